@@ -1,0 +1,34 @@
+# Each target works on a bare checkout: tools/setup-env makes the environment that it needs, once.
+#
+#   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
+#   ARGS='-k cancel'                      more arguments for the program that the target runs
+
+.PHONY: help demo test lint types bench sanitize clean
+.DEFAULT_GOAL := help
+
+with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
+
+help:      ## this list
+	@sed -n 's/^#  //p; s/^\([a-z]*\): *## /  make \1\t/p' Makefile | expand -t 20
+
+demo:      ## a short tour on this machine
+	$(call with_env,demo) -m pool_party._cli demo $(ARGS)
+
+test:      ## all tests
+	$(call with_env,test) -m pytest $(ARGS)
+
+lint:      ## ruff
+	$(call with_env,dev) -m ruff check $(ARGS)
+
+types:     ## mypy, strict
+	$(call with_env,dev) -m mypy $(ARGS)
+
+bench:     ## all benchmarks
+	$(call with_env,bench) -m pool_party._cli bench $(ARGS)
+
+sanitize:  ## the C code under ASAN, UBSAN and TSAN
+	@set -e; python=$$(tools/setup-env test); PYTHON="$$python" tests/native/run $(ARGS)
+
+clean:     ## remove everything that the other targets made
+	@rm -rf .venv build dist *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,343 @@
+"""What does it cost to hand out a task?
+
+    python benchmarks/dispatch.py [--quick] [--only SECTION] [--workers N] [--json FILE]
+
+compares pool_party's three kinds of workers with multiprocessing's pools, the executors of
+concurrent.futures, loky and joblib. Every measurement runs in a fresh process, so that no pool
+meets the remains of another; repeats are interleaved (all pools once, then all pools again), so
+that a slow moment of the machine falls on all of them.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dispatch_sections import Figures
+from metadata import collect_metadata, format_metadata
+from peers import Peer, available_peers
+
+from pool_party._demo.report import format_table
+
+_HERE = Path(__file__).resolve().parent
+_TIMEOUT_S = 120.0
+_QUICK_EFFORT = 0.2
+
+type _Summary = dict[str, float]
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that `percent` % of the values do not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+def _pooled(runs: Sequence[Figures], key: str) -> list[float]:
+    return [value for run in runs for value in run[key]]
+
+
+def _median(runs: Sequence[Figures], key: str) -> float:
+    return float(statistics.median(run[key] for run in runs))
+
+
+def _sum_up_throughput(runs: Sequence[Figures]) -> _Summary:
+    return {"median": _median(runs, "per_s"), "best": max(run["per_s"] for run in runs)}
+
+
+def _sum_up_round_trip(runs: Sequence[Figures]) -> _Summary:
+    busy, idle = _pooled(runs, "busy_us"), _pooled(runs, "idle_us")
+    return {
+        "median": statistics.median(busy),
+        "p99": _percentile(busy, 99),
+        "idle_median": statistics.median(idle),
+        "idle_p99": _percentile(idle, 99),
+    }
+
+
+def _sum_up_start(runs: Sequence[Figures]) -> _Summary:
+    return {
+        "median": _median(runs, "first_s"),
+        "best": min(run["first_s"] for run in runs),
+        "again": _median(runs, "again_s"),
+        "import": _median(runs, "import_s"),
+    }
+
+
+def _sum_up_idle(runs: Sequence[Figures]) -> _Summary:
+    return {
+        "cpu_percent": _median(runs, "cpu_percent"),
+        "wake_ups_per_s": _median(runs, "wake_ups_per_s"),
+        "n_processes": _median(runs, "n_processes"),
+    }
+
+
+def _sum_up_hostage(runs: Sequence[Figures]) -> _Summary:
+    return {
+        "median": _median(runs, "last_other_s"),
+        "n_hostages": max(run["n_hostages"] for run in runs),
+    }
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1e3:.1f} k"
+
+
+def _us(value: float) -> str:
+    return f"{value:.1f} us"
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1e3:.1f} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its heading, the figure in it, and how that is written."""
+
+    heading: str
+    key: str
+    write: Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table: what it asks, how its runs are summed up, which figure ratios are made of."""
+
+    title: str
+    sum_up: Callable[[Sequence[Figures]], _Summary]
+    columns: tuple[Column, ...]
+    ratio_key: str = "median"
+    is_more_better: bool = False
+    n_repeats: int = 5
+    runs_at_once: bool = False
+
+
+_SECTIONS = {
+    "throughput": Section(
+        "map(noop, range(n), chunksize=1): tasks per second; higher is better",
+        _sum_up_throughput,
+        (Column("median", "median", _thousands), Column("best", "best", _thousands)),
+        is_more_better=True,
+    ),
+    "round-trip": Section(
+        "one apply(noop) or submit(noop).result(), back to back and after 2 ms without a task; "
+        "lower is better",
+        _sum_up_round_trip,
+        (
+            Column("median", "median", _us),
+            Column("p99", "p99", _us),
+            Column("after idle", "idle_median", _us),
+            Column("p99", "idle_p99", _us),
+        ),
+        n_repeats=3,
+    ),
+    "start": Section(
+        "from opening a pool to its first result, in a fresh process without the import, and once "
+        "more; lower is better",
+        _sum_up_start,
+        (
+            Column("median", "median", _ms),
+            Column("best", "best", _ms),
+            Column("again", "again", _ms),
+            Column("import", "import", _ms),
+        ),
+    ),
+    "idle": Section(
+        "a pool without tasks, over 5 s: CPU time in % of a core, threads woken, all processes",
+        _sum_up_idle,
+        (
+            Column("CPU", "cpu_percent", lambda value: f"{value:.3f} %"),
+            Column("wake-ups", "wake_ups_per_s", lambda value: f"{value:.1f}/s"),
+            Column("processes", "n_processes", lambda value: f"{value:.0f}"),
+        ),
+        ratio_key="",
+        n_repeats=1,
+        runs_at_once=True,
+    ),
+    "hostage": Section(
+        "1,000 tasks, one of which takes 1 s: when the last of the others is done, and how many of "
+        "them waited over 0.5 s",
+        _sum_up_hostage,
+        (
+            Column("last of the others", "median", _ms),
+            Column("held up", "n_hostages", lambda value: f"{value:.0f}"),
+        ),
+        n_repeats=3,
+    ),
+}
+
+
+def _begin(section: str, peer: Peer, options: argparse.Namespace) -> subprocess.Popen[str]:
+    """Start the process that makes one measurement, in a process group of its own."""
+    effort = _QUICK_EFFORT if options.quick else 1.0
+    arguments = [section, peer.name, str(options.workers), str(effort)]
+    search_path = [str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-c", "from dispatch_sections import main; main()", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[Figures | None, str]:
+    """Wait for a measurement; return its figures, or None and what went wrong."""
+    try:
+        output, errors = process.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None, f"no result after {_TIMEOUT_S:.0f} s"
+    if process.returncode or not output.strip():
+        lines = errors.strip().splitlines() or [f"exit status {process.returncode}"]
+        return None, lines[-1]
+    figures: Figures = json.loads(output.splitlines()[-1])
+    return figures, ""
+
+
+class Runs:
+    """The figures of one section so far, and the first failure of each peer that had one."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, list[Figures]] = {}
+        self.failures: dict[str, str] = {}
+
+    def add(self, peer: Peer, result: tuple[Figures | None, str]) -> None:
+        """Take the result of `_end` in."""
+        figures, failure = result
+        if figures is None:
+            self.failures.setdefault(peer.name, failure)
+        else:
+            self.figures.setdefault(peer.name, []).append(figures)
+
+
+def _measure(name: str, peers: Sequence[Peer], options: argparse.Namespace) -> Runs:
+    """Make all measurements of a section; progress goes to standard error."""
+    runs, section = Runs(), _SECTIONS[name]
+    n_repeats = 1 if options.quick else section.n_repeats
+    for repeat in range(n_repeats):
+        print(f"{name}: round {repeat + 1} of {n_repeats}", file=sys.stderr, flush=True)
+        if section.runs_at_once:
+            begun = [(peer, _begin(name, peer, options)) for peer in peers]
+            for peer, process in begun:
+                runs.add(peer, _end(process))
+        else:
+            for peer in peers:
+                runs.add(peer, _end(_begin(name, peer, options)))
+    return runs
+
+
+def _best_of_others(
+    kind: str, peers: Sequence[Peer], figures: dict[str, float], pick: Any
+) -> float:
+    others = [peer for peer in peers if peer.kind == kind and not peer.is_ours]
+    found = [figures[peer.name] for peer in others if peer.name in figures]
+    return float(pick(found)) if found else math.nan
+
+
+def _ratios(
+    section: Section, peers: Sequence[Peer], summaries: dict[str, _Summary], peer: Peer
+) -> list[str]:
+    """Return a peer's figure divided by its reference's, and by the best of others of its kind."""
+    figures = {name: summary[section.ratio_key] for name, summary in summaries.items()}
+    pick = max if section.is_more_better else min
+    best = _best_of_others(peer.kind, peers, figures, pick)
+    own, reference = figures[peer.name], figures.get(peer.reference, math.nan)
+
+    def times(other: float, name: str) -> str:
+        ratio = own / other
+        digits = 2 if ratio < 10 else 1
+        return "-" if math.isnan(ratio) else f"{ratio:.{digits}f} x {name}".rstrip()
+
+    return [times(reference, peer.reference), times(best, "")]
+
+
+def _format_section(section: Section, peers: Sequence[Peer], runs: Runs) -> str:
+    summaries = {name: section.sum_up(figures) for name, figures in runs.figures.items()}
+    headings = ["", *(column.heading for column in section.columns)]
+    headings += ["to its reference", "to the best other"] if section.ratio_key else []
+    rows = []
+    for peer in peers:
+        if peer.name not in summaries:
+            continue
+        cells = [column.write(summaries[peer.name][column.key]) for column in section.columns]
+        ratios = _ratios(section, peers, summaries, peer) if section.ratio_key else []
+        rows.append([peer.name, *cells, *ratios])
+    failures = [f"  failed: {name}: {reason}" for name, reason in runs.failures.items()]
+    return "\n".join((section.title, format_table(headings, rows), *failures, ""))
+
+
+def _without_samples(figures: Figures) -> Figures:
+    return {key: value for key, value in figures.items() if not isinstance(value, list)}
+
+
+def _as_json(section: Section, runs: Runs) -> dict[str, Any]:
+    """Return summary and single runs of every peer (without the samples behind a percentile)."""
+    return {
+        name: {"summary": section.sum_up(figures), "runs": list(map(_without_samples, figures))}
+        for name, figures in runs.figures.items()
+    } | {name: {"failure": reason} for name, reason in runs.failures.items()}
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What does it cost to hand out a task?")
+    add = parser.add_argument
+    add(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="workers per pool; default: the CPUs that this process may use",
+    )
+    add(
+        "--only",
+        action="append",
+        choices=_SECTIONS,
+        metavar="SECTION",
+        help=f"one of {', '.join(_SECTIONS)}; may be given more than once",
+    )
+    add(
+        "--peer",
+        action="append",
+        metavar="TEXT",
+        help="leave out pools without this in their name; may be given more than once",
+    )
+    add("--quick", action="store_true", help="fewer and shorter runs: a look, not a measurement")
+    add("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure what the command line asks for, and print a table for each section."""
+    options = _parse_arguments()
+    wanted = options.peer or [""]
+    peers = [peer for peer in available_peers() if any(text in peer.name for text in wanted)]
+    metadata = collect_metadata(options.workers)
+    report: dict[str, Any] = {"metadata": metadata, "sections": {}}
+    print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n", flush=True)
+    has_failed = False
+    for name in options.only or _SECTIONS:
+        if name == "hostage" and options.workers < 2:
+            print("hostage: left out, since with one worker all tasks wait\n")
+            continue
+        runs = _measure(name, peers, options)
+        print(_format_section(_SECTIONS[name], peers, runs), flush=True)
+        report["sections"][name] = _as_json(_SECTIONS[name], runs)
+        has_failed |= bool(runs.failures)
+    metadata["load_average_after"] = list(os.getloadavg())
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What a figure needs beside it to mean something later: the machine, Python, the versions."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from peers import default_start_method
+
+_PACKAGES = ("pool-party", "numpy", "loky", "joblib", "cloudpickle", "threadpoolctl")
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _has_gil() -> bool:
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def collect_metadata(n_workers: int) -> dict[str, Any]:
+    """Return a description of this run that can be written as JSON."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "n_cpus": os.cpu_count(),
+        "n_cpus_usable": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "has_gil": _has_gil(),
+        "start_method": default_start_method(),
+        "versions": _versions(_PACKAGES),
+        "n_workers": n_workers,
+        "load_average_before": list(os.getloadavg()),
+    }
+
+
+def format_metadata(metadata: dict[str, Any]) -> str:
+    """Return the description as two lines for people."""
+    versions = ", ".join(f"{name} {number}" for name, number in metadata["versions"].items())
+    gil = "" if metadata["has_gil"] else " without GIL"
+    return (
+        f"{metadata['n_workers']} workers, {metadata['n_cpus_usable']} usable CPUs of "
+        f"{metadata['n_cpus']} ({metadata['cpu']}), Linux {metadata['kernel']}, "
+        f"load {metadata['load_average_before'][0]:.2f}\n"
+        f"{metadata['python']}{gil}, start method {metadata['start_method']}; {versions}"
+    )

@@ -1,0 +1,1 @@
+"""Task functions of the benchmarks, in modules that every kind of worker can import."""

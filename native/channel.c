@@ -1,0 +1,431 @@
+/* The channel: one row of task slots that all workers claim from, one ring of results per worker.
+ *
+ * A slot's state is one 64-bit word, `sequence << 16 | lane << 4 | tag`:
+ *
+ *     FREE -> READY            the parent publishes task number `sequence`
+ *     READY -> CLAIMED(lane)   by compare-and-swap: exactly one worker gets it
+ *     READY -> REVOKED         by compare-and-swap: the parent takes it back (cancel, terminate)
+ *     CLAIMED -> TAKEN         the worker has copied the payload out; its lane says which task it holds
+ *
+ * No lock anywhere: a worker that is killed or stopped at any instruction leaves at most one slot CLAIMED, which the
+ * parent finds in `bury`. The sequence in the word makes a stale compare-and-swap fail after the slot was used again.
+ * README.md has the argument why no wake-up is lost.
+ */
+#include "native.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define MASK (PP_SLOTS - 1)
+#define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_hub_wait */
+#define PAD UINT32_MAX      /* size of a frame that only fills the ring's end */
+
+enum { FREE, READY, CLAIMED, TAKEN, REVOKED };
+
+static uint64_t state_of(uint64_t sequence, unsigned lane, unsigned tag) {
+    return sequence << 16 | (uint64_t)lane << 4 | tag;
+}
+static uint64_t sequence_in(uint64_t state) { return state >> 16; }
+static unsigned tag_in(uint64_t state) { return (unsigned)state & 0xf; }
+static uint32_t align8(uint32_t n) { return (n + 7) & ~7u; }
+
+static pp_lane_t *lane_of(pp_hub_t *h, unsigned lane) { return pp_segment_lane(h->segment, lane); }
+
+/* ---- the parent: tasks out ---- */
+
+void pp_hub_init(pp_hub_t *h, pp_segment_t *s) {
+    memset(h, 0, sizeof *h);   /* before any other thread has it */
+    h->segment = s;
+}
+
+/* Slots are used again in order. The head may still point at the oldest one if the worker that claimed it died before
+ * it could move the head on, and would then never match: so the parent moves it first. */
+static void reclaim(pp_hub_t *h) {
+    pp_shared_t *shared = h->segment->shared;
+    while (h->reclaimed < pp_load_relaxed(&h->tail)) {
+        uint64_t state = pp_load_acquire(&shared->slots[h->reclaimed & MASK].state);
+        if (tag_in(state) != TAKEN && tag_in(state) != REVOKED)
+            return;
+        uint64_t head = pp_load_seq_cst(&shared->head);
+        while (head <= h->reclaimed && !pp_cas_seq_cst(&shared->head, &head, head + 1)) {}
+        h->bytes_head = h->slot_bytes[h->reclaimed & MASK];
+        h->reclaimed++;
+    }
+}
+
+static bool has_free_slot(pp_hub_t *h) { return pp_load_relaxed(&h->tail) - h->reclaimed < PP_SLOTS; }
+
+bool pp_hub_has_room(pp_hub_t *h) {
+    if (!has_free_slot(h))
+        reclaim(h);
+    return has_free_slot(h);
+}
+
+uint64_t pp_hub_n_waiting(pp_hub_t *h) {
+    uint64_t head = pp_load_seq_cst(&h->segment->shared->head), tail = pp_load_relaxed(&h->tail);
+    return head < tail ? tail - head : 0;
+}
+
+static void *open_bytes(pp_hub_t *h, uint32_t size, uint64_t *at) {
+    uint64_t start = h->bytes_tail;
+    if ((start & (PP_TASK_BYTES - 1)) + size > PP_TASK_BYTES)   /* payloads are contiguous */
+        start = (start | (PP_TASK_BYTES - 1)) + 1;
+    uint64_t end = start + align8(size);
+    if (end - h->bytes_head > PP_TASK_BYTES) {
+        reclaim(h);
+        if (end - h->bytes_head > PP_TASK_BYTES)
+            return NULL;
+    }
+    h->bytes_tail = end;
+    *at = start;
+    return h->segment->shared->task_ring + (start & (PP_TASK_BYTES - 1));
+}
+
+int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence) {
+    if (!pp_hub_has_room(h))
+        return EAGAIN;
+    uint64_t tail = pp_load_relaxed(&h->tail);
+    pp_slot_t *slot = &h->segment->shared->slots[tail & MASK];
+    void *to = slot->data;
+    if (task->where == PP_IN_RING && (to = open_bytes(h, task->size, &slot->at)) == NULL)
+        return EAGAIN;
+    slot->job = task->job;
+    slot->index = task->index;
+    slot->function_at = task->function_at;
+    slot->function_id = task->function_id;
+    slot->function_size = task->function_size;
+    slot->mode = task->mode;
+    slot->where = task->where;
+    slot->size = task->size;
+    memcpy(to, task->data, task->size);
+    h->slot_bytes[tail & MASK] = h->bytes_tail;
+    pp_store_seq_cst(&slot->state, state_of(tail, 0, READY));
+    pp_store_relaxed(&h->tail, tail + 1);
+    *sequence = tail;
+    return 0;
+}
+
+static bool wake_lane(pp_lane_t *lane) {
+    uint32_t asleep = PP_ASLEEP;
+    if (!pp_cas_seq_cst(&lane->park, &asleep, PP_SEEKING))
+        return false;
+    pp_futex_wake(&lane->park, 1, UINT32_MAX);
+    return true;
+}
+
+/* Workers that already seek will find the tasks; wakes as many more as there are tasks. Anyone may call it. */
+static void wake_for(pp_segment_t *s, unsigned n_tasks) {
+    unsigned n_lanes = s->shared->n_lanes;
+    for (unsigned i = 0; i < n_lanes && n_tasks > 0; i++)
+        n_tasks -= pp_load_seq_cst(&pp_segment_lane(s, i)->park) == PP_SEEKING;
+    for (unsigned i = 0; i < n_lanes && n_tasks > 0; i++)
+        n_tasks -= wake_lane(pp_segment_lane(s, i));
+}
+
+void pp_hub_wake(pp_hub_t *h, unsigned n_tasks) { wake_for(h->segment, n_tasks); }
+
+/* ---- the parent: taking tasks back ---- */
+
+bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy) {
+    pp_slot_t *slot = &h->segment->shared->slots[sequence & MASK];
+    uint64_t expected = state_of(sequence, 0, READY);
+    if (!pp_cas_seq_cst(&slot->state, &expected, state_of(sequence, 0, REVOKED)))
+        return false;
+    memcpy(&copy->job, &slot->job, sizeof *copy - offsetof(pp_slot_t, job));
+    if (copy->where == PP_IN_BLOCK)
+        pp_block_release(h->segment, 0, ((pp_blockref_t *)copy->data)->id);
+    return true;
+}
+
+bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy) {
+    for (uint64_t sequence = h->reclaimed; sequence < pp_load_relaxed(&h->tail); sequence++)
+        if (pp_hub_revoke(h, sequence, copy)) {
+            reclaim(h);
+            return true;
+        }
+    return false;
+}
+
+void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
+    pp_lane_t *l = lane_of(h, lane);
+    pp_store_relaxed(&l->head, 0);
+    pp_store_relaxed(&l->tail, 0);
+    pp_store_relaxed(&l->full, 0);
+    pp_store_relaxed(&l->holds, 0);
+    pp_store_relaxed(&l->n_done, 0);
+    pp_store_relaxed(&l->park, PP_BUSY);
+    pp_store_seq_cst(&l->state, PP_LANE_STARTING);
+}
+
+/* After the death of a lane's worker, once its results are taken: true with the task that it had begun, if any. The
+ * task may be one whose result was just taken (killed between reply and finish): the caller knows what is pending. */
+bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
+    pp_shared_t *shared = h->segment->shared;
+    pp_lane_t *l = lane_of(h, lane);
+    bool lost = false;
+    if (pp_load_acquire(&l->holds)) {
+        uint32_t block = pp_load_relaxed(&l->block);
+        if (block)
+            pp_block_release(h->segment, 0, block - 1);
+        *job = pp_load_relaxed(&l->job);
+        *index = pp_load_relaxed(&l->index);
+        lost = true;
+    }
+    for (uint64_t sequence = h->reclaimed; sequence < pp_load_relaxed(&h->tail); sequence++) {
+        pp_slot_t *slot = &shared->slots[sequence & MASK];
+        if (pp_load_acquire(&slot->state) != state_of(sequence, lane, CLAIMED))
+            continue;
+        if (slot->where == PP_IN_BLOCK)
+            pp_block_release(h->segment, 0, ((pp_blockref_t *)slot->data)->id);
+        *job = slot->job;
+        *index = slot->index;
+        lost = true;
+        pp_store_seq_cst(&slot->state, state_of(sequence, lane, TAKEN));
+    }
+    pp_store_seq_cst(&l->state, PP_LANE_EMPTY);
+    pp_store_seq_cst(&l->park, PP_BUSY);
+    pp_arena_forget(h->segment, 1 + lane);
+    reclaim(h);
+    pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
+    return lost;
+}
+
+void pp_hub_stop(pp_hub_t *h, pp_stop_t stop) {
+    pp_shared_t *shared = h->segment->shared;
+    pp_store_seq_cst(&shared->stop, stop);
+    for (unsigned i = 0; i < shared->n_lanes; i++) {
+        pp_lane_t *lane = lane_of(h, i);
+        wake_lane(lane);
+        if (pp_swap_seq_cst(&lane->full, 0))
+            pp_futex_wake(&lane->full, 1, UINT32_MAX);
+    }
+}
+
+/* ---- the parent: results back ---- */
+
+const pp_frame_t *pp_hub_peek(pp_hub_t *h, unsigned lane) {
+    pp_lane_t *l = lane_of(h, lane);
+    for (;;) {
+        uint64_t head = pp_load_relaxed(&l->head);
+        if (head == pp_load_seq_cst(&l->tail))
+            return NULL;
+        const pp_frame_t *frame = (const pp_frame_t *)(l->ring + (head & (PP_RESULT_BYTES - 1)));
+        if (frame->size != PAD)
+            return frame;
+        pp_hub_take(h, lane, frame);
+    }
+}
+
+void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
+    pp_lane_t *l = lane_of(h, lane);
+    pp_store_seq_cst(&l->head, pp_load_relaxed(&l->head) + frame->frame_size);
+    if (pp_load_seq_cst(&l->full) && pp_swap_seq_cst(&l->full, 0))
+        pp_futex_wake(&l->full, 1, UINT32_MAX);
+}
+
+bool pp_hub_has_news(pp_hub_t *h) {
+    pp_shared_t *shared = h->segment->shared;
+    for (unsigned i = 0; i < shared->n_lanes; i++) {
+        pp_lane_t *lane = lane_of(h, i);
+        if (pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head))
+            return true;
+    }
+    return pp_load_seq_cst(&shared->events) != 0;
+}
+
+static void ring(pp_shared_t *shared, uint32_t whom) {
+    pp_add_seq_cst(&shared->bell, 1);
+    pp_futex_wake(&shared->bell, INT32_MAX, whom);
+}
+
+void pp_ring(pp_shared_t *shared, bool everybody) {
+    uint32_t whom = pp_load_seq_cst(&shared->waiting) ? pp_swap_seq_cst(&shared->waiting, 0) : 0;
+    if (everybody)
+        whom = PP_FOREGROUND | PP_BACKGROUND;
+    if (whom)
+        ring(shared, whom);
+}
+
+void pp_announce(pp_shared_t *shared) {
+    pp_store_seq_cst(&shared->events, 1);
+    pp_ring(shared, true);
+}
+
+/* A leader takes results; while there is one, workers need not wake the background thread. */
+void pp_hub_lead(pp_hub_t *h) {
+    pp_store_seq_cst(&h->leader, 1);
+    pp_store_seq_cst(&h->segment->shared->waiting, 0);
+}
+
+void pp_hub_step_down(pp_hub_t *h) {
+    pp_shared_t *shared = h->segment->shared;
+    pp_store_seq_cst(&h->leader, 0);
+    pp_or_seq_cst(&shared->waiting, PP_BACKGROUND);
+    if (pp_hub_has_news(h))
+        ring(shared, PP_BACKGROUND);
+}
+
+/* Waits, as leader, until there is news. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
+ * to be woken. Workers then run undisturbed and one wake-up serves some hundred results instead of one or two. */
+int pp_hub_wait(pp_hub_t *h, int64_t deadline_ns, bool patient) {
+    pp_shared_t *shared = h->segment->shared;
+    uint32_t bell = pp_load_seq_cst(&shared->bell);
+    for (int i = pp_can_spin() && !patient ? PP_SPIN : 1; i > 0; i--) {
+        if (pp_hub_has_news(h))
+            return 0;
+        pp_pause();
+    }
+    if (patient) {
+        int error = pp_futex_wait(&shared->bell, bell, pp_now_ns() + PATIENCE_NS, PP_FOREGROUND);
+        if (error == EINTR || pp_hub_has_news(h))
+            return error == EINTR ? EINTR : 0;
+    }
+    pp_or_seq_cst(&shared->waiting, PP_FOREGROUND);
+    return pp_hub_has_news(h) ? 0 : pp_futex_wait(&shared->bell, bell, deadline_ns, PP_FOREGROUND);
+}
+
+/* The background thread sleeps here until somebody must take results and nobody leads. */
+int pp_hub_wait_background(pp_hub_t *h) {
+    pp_shared_t *shared = h->segment->shared;
+    uint32_t bell = pp_load_seq_cst(&shared->bell);
+    if (pp_load_seq_cst(&h->leader) == 0) {
+        pp_or_seq_cst(&shared->waiting, PP_BACKGROUND);
+        if (pp_hub_has_news(h))
+            return 0;
+    }
+    return pp_futex_wait(&shared->bell, bell, -1, PP_BACKGROUND);
+}
+
+/* ---- a worker ---- */
+
+int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane) {
+    if (lane >= s->shared->n_lanes)
+        return EINVAL;
+    *e = (pp_end_t){.segment = s, .shared = s->shared, .lane = pp_segment_lane(s, lane), .n_lane = lane};
+    return 0;
+}
+
+static bool claim_slot(pp_end_t *e, pp_slot_t **out) {
+    pp_shared_t *shared = e->shared;
+    for (;;) {
+        uint64_t head = pp_load_seq_cst(&shared->head), next = head;
+        pp_slot_t *slot = &shared->slots[head & MASK];
+        uint64_t state = pp_load_seq_cst(&slot->state);
+        if (sequence_in(state) != head || tag_in(state) == FREE) {
+            if (pp_load_seq_cst(&shared->head) == head)
+                return false;
+            continue;
+        }
+        bool mine = tag_in(state) == READY && pp_cas_seq_cst(&slot->state, &state, state_of(head, e->n_lane, CLAIMED));
+        if (mine || tag_in(state) != READY)
+            pp_cas_seq_cst(&shared->head, &next, head + 1);
+        if (mine) {
+            *out = slot;
+            return true;
+        }
+    }
+}
+
+bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
+    pp_slot_t *slot;
+    if (!claim_slot(e, &slot))
+        return false;
+    bool sought = pp_load_relaxed(&e->lane->park) != PP_BUSY;
+    if (sought)
+        pp_store_seq_cst(&e->lane->park, PP_BUSY);
+    memcpy(&copy->job, &slot->job, sizeof *copy - offsetof(pp_slot_t, job));
+    pp_store_relaxed(&e->lane->job, copy->job);
+    pp_store_relaxed(&e->lane->index, copy->index);
+    pp_store_relaxed(&e->lane->block, copy->where == PP_IN_BLOCK ? ((pp_blockref_t *)copy->data)->id + 1 : 0);
+    pp_store_release(&e->lane->holds, 1);
+    if (copy->where == PP_IN_RING)
+        memcpy(payload, e->shared->task_ring + (copy->at & (PP_TASK_BYTES - 1)), copy->size);
+    pp_store_seq_cst(&slot->state, state_of(sequence_in(pp_load_relaxed(&slot->state)), e->n_lane, TAKEN));
+    if (sought) {   /* the parent counted on this seeker for every task it had put: pass the count on */
+        uint64_t head = pp_load_seq_cst(&e->shared->head);
+        if (pp_load_seq_cst(&e->shared->slots[head & MASK].state) == state_of(head, 0, READY))
+            wake_for(e->segment, 1);
+    }
+    return true;
+}
+
+static bool is_ready(pp_end_t *e) {
+    uint64_t head = pp_load_seq_cst(&e->shared->head);
+    uint64_t state = pp_load_seq_cst(&e->shared->slots[head & MASK].state);
+    return sequence_in(state) == head ? tag_in(state) != FREE : pp_load_seq_cst(&e->shared->head) != head;
+}
+
+bool pp_end_must_stop(pp_end_t *e) { return pp_load_seq_cst(&e->shared->stop) == PP_STOP; }
+
+int pp_end_wait(pp_end_t *e) {
+    _Atomic uint32_t *park = &e->lane->park;
+    pp_store_seq_cst(park, PP_SEEKING);
+    for (int i = pp_can_spin() ? PP_SPIN : 1; i > 0; i--) {
+        if (is_ready(e))
+            return 0;
+        pp_pause();
+    }
+    pp_store_seq_cst(park, PP_ASLEEP);
+    while (pp_load_seq_cst(park) == PP_ASLEEP) {
+        if (is_ready(e)) {   /* published before the store above was seen: nobody may have woken us */
+            pp_store_seq_cst(park, PP_SEEKING);
+            return 0;
+        }
+        if (pp_load_seq_cst(&e->shared->stop) != PP_RUN)
+            return ECANCELED;
+        pp_futex_wait(park, PP_ASLEEP, -1, UINT32_MAX);
+    }
+    return !is_ready(e) && pp_load_seq_cst(&e->shared->stop) != PP_RUN ? ECANCELED : 0;
+}
+
+void pp_end_copied(pp_end_t *e, const pp_slot_t *slot) {
+    pp_store_relaxed(&e->lane->block, 0);
+    pp_block_release(e->segment, 0, ((const pp_blockref_t *)slot->data)->id);
+}
+
+static bool has_room(pp_lane_t *l, uint64_t n_bytes) {
+    return pp_load_relaxed(&l->tail) + n_bytes - pp_load_seq_cst(&l->head) <= PP_RESULT_BYTES;
+}
+
+int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload) {
+    pp_lane_t *l = e->lane;
+    uint64_t tail = pp_load_relaxed(&l->tail);
+    uint32_t at = tail & (PP_RESULT_BYTES - 1), size = align8((uint32_t)sizeof *frame + frame->size);
+    uint32_t pad = at + size > PP_RESULT_BYTES ? PP_RESULT_BYTES - at : 0;
+    if (!has_room(l, (uint64_t)pad + size))
+        return EAGAIN;
+    if (pad) {
+        memcpy(l->ring + at, &(uint32_t[2]){pad, PAD}, 8);
+        at = 0;
+    }
+    memcpy(l->ring + at, frame, sizeof *frame);
+    memcpy(l->ring + at, &size, sizeof size);
+    memcpy(l->ring + at + sizeof *frame, payload, frame->size);
+    pp_store_seq_cst(&l->tail, tail + pad + size);
+    pp_ring(e->shared, false);
+    return 0;
+}
+
+/* The largest frame needs this much with padding; half a ring, so that it always fits an empty one. */
+int pp_end_wait_room(pp_end_t *e) {
+    pp_lane_t *l = e->lane;
+    pp_store_seq_cst(&l->full, 1);
+    while (pp_load_seq_cst(&l->full) && !has_room(l, 2 * (PP_INLINE_MAX + sizeof(pp_frame_t)))) {
+        if (pp_end_must_stop(e))
+            return ECANCELED;
+        pp_ring(e->shared, false);
+        pp_futex_wait(&l->full, 1, -1, UINT32_MAX);
+    }
+    pp_store_seq_cst(&l->full, 0);
+    return 0;
+}
+
+void pp_end_finish(pp_end_t *e) {
+    pp_store_relaxed(&e->lane->n_done, pp_load_relaxed(&e->lane->n_done) + 1);
+    pp_store_release(&e->lane->holds, 0);
+}
+
+void pp_end_state(pp_end_t *e, pp_lane_state_t state) {
+    pp_store_seq_cst(&e->lane->state, state);
+    pp_announce(e->shared);
+}

@@ -1,0 +1,260 @@
+/* Interpreter workers: threads that we start, each of which makes an interpreter with its own GIL and runs
+ * pool_party.workers.loop in it until the pool ends.
+ *
+ * The thread state made here is the thread's own, so PyGILState_Ensure in extensions finds the right interpreter.
+ * Interpreters are made and ended one at a time (CPython issues 136423, 127041).
+ */
+#include "python.h"
+
+#include <errno.h>
+#include <marshal.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    _Atomic long refs;              /* the thread's and the handle's */
+    _Atomic uint32_t done;          /* futex: 1 once the thread no longer touches Python */
+    _Atomic int leaked;             /* the interpreter was left alive: foreign threads still run in it */
+    pthread_mutex_t mutex;          /* guards the two below; never held while its holder waits for a worker's task */
+    PyInterpreterState *interpreter;   /* NULL when there is nothing to interrupt */
+    unsigned long ident;
+    pp_segment_t *segment;
+    unsigned lane;
+    char *config;
+    Py_ssize_t config_size;
+    char error[200];
+} thread_t;
+
+typedef struct {
+    PyObject_HEAD
+    thread_t *thread;
+} interpreter_t;
+
+static pthread_mutex_t births_and_deaths = PTHREAD_MUTEX_INITIALIZER;
+
+static void thread_unref(thread_t *t) {
+    if (t == NULL || pp_add_seq_cst(&t->refs, -1) != 1)
+        return;
+    pthread_mutex_destroy(&t->mutex);
+    pp_segment_unref(t->segment);
+    free(t->config);
+    free(t);
+}
+
+/* ---- in the new thread ---- */
+
+static PyThreadState *open_interpreter(thread_t *t) {
+    PyInterpreterConfig config = {
+        .use_main_obmalloc = 0, .allow_fork = 0, .allow_exec = 0, .allow_threads = 1, .allow_daemon_threads = 0,
+        .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL,
+    };
+    PyThreadState *state = NULL;
+    pthread_mutex_lock(&births_and_deaths);
+    PyStatus status = Py_NewInterpreterFromConfig(&state, &config);
+    pthread_mutex_unlock(&births_and_deaths);
+    if (!PyStatus_Exception(status))
+        return state;
+    strncpy(t->error, status.err_msg ? status.err_msg : "the interpreter could not be made", sizeof t->error - 1);
+    return NULL;
+}
+
+static void set_interruptible(thread_t *t, bool can) {
+    Py_BEGIN_ALLOW_THREADS   /* interrupt() holds the mutex while it waits for our GIL */
+    pthread_mutex_lock(&t->mutex);
+    t->interpreter = can ? PyThreadState_GetInterpreter(_save) : NULL;
+    t->ident = PyThread_get_thread_ident();
+    pthread_mutex_unlock(&t->mutex);
+    Py_END_ALLOW_THREADS
+}
+
+/* config is a marshalled tuple whose first item is sys.path: without it pool_party may not be importable. */
+static int run_loop(thread_t *t) {
+    PyObject *config = PyMarshal_ReadObjectFromString(t->config, t->config_size), *module = NULL, *worker = NULL,
+             *loop = NULL, *done = NULL;
+    if (config && PyTuple_Check(config) && PyTuple_GET_SIZE(config) > 0 &&
+        PySys_SetObject("path", PyTuple_GET_ITEM(config, 0)) == 0)
+        module = PyImport_ImportModule("pool_party._native");
+    if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->lane)))
+        loop = PyImport_ImportModule("pool_party.workers.loop");
+    if (loop)
+        done = PyObject_CallMethod(loop, "run_interpreter", "OO", worker, config);
+    Py_XDECREF(config);
+    Py_XDECREF(module);
+    Py_XDECREF(worker);
+    Py_XDECREF(loop);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* Py_EndInterpreter aborts the process if a raw thread of a task is still there: then the interpreter stays. */
+static void close_interpreter(thread_t *t, PyThreadState *state) {
+    PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
+    if (PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
+        pp_store_seq_cst(&t->leaked, 1);
+        PyEval_SaveThread();
+        return;
+    }
+    pthread_mutex_lock(&births_and_deaths);
+    Py_EndInterpreter(state);
+    pthread_mutex_unlock(&births_and_deaths);
+}
+
+static void *run(void *arg) {
+    thread_t *t = arg;
+    pp_end_t end;
+    pp_end_init(&end, t->segment, t->lane);
+    char name[16];
+    snprintf(name, sizeof name, "pp-interp-%u", t->lane);
+    pp_name_thread(name);
+    PyThreadState *state = open_interpreter(t);
+    if (state) {
+        set_interruptible(t, true);
+        if (run_loop(t) < 0) {
+            snprintf(t->error, sizeof t->error, "the worker's loop raised; see standard error");
+            PyErr_Print();
+        }
+        set_interruptible(t, false);
+        close_interpreter(t, state);
+    }
+    pp_store_seq_cst(&t->done, 1);
+    pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
+    pp_end_state(&end, PP_LANE_EXITED);
+    thread_unref(t);
+    return NULL;
+}
+
+/* ---- in the parent ---- */
+
+static int start_thread(thread_t *t) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);   /* signals are the main thread's */
+    int error = pthread_create(&thread, &attributes, run, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+static thread_t *new_thread(pp_segment_t *s, unsigned lane, PyObject *config) {
+    thread_t *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->refs = 2;
+    t->segment = pp_segment_ref(s);
+    t->lane = lane;
+    t->config_size = PyBytes_GET_SIZE(config);
+    pthread_mutex_init(&t->mutex, NULL);
+    if ((t->config = malloc((size_t)t->config_size + 1)) != NULL)
+        memcpy(t->config, PyBytes_AS_STRING(config), (size_t)t->config_size);
+    return t;
+}
+
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config) {
+    interpreter_t *self = (interpreter_t *)m->interpreter_type->tp_alloc(m->interpreter_type, 0);
+    if (self == NULL || (self->thread = new_thread(s, lane, config)) == NULL) {
+        Py_XDECREF(self);
+        return PyErr_NoMemory();
+    }
+    int error = self->thread->config ? start_thread(self->thread) : ENOMEM;
+    if (error) {
+        thread_unref(self->thread);
+        Py_DECREF(self);
+        return pp_raise_errno(error);
+    }
+    return (PyObject *)self;
+}
+
+static void interpreter_dealloc(interpreter_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    thread_unref(self->thread);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(join_doc, "join(timeout_s=None) -> bool\n\nWaits for the thread's end; False if it still runs.");
+static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
+    PyObject *timeout = Py_None;
+    if (!PyArg_ParseTuple(args, "|O", &timeout))
+        return NULL;
+    int64_t deadline_ns = -1;
+    if (timeout != Py_None) {
+        double seconds = PyFloat_AsDouble(timeout);
+        if (PyErr_Occurred())
+            return NULL;
+        deadline_ns = pp_now_ns() + (int64_t)(seconds * 1e9);
+    }
+    while (!pp_load_seq_cst(&self->thread->done)) {
+        int error;
+        Py_BEGIN_ALLOW_THREADS
+        error = pp_futex_wait(&self->thread->done, 0, deadline_ns, UINT32_MAX);
+        Py_END_ALLOW_THREADS
+        if (error == EINTR && PyErr_CheckSignals() < 0)
+            return NULL;
+        if (error == ETIMEDOUT)
+            break;
+    }
+    return PyBool_FromLong(pp_load_seq_cst(&self->thread->done));
+}
+
+PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the worker's Python code, if it runs any.");
+static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
+    (void)ignored;
+    thread_t *t = self->thread;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&t->mutex);
+    if (t->interpreter) {
+        PyThreadState *state = PyThreadState_New(t->interpreter);
+        PyEval_RestoreThread(state);
+        PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
+        PyThreadState_Clear(state);
+        PyThreadState_DeleteCurrent();
+    }
+    pthread_mutex_unlock(&t->mutex);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_error(interpreter_t *self, void *closure) {
+    (void)closure;
+    return PyUnicode_DecodeUTF8(self->thread->error, (Py_ssize_t)strlen(self->thread->error), "replace");
+}
+
+static PyObject *get_leaked(interpreter_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(pp_load_seq_cst(&self->thread->leaked));
+}
+
+static PyGetSetDef getset[] = {
+    {"error", (getter)get_error, NULL, "why the worker ended, or an empty string", NULL},
+    {"leaked", (getter)get_leaked, NULL, "foreign threads kept the interpreter from being ended", NULL},
+    {0},
+};
+
+static PyMethodDef methods[] = {
+    {"join", (PyCFunction)interpreter_join, METH_VARARGS, join_doc},
+    {"interrupt", (PyCFunction)interpreter_interrupt, METH_NOARGS, interrupt_doc},
+    {0},
+};
+
+PyDoc_STRVAR(doc, "A running interpreter worker.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},
+    {Py_tp_dealloc, interpreter_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+PyType_Spec pp_interpreter_spec = {
+    .name = "pool_party._native.Interpreter",
+    .basicsize = sizeof(interpreter_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};

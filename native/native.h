@@ -1,0 +1,197 @@
+/* pool_party's native module: every prototype that is shared between files, under the file that defines it.
+ *
+ * segment.c, channel.c, blocks.c and prim/ know nothing of Python and are what the C stress test links.
+ * Memory is shared between threads, interpreters and processes; every word that two sides touch is atomic, and
+ * the memory order is in the name of the operation. See README.md for the protocol and why it cannot lose a wake-up.
+ */
+#ifndef PP_NATIVE_H
+#define PP_NATIVE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define pp_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
+#define pp_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
+#define pp_load_seq_cst(p) atomic_load_explicit((p), memory_order_seq_cst)
+#define pp_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
+#define pp_store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
+#define pp_store_seq_cst(p, v) atomic_store_explicit((p), (v), memory_order_seq_cst)
+#define pp_add_seq_cst(p, v) atomic_fetch_add_explicit((p), (v), memory_order_seq_cst)
+#define pp_or_seq_cst(p, v) atomic_fetch_or_explicit((p), (v), memory_order_seq_cst)
+#define pp_swap_seq_cst(p, v) atomic_exchange_explicit((p), (v), memory_order_seq_cst)
+#define pp_cas_seq_cst(p, expected, v) \
+    atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_seq_cst, memory_order_seq_cst)
+
+/* Shared with every process that maps a segment: change any of these and both sides change together. */
+#define PP_SLOTS 1024u               /* tasks that wait in shared memory at once; a power of two */
+#define PP_SLOT_INLINE 72u           /* payload bytes inside a slot, which is two cache lines */
+#define PP_TASK_BYTES (1u << 20)     /* ring for payloads that do not fit a slot; a power of two */
+#define PP_RESULT_BYTES (1u << 18)   /* ring of results, one per worker; a power of two */
+#define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
+#define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
+#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks */
+#define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
+
+/* How many `pause`s before parking. 200 are 2-5 us: a round trip falls from 6-60 us to 2 us; 2,000 already hurt
+ * neighbours on the same core (measured with the prototype of this channel). */
+#define PP_SPIN 200
+
+typedef enum { PP_STATUS_OK, PP_STATUS_FAILED, PP_STATUS_UNENCODABLE, PP_STATUS_BROKEN_INIT } pp_status_t;
+typedef enum { PP_IN_PLACE, PP_IN_RING, PP_IN_BLOCK } pp_where_t;
+typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_STARCHUNK, PP_MODES } pp_mode_t;
+typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* what workers are told */
+typedef enum { PP_LANE_EMPTY, PP_LANE_STARTING, PP_LANE_READY, PP_LANE_EXITED } pp_lane_state_t;
+typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's futex word */
+enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who waits for results: bits */
+
+typedef struct {           /* a block of an arena: where it is in the segment's file */
+    uint64_t at, size;
+    uint32_t id;
+} pp_blockref_t;
+
+typedef struct {           /* one task on its way to whichever worker claims it */
+    _Alignas(128) _Atomic uint64_t state;   /* sequence << 16 | lane << 4 | tag; see channel.c */
+    uint64_t job, function_at;
+    uint64_t at;           /* PP_IN_RING: position in the task ring */
+    uint32_t function_id, function_size;    /* id 0: none */
+    uint32_t index, size;
+    uint16_t mode, where;
+    _Alignas(8) unsigned char data[PP_SLOT_INLINE];   /* PP_IN_BLOCK: a pp_blockref_t */
+} pp_slot_t;
+
+typedef struct {           /* header of one result; frames are 8-byte aligned and contiguous */
+    uint32_t frame_size, size;              /* with header and padding; of the payload */
+    uint64_t job;
+    uint32_t index;
+    uint16_t status, where;
+} pp_frame_t;
+
+typedef struct {           /* one worker's part of the segment */
+    _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; worker: BUSY, SEEKING, ASLEEP; anyone: ASLEEP -> SEEKING */
+    _Alignas(64) _Atomic uint32_t state;    /* pp_lane_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
+    _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
+    _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
+    _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
+    _Atomic uint64_t job, n_done;
+    _Alignas(64) _Atomic uint64_t tail;     /* results: written by the worker up to here */
+    _Alignas(64) _Atomic uint64_t head;     /* results: taken by the parent up to here */
+    _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
+} pp_lane_t;
+
+typedef struct {           /* flags of one arena: 1 while a block is in use; the owner sets, the receiver clears */
+    _Atomic uint8_t in_use[PP_BLOCKS];
+} pp_arena_flags_t;
+
+typedef struct {
+    uint64_t magic;
+    uint32_t n_lanes, by_reference;
+    _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
+    _Atomic uint32_t events;                /* something happened to a worker: the parent looks at all */
+    _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, the parent may help */
+    _Alignas(64) _Atomic uint32_t bell;     /* futex word of the parent's waiters */
+    _Atomic uint32_t waiting;               /* whom a result must wake: PP_FOREGROUND | PP_BACKGROUND */
+    _Alignas(128) pp_slot_t slots[PP_SLOTS];
+    _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
+    /* then pp_arena_flags_t[1 + n_lanes], pp_lane_t[n_lanes] */
+} pp_shared_t;
+
+typedef struct {           /* one mapping of a segment, shared by reference count within a process */
+    _Atomic long refs;
+    int fd;
+    size_t core_size;
+    pp_shared_t *shared;
+} pp_segment_t;
+
+/* segment.c: the memory that both sides map */
+int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out);
+int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
+pp_segment_t *pp_segment_ref(pp_segment_t *s);
+void pp_segment_unref(pp_segment_t *s);
+pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane);
+pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena);
+uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
+
+/* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + lane: a worker), used by one thread at a time */
+typedef struct pp_arena pp_arena_t;
+pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena);
+void pp_arena_free(pp_arena_t *a);
+int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory);   /* EAGAIN: all in use */
+uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* in blocks that no receiver has released */
+void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id);
+int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory);
+void pp_block_unmap(const pp_blockref_t *ref, void *memory);
+void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* the owner is dead: give its memory back */
+
+/* channel.c: tasks out, results back */
+typedef struct {           /* the parent's private half; one thread at a time puts, one at a time takes */
+    pp_segment_t *segment;
+    _Atomic uint64_t tail;                  /* slots published; the putting thread writes, the leader reads */
+    uint64_t reclaimed;                     /* slots that may be used again */
+    uint64_t bytes_tail, bytes_head;        /* task ring */
+    uint64_t slot_bytes[PP_SLOTS];          /* bytes_head once that slot is reclaimed */
+    _Atomic uint32_t leader;                /* somebody in the foreground takes results */
+} pp_hub_t;
+
+typedef struct {           /* what a slot is filled with; `data` is copied */
+    uint64_t job, function_at;
+    uint32_t function_id, function_size, index, size;
+    uint16_t mode, where;
+    const void *data;
+} pp_task_t;
+
+void pp_hub_init(pp_hub_t *h, pp_segment_t *s);
+bool pp_hub_has_room(pp_hub_t *h);
+uint64_t pp_hub_n_waiting(pp_hub_t *h);
+int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
+void pp_hub_wake(pp_hub_t *h, unsigned n_tasks);
+bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy);
+bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy);
+bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index);
+void pp_hub_open_lane(pp_hub_t *h, unsigned lane);
+void pp_hub_stop(pp_hub_t *h, pp_stop_t stop);
+const pp_frame_t *pp_hub_peek(pp_hub_t *h, unsigned lane);
+void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame);
+bool pp_hub_has_news(pp_hub_t *h);
+void pp_hub_lead(pp_hub_t *h);
+void pp_hub_step_down(pp_hub_t *h);
+int pp_hub_wait(pp_hub_t *h, int64_t deadline_ns, bool patient);          /* 0, ETIMEDOUT or EINTR */
+int pp_hub_wait_background(pp_hub_t *h);                                 /* 0 or EINTR */
+void pp_ring(pp_shared_t *shared, bool everybody);
+void pp_announce(pp_shared_t *shared);
+
+typedef struct {           /* a worker's private half */
+    pp_segment_t *segment;
+    pp_shared_t *shared;
+    pp_lane_t *lane;
+    unsigned n_lane;
+} pp_end_t;
+
+int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane);
+bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
+int pp_end_wait(pp_end_t *e);                                     /* 0: look again; ECANCELED: stop */
+bool pp_end_must_stop(pp_end_t *e);
+void pp_end_copied(pp_end_t *e, const pp_slot_t *slot);           /* the argument's block is no longer needed */
+int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
+int pp_end_wait_room(pp_end_t *e);                                /* 0 or ECANCELED */
+void pp_end_finish(pp_end_t *e);                                  /* no longer holds a task */
+void pp_end_state(pp_end_t *e, pp_lane_state_t state);
+
+/* prim/linux.c: the operating system. Errors are errno values */
+int64_t pp_now_ns(void);
+int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* < 0: for ever */
+void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
+void pp_pause(void);
+bool pp_can_spin(void);
+int pp_memfd(const char *name, uint64_t size, int *fd);
+int pp_map(int fd, uint64_t at, size_t size, void **memory);
+void pp_unmap(void *memory, size_t size);
+void pp_punch_hole(int fd, uint64_t at, uint64_t size);
+void pp_name_thread(const char *name);
+int pp_die_with(int fd);                                          /* SIGKILL for this process once fd reads end of file */
+
+#endif

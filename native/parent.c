@@ -1,0 +1,598 @@
+/* Channel: the parent's side, for Python. It puts tasks, takes results and stores them in their Jobs.
+ *
+ * The scheduler sees to it that one thread at a time puts and one thread at a time (the leader) takes. Both may run
+ * Python code of the user in the middle (pickling), which may call back into the same thread's Channel: so every
+ * function here reads its state anew after such a call, and a frame is taken before its value is decoded.
+ */
+#include "python.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define PATIENT_MIN 4u                  /* tasks waiting per worker from which on results may gather for a moment */
+#define WAKE_EVERY 32                   /* puts between two looks for sleeping workers */
+#define BLOCK_BYTES_MAX (64ull << 20)   /* of arguments in shared memory beyond what workers need at once; guess */
+
+enum { PUMP_DONE, PUMP_TIMEOUT, PUMP_EVENT, PUMP_ROOM };   /* results of pump(); mirrored in _scheduler.py */
+
+typedef struct {
+    PyObject_HEAD
+    pp_module_t *module;
+    pp_segment_t *segment;
+    pp_arena_t *arena;
+    pp_hub_t hub;
+    bool by_reference;
+    _Atomic int64_t starved;            /* a put found no room: tasks waiting below which it is worth another try; or -1 */
+    uint32_t last_function_id;
+    uint64_t n_taken;
+} channel_t;
+
+typedef struct {                        /* a map's function, for all its tasks */
+    uint64_t at;
+    uint32_t id, size;
+    PyObject *object;                   /* by reference only */
+} function_t;
+
+static int channel_init(channel_t *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"n_workers", "by_reference", NULL};
+    unsigned n_lanes;
+    int by_reference = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|p", names, &n_lanes, &by_reference))
+        return -1;
+    if (self->segment) {
+        PyErr_SetString(PyExc_RuntimeError, "Channel is initialised once");
+        return -1;
+    }
+    self->module = pp_module_of(Py_TYPE(self));
+    self->by_reference = by_reference;
+    int error = pp_segment_create(n_lanes, by_reference, &self->segment);
+    if (error) {
+        pp_raise_errno(error);
+        return -1;
+    }
+    if ((self->arena = pp_arena_new(self->segment, 0)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    pp_hub_init(&self->hub, self->segment);
+    self->starved = -1;
+    return 0;
+}
+
+static void drop_slot(channel_t *self, pp_slot_t *slot) {
+    if (!self->by_reference)
+        return;
+    PyObject **pair = (PyObject **)slot->data;
+    Py_DECREF(pair[0]);
+    Py_DECREF(pair[1]);
+}
+
+static void channel_dealloc(channel_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->segment) {
+        pp_slot_t slot;
+        while (pp_hub_pop_waiting(&self->hub, &slot))
+            drop_slot(self, &slot);
+        for (unsigned i = 0; self->by_reference && i < self->segment->shared->n_lanes; i++)
+            for (const pp_frame_t *f; (f = pp_hub_peek(&self->hub, i)) != NULL;) {
+                PyObject *value = *(PyObject **)(f + 1);
+                pp_hub_take(&self->hub, i, f);
+                Py_DECREF(value);
+            }
+    }
+    pp_arena_free(self->arena);
+    pp_segment_unref(self->segment);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* ---- tasks out ---- */
+
+PyDoc_STRVAR(encode_doc, "encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
+static PyObject *channel_encode(channel_t *self, PyObject *value) {
+    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value);
+}
+
+static void note_full(channel_t *self) {
+    pp_store_seq_cst(&self->starved, (int64_t)pp_hub_n_waiting(&self->hub) / 2);
+}
+
+PyDoc_STRVAR(publish_doc, "publish(function) -> (id, at, size, block) or None if there is no room\n\n"
+                          "Puts an encoded function where every worker can fetch it, until `retract(block)`.");
+static PyObject *channel_publish(channel_t *self, PyObject *payload) {
+    pp_packed_t packed;
+    PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
+    if (buffers == NULL && (buffers = PyList_New(0)))
+        Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* always a block */
+    int error = buffers ? pp_pack(self->arena, buffers, &packed) : -1;
+    Py_XDECREF(buffers);
+    if (error == EAGAIN) {
+        note_full(self);
+        Py_RETURN_NONE;
+    }
+    if (error)
+        return NULL;
+    if (++self->last_function_id == 0)
+        ++self->last_function_id;
+    return Py_BuildValue("IKKI", self->last_function_id, (unsigned long long)packed.block.at,
+                         (unsigned long long)packed.block.size, packed.block.id);
+}
+
+static PyObject *channel_retract(channel_t *self, PyObject *arg) {
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    if (id < PP_BLOCKS)
+        pp_block_release(self->segment, 0, (uint32_t)id);
+    Py_RETURN_NONE;
+}
+
+static int parse_function(channel_t *self, PyObject *arg, function_t *f) {
+    *f = (function_t){.object = arg};
+    if (self->by_reference || arg == Py_None)
+        return 0;
+    unsigned long long at, size;
+    unsigned block;
+    if (!PyTuple_Check(arg) || !PyArg_ParseTuple(arg, "IKKI", &f->id, &at, &size, &block))
+        return -1;
+    if (size > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "the function's pickle is larger than 4 GiB; pass the data as an argument");
+        return -1;
+    }
+    f->at = at;
+    f->size = (uint32_t)size;
+    return 0;
+}
+
+/* Large arguments wait in our memory until a worker is nearly ready for them. */
+static bool is_too_much(channel_t *self) {
+    return pp_hub_n_waiting(&self->hub) >= self->segment->shared->n_lanes &&
+           pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
+}
+
+static int put(channel_t *self, pp_task_t *task, const function_t *f, PyObject *payload, uint64_t *sequence) {
+    PyObject *pair[] = {f->object, payload};
+    task->function_id = f->id;
+    task->function_at = f->at;
+    task->function_size = f->size;
+    if (self->by_reference) {
+        task->where = PP_IN_PLACE;
+        task->size = sizeof pair;
+        task->data = pair;
+        Py_INCREF(pair[0]);
+        Py_INCREF(pair[1]);
+        int error = pp_hub_put(&self->hub, task, sequence);
+        if (error) {
+            Py_DECREF(pair[0]);
+            Py_DECREF(pair[1]);
+        }
+        return error;
+    }
+    if (!pp_hub_has_room(&self->hub) || (pp_needs_block(payload) && is_too_much(self)))
+        return EAGAIN;
+    pp_packed_t packed;
+    int error = pp_pack(self->arena, payload, &packed);
+    if (error)
+        return error;
+    task->where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
+    task->size = packed.size;
+    task->data = packed.data;
+    if ((error = pp_hub_put(&self->hub, task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
+        pp_block_release(self->segment, 0, packed.block.id);
+    return error;
+}
+
+PyDoc_STRVAR(put_doc, "put(job, index, mode, function, payload) -> int\n\nThe task's sequence number, or -1 if there is no room now.");
+static PyObject *channel_put(channel_t *self, PyObject *args) {
+    unsigned long long job;
+    unsigned index, mode;
+    PyObject *function, *payload;
+    function_t f;
+    if (!PyArg_ParseTuple(args, "KIIOO", &job, &index, &mode, &function, &payload) ||
+        parse_function(self, function, &f) < 0)
+        return NULL;
+    pp_task_t task = {.job = job, .index = index, .mode = (uint16_t)mode};
+    uint64_t sequence;
+    int error = put(self, &task, &f, payload, &sequence);
+    if (error < 0)
+        return NULL;
+    if (error) {
+        note_full(self);
+        return PyLong_FromLong(-1);
+    }
+    pp_hub_wake(&self->hub, 1);
+    return PyLong_FromUnsignedLongLong(sequence);
+}
+
+static PyObject *next_argument(channel_t *self, pp_job_t *job, PyObject *items) {
+    Py_ssize_t first = job->cursor * job->chunk;
+    if (job->chunk == 1)
+        return channel_encode(self, PyList_GET_ITEM(items, first));
+    PyObject *chunk = PyList_GetSlice(items, first, first + job->chunk);
+    PyObject *payload = chunk ? channel_encode(self, chunk) : NULL;
+    Py_XDECREF(chunk);
+    return payload;
+}
+
+PyDoc_STRVAR(put_many_doc, "put_many(job, items, mode, function) -> bool\n\n"
+                           "Puts the job's tasks from its cursor on while there is room; True once all are put.\n"
+                           "Raises what pickling raised, with the cursor at the task that failed.");
+static PyObject *channel_put_many(channel_t *self, PyObject *args) {
+    pp_job_t *job;
+    PyObject *items, *function;
+    unsigned mode;
+    function_t f;
+    if (!PyArg_ParseTuple(args, "O!O!IO", self->module->job_type, &job, &PyList_Type, &items, &mode, &function) ||
+        parse_function(self, function, &f) < 0)
+        return NULL;
+    unsigned n_put = 0;
+    int error = 0;
+    while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
+        if (!pp_hub_has_room(&self->hub)) {
+            error = EAGAIN;
+            break;
+        }
+        PyObject *payload = next_argument(self, job, items);
+        if (payload == NULL) {
+            error = -1;
+            break;
+        }
+        pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
+        uint64_t sequence;
+        error = put(self, &task, &f, payload, &sequence);
+        Py_DECREF(payload);
+        if (error)
+            break;
+        job->cursor++;
+        if (++n_put % WAKE_EVERY == 0)
+            pp_hub_wake(&self->hub, WAKE_EVERY);
+    }
+    if (n_put % WAKE_EVERY)
+        pp_hub_wake(&self->hub, n_put % WAKE_EVERY);
+    if (error < 0)
+        return NULL;
+    if (error == EAGAIN)
+        note_full(self);
+    return PyBool_FromLong(!error);
+}
+
+PyDoc_STRVAR(revoke_doc, "revoke(sequence) -> bool\n\nTakes a task back that no worker has begun.");
+static PyObject *channel_revoke(channel_t *self, PyObject *arg) {
+    unsigned long long sequence = PyLong_AsUnsignedLongLong(arg);
+    pp_slot_t slot;
+    if (PyErr_Occurred())
+        return NULL;
+    bool revoked = pp_hub_revoke(&self->hub, sequence, &slot);
+    if (revoked)
+        drop_slot(self, &slot);
+    return PyBool_FromLong(revoked);
+}
+
+PyDoc_STRVAR(revoke_all_doc, "revoke_all() -> int\n\nTakes back every task that no worker has begun; their number.");
+static PyObject *channel_revoke_all(channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_slot_t slot;
+    long n = 0;
+    for (; pp_hub_pop_waiting(&self->hub, &slot); n++)
+        drop_slot(self, &slot);
+    return PyLong_FromLong(n);
+}
+
+/* ---- results back ---- */
+
+typedef struct {
+    uint64_t job;
+    uint32_t index;
+    uint16_t status;
+    PyObject *payload;     /* or the value, by reference */
+} result_t;
+
+static int take_result(channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
+    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status};
+    const void *data = frame + 1;
+    if (self->by_reference) {
+        r->payload = *(PyObject *const *)data;
+    } else if (frame->where == PP_IN_BLOCK) {
+        pp_blockref_t ref = *(const pp_blockref_t *)data;
+        r->payload = pp_copy_block(self->segment, &ref);
+        pp_block_release(self->segment, 1 + lane, ref.id);
+    } else {
+        r->payload = PyBytes_FromStringAndSize(data, frame->size);
+    }
+    pp_hub_take(&self->hub, lane, frame);
+    self->n_taken++;
+    return r->payload ? 0 : -1;
+}
+
+static int deliver(channel_t *self, PyObject *job, const result_t *r, unsigned status, PyObject *value) {
+    PyObject *index = PyLong_FromUnsignedLong(r->index), *code = PyLong_FromUnsignedLong(status);
+    PyObject *args[] = {job, index, code, value};
+    PyObject *done = index && code ? PyObject_VectorcallMethod(self->module->deliver, args, 4, NULL) : NULL;
+    Py_XDECREF(index);
+    Py_XDECREF(code);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* The value did not unpickle: that is this task's outcome. What is no Exception (Ctrl-C) also goes on to our caller. */
+static int deliver_undecodable(channel_t *self, PyObject *job, const result_t *r) {
+    PyObject *error = PyErr_GetRaisedException();
+    int failed = deliver(self, job, r, PP_STATUS_BROKEN_INIT + 1, error);
+    if (failed || PyObject_IsInstance(error, PyExc_Exception)) {
+        Py_DECREF(error);
+        return failed;
+    }
+    PyErr_SetRaisedException(error);
+    return -1;
+}
+
+static int hand_over(channel_t *self, PyObject *job, const result_t *r) {
+    PyObject *value = self->by_reference ? Py_NewRef(r->payload) : pp_decode(self->module, r->payload);
+    if (value == NULL)
+        return deliver_undecodable(self, job, r);
+    pp_job_t *store = (pp_job_t *)job;
+    if (r->status != PP_STATUS_OK || store->results == NULL) {
+        int failed = deliver(self, job, r, r->status, value);
+        Py_DECREF(value);
+        return failed;
+    }
+    if (!pp_job_store(store, r->index, value) || store->remaining > 0)
+        return 0;
+    PyObject *done = PyObject_CallMethodNoArgs(job, self->module->complete);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* The job of a result, or NULL if nobody waits for it any more. */
+static PyObject *find_job(PyObject *jobs, uint64_t id, PyObject **cached) {
+    if (*cached && ((pp_job_t *)*cached)->id == id)
+        return *cached;
+    PyObject *key = PyLong_FromUnsignedLongLong(id);
+    PyObject *job = key ? PyDict_GetItemWithError(jobs, key) : NULL;
+    Py_XDECREF(key);
+    Py_XSETREF(*cached, Py_XNewRef(job));
+    return job;
+}
+
+static Py_ssize_t take_all(channel_t *self, PyObject *jobs) {
+    PyObject *cached = NULL;
+    Py_ssize_t n = 0;
+    int failed = 0;
+    for (unsigned lane = 0; !failed && lane < self->segment->shared->n_lanes; lane++)
+        for (const pp_frame_t *f; !failed && (f = pp_hub_peek(&self->hub, lane)) != NULL; n++) {
+            result_t r;
+            if ((failed = take_result(self, lane, f, &r)) != 0)
+                break;
+            PyObject *job = find_job(jobs, r.job, &cached);
+            failed = job ? hand_over(self, job, &r) : PyErr_Occurred() ? -1 : 0;
+            Py_DECREF(r.payload);
+        }
+    Py_XDECREF(cached);
+    return failed ? -1 : n;
+}
+
+/* True once for each time that a put was refused. It reads only what any thread may read. */
+static bool has_new_room(channel_t *self) {
+    int64_t below = pp_load_seq_cst(&self->starved);
+    return below >= 0 && (int64_t)pp_hub_n_waiting(&self->hub) <= below && pp_cas_seq_cst(&self->starved, &below, -1);
+}
+
+static int wait_for_news(channel_t *self, int64_t deadline_ns) {
+    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_hub_wait(&self->hub, deadline_ns, patient);
+    Py_END_ALLOW_THREADS
+    return error;
+}
+
+PyDoc_STRVAR(pump_doc,
+             "pump(jobs, job=None, timeout_s=None) -> int\n\n"
+             "Takes results and stores or delivers them, as leader. Returns 0 when `job` has no task left (without a job:\n"
+             "when no result is there), 1 after timeout_s, 2 when something happened to a worker, 3 when there is room\n"
+             "for tasks that were refused. Raises what a signal handler or a delivery raised.");
+static PyObject *channel_pump(channel_t *self, PyObject *args) {
+    PyObject *jobs, *job = Py_None, *timeout = Py_None;
+    if (!PyArg_ParseTuple(args, "O!|OO", &PyDict_Type, &jobs, &job, &timeout))
+        return NULL;
+    if (job != Py_None && !PyObject_TypeCheck(job, self->module->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "pump waits for a Job");
+        return NULL;
+    }
+    int64_t deadline_ns = -1;
+    if (timeout != Py_None) {
+        double seconds = PyFloat_AsDouble(timeout);
+        if (PyErr_Occurred())
+            return NULL;
+        if (seconds < 1e9)   /* longer than anybody waits, and the sum below can't overflow */
+            deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
+    }
+    for (;;) {
+        Py_ssize_t n = take_all(self, jobs);
+        if (n < 0)
+            return NULL;
+        if (job != Py_None && ((pp_job_t *)job)->remaining <= 0)
+            return PyLong_FromLong(PUMP_DONE);
+        if (pp_load_seq_cst(&self->segment->shared->events))
+            return PyLong_FromLong(PUMP_EVENT);
+        if (has_new_room(self))
+            return PyLong_FromLong(PUMP_ROOM);
+        if (n > 0)
+            continue;
+        if (job == Py_None)
+            return PyLong_FromLong(PUMP_DONE);
+        int error = wait_for_news(self, deadline_ns);
+        if (error == EINTR && PyErr_CheckSignals() < 0)
+            return NULL;
+        if (deadline_ns >= 0 && !pp_hub_has_news(&self->hub) && pp_now_ns() >= deadline_ns)
+            return PyLong_FromLong(PUMP_TIMEOUT);
+    }
+}
+
+PyDoc_STRVAR(wait_background_doc, "wait_background()\n\nSleeps until results must be taken and nobody leads.");
+static PyObject *channel_wait_background(channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    Py_BEGIN_ALLOW_THREADS
+    pp_hub_wait_background(&self->hub);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_lead(channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_hub_lead(&self->hub);
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_step_down(channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_hub_step_down(&self->hub);
+    Py_RETURN_NONE;
+}
+
+/* ---- workers ---- */
+
+static int lane_number(channel_t *self, PyObject *arg) {
+    unsigned long lane = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred())
+        return -1;
+    if (lane < self->segment->shared->n_lanes)
+        return (int)lane;
+    PyErr_Format(PyExc_IndexError, "no worker %lu", lane);
+    return -1;
+}
+
+PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes a worker's place ready for a new worker.");
+static PyObject *channel_open_lane(channel_t *self, PyObject *arg) {
+    int lane = lane_number(self, arg);
+    if (lane < 0)
+        return NULL;
+    pp_hub_open_lane(&self->hub, (unsigned)lane);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(bury_doc, "bury(worker) -> (job, index) or None\n\n"
+                       "After a worker's end, when its results are taken: the task that it had begun, if any.");
+static PyObject *channel_bury(channel_t *self, PyObject *arg) {
+    int lane = lane_number(self, arg);
+    if (lane < 0)
+        return NULL;
+    uint64_t job;
+    uint32_t index;
+    if (!pp_hub_bury(&self->hub, (unsigned)lane, &job, &index))
+        Py_RETURN_NONE;
+    return Py_BuildValue("KI", (unsigned long long)job, index);
+}
+
+PyDoc_STRVAR(look_doc, "look(worker) -> (state, n_done, job or None)\n\nA worker's state, finished tasks and current job.");
+static PyObject *channel_look(channel_t *self, PyObject *arg) {
+    int n = lane_number(self, arg);
+    if (n < 0)
+        return NULL;
+    pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
+    PyObject *job = pp_load_acquire(&lane->holds) ? PyLong_FromUnsignedLongLong(pp_load_relaxed(&lane->job))
+                                                  : Py_NewRef(Py_None);
+    return Py_BuildValue("IKN", pp_load_acquire(&lane->state), (unsigned long long)pp_load_relaxed(&lane->n_done), job);
+}
+
+PyDoc_STRVAR(stop_doc, "stop(how)\n\n1: workers end when no task waits; 2: at once, between two tasks.");
+static PyObject *channel_stop(channel_t *self, PyObject *arg) {
+    unsigned long how = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    if (how > pp_load_seq_cst(&self->segment->shared->stop))
+        pp_hub_stop(&self->hub, (pp_stop_t)how);
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_announce(channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_announce(self->segment->shared);
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_take_events(channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    return PyBool_FromLong(pp_swap_seq_cst(&self->segment->shared->events, 0));
+}
+
+PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
+static PyObject *channel_worker(channel_t *self, PyObject *arg) {
+    int lane = lane_number(self, arg);
+    return lane < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)lane);
+}
+
+PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n, config) -> Interpreter\n\n"
+                                    "Starts worker n in a thread with an interpreter of its own; config: marshalled bytes.");
+static PyObject *channel_start_interpreter(channel_t *self, PyObject *args) {
+    PyObject *n, *config;
+    if (!PyArg_ParseTuple(args, "OS", &n, &config))
+        return NULL;
+    int lane = lane_number(self, n);
+    return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane, config);
+}
+
+static PyObject *get_fd(channel_t *self, void *closure) {
+    (void)closure;
+    return PyLong_FromLong(self->segment->fd);
+}
+
+static PyObject *get_n_waiting(channel_t *self, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(pp_hub_n_waiting(&self->hub));
+}
+
+static PyObject *get_n_taken(channel_t *self, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(self->n_taken);
+}
+
+static PyObject *get_is_starved(channel_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(pp_load_seq_cst(&self->starved) >= 0);
+}
+
+static PyGetSetDef getset[] = {
+    {"is_starved", (getter)get_is_starved, NULL, "a put was refused and pump has not told of new room since", NULL},
+    {"fd", (getter)get_fd, NULL, "file descriptor of the shared memory", NULL},
+    {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
+    {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
+    {0},
+};
+
+static PyMethodDef methods[] = {
+    {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
+    {"publish", (PyCFunction)channel_publish, METH_O, publish_doc},
+    {"retract", (PyCFunction)channel_retract, METH_O, "retract(block)\n\nFrees a published function."},
+    {"put", (PyCFunction)channel_put, METH_VARARGS, put_doc},
+    {"put_many", (PyCFunction)channel_put_many, METH_VARARGS, put_many_doc},
+    {"revoke", (PyCFunction)channel_revoke, METH_O, revoke_doc},
+    {"revoke_all", (PyCFunction)channel_revoke_all, METH_NOARGS, revoke_all_doc},
+    {"pump", (PyCFunction)channel_pump, METH_VARARGS, pump_doc},
+    {"wait_background", (PyCFunction)channel_wait_background, METH_NOARGS, wait_background_doc},
+    {"lead", (PyCFunction)channel_lead, METH_NOARGS, "lead()\n\nThe caller takes results from now on."},
+    {"step_down", (PyCFunction)channel_step_down, METH_NOARGS, "step_down()\n\nThe background thread takes results."},
+    {"open_lane", (PyCFunction)channel_open_lane, METH_O, open_lane_doc},
+    {"bury", (PyCFunction)channel_bury, METH_O, bury_doc},
+    {"look", (PyCFunction)channel_look, METH_O, look_doc},
+    {"stop", (PyCFunction)channel_stop, METH_O, stop_doc},
+    {"announce", (PyCFunction)channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."},
+    {"take_events", (PyCFunction)channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"},
+    {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},
+    {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_VARARGS, start_interpreter_doc},
+    {0},
+};
+
+PyDoc_STRVAR(doc, "Channel(n_workers, by_reference=False)\n\nThe parent's side of tasks out and results back.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},         {Py_tp_init, channel_init}, {Py_tp_dealloc, channel_dealloc},
+    {Py_tp_methods, methods},         {Py_tp_getset, getset},     {0, NULL},
+};
+
+PyType_Spec pp_channel_spec = {
+    .name = "pool_party._native.Channel",
+    .basicsize = sizeof(channel_t),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};

@@ -1,0 +1,104 @@
+/* The operating system, and nothing else: what another system would have to provide stands in this file. */
+#include "native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t pp_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The words are in memory that several processes map: never FUTEX_PRIVATE_FLAG. */
+int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits) {
+    struct timespec t = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
+    if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, expected, deadline_ns < 0 ? NULL : &t, NULL, bits) == 0)
+        return 0;
+    return errno == EAGAIN ? 0 : errno;
+}
+
+void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits) {
+    syscall(SYS_futex, word, FUTEX_WAKE_BITSET, n, NULL, NULL, bits);
+}
+
+void pp_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");   /* `yield` is too short to let a neighbour run */
+#endif
+}
+
+/* With one CPU a spinning thread only keeps the one it waits for from running. */
+bool pp_can_spin(void) {
+    static _Atomic int n_cpus;
+    int n = pp_load_relaxed(&n_cpus);
+    if (n == 0) {
+        cpu_set_t set;
+        n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2;
+        pp_store_relaxed(&n_cpus, n);
+    }
+    return n > 1;
+}
+
+int pp_memfd(const char *name, uint64_t size, int *out) {
+    int fd = memfd_create(name, MFD_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    if (ftruncate(fd, (off_t)size) != 0) {
+        int error = errno;
+        close(fd);
+        return error;
+    }
+    *out = fd;
+    return 0;
+}
+
+int pp_map(int fd, uint64_t at, size_t size, void **memory) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+    if (p == MAP_FAILED)
+        return errno;
+    *memory = p;
+    return 0;
+}
+
+void pp_unmap(void *memory, size_t size) { munmap(memory, size); }
+
+void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
+    (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size);
+}
+
+void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
+
+static void *watch(void *arg) {
+    struct pollfd p = {.fd = (int)(intptr_t)arg, .events = POLLIN};
+    while (poll(&p, 1, -1) < 0 && errno == EINTR) {}
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+/* The kernel itself sends the signal when the last writer of the pipe is gone: no thread is needed in the worker,
+ * so a task may fork without a warning. Where the kernel refuses, a thread waits. */
+int pp_die_with(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    if (fcntl(fd, F_SETOWN, getpid()) != 0 || fcntl(fd, F_SETSIG, SIGKILL) != 0 || flags < 0 ||
+        fcntl(fd, F_SETFL, flags | O_ASYNC) != 0) {
+        pthread_t thread;
+        int error = pthread_create(&thread, NULL, watch, (void *)(intptr_t)fd);
+        return error ? error : pthread_detach(thread);
+    }
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, 0) > 0)   /* gone before the signal was asked for */
+        kill(getpid(), SIGKILL);
+    return 0;
+}

@@ -1,0 +1,52 @@
+/* What the files that speak to Python share: the module's state, one per interpreter, and the types' C sides. */
+#ifndef PP_PYTHON_H
+#define PP_PYTHON_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "native.h"
+
+typedef struct {
+    PyObject *dumps, *loads;                  /* of _pickle: importing pickle would cost an interpreter 27 ms */
+    PyObject *dumps_keywords, *protocol;
+    PyObject *deliver, *complete;             /* interned names of Job's methods */
+    PyTypeObject *job_type, *channel_type, *worker_type, *interpreter_type;
+} pp_module_t;
+
+/* module.c */
+extern struct PyModuleDef pp_module_def;
+pp_module_t *pp_module_of(PyTypeObject *type);
+PyObject *pp_raise_errno(int error);
+extern _Atomic unsigned pp_n_forks;           /* grows in each forked child */
+
+/* codec.c: values <-> payloads. A payload is bytes (b"" for None) or (bytes, [buffers]) */
+PyObject *pp_encode(pp_module_t *m, PyObject *value);
+PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
+PyObject *pp_copy_block(pp_segment_t *s, const pp_blockref_t *ref);   /* a payload, copied out */
+PyObject *pp_decode(pp_module_t *m, PyObject *payload);
+typedef struct {
+    pp_where_t where;
+    uint32_t size;
+    const void *data;
+    pp_blockref_t block;
+} pp_packed_t;
+int pp_pack(pp_arena_t *arena, PyObject *payload, pp_packed_t *out);  /* 0, EAGAIN, or -1 with an exception */
+bool pp_needs_block(PyObject *payload);
+
+/* job.c: the parent's side of one call, as far as results are stored without running Python */
+typedef struct {
+    PyObject_HEAD
+    uint64_t id;
+    Py_ssize_t n_items, chunk, cursor, remaining;   /* cursor: next task to put; remaining: tasks without an outcome */
+    PyObject **results;                             /* n_items, or NULL for jobs that store results themselves */
+} pp_job_t;
+extern PyType_Spec pp_job_spec;
+bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value);    /* steals value; false: had its outcome already */
+
+/* parent.c, worker.c, interp.c */
+extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
+PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config);
+
+#endif

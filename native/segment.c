@@ -1,0 +1,89 @@
+/* The memory that both sides map: one memfd, so nothing to unlink and nothing to leak.
+ *
+ * Its first part (the core: slots, rings, flags) is mapped whole. Behind it lies a sparse range for each arena, of
+ * which only blocks in use are mapped and only touched pages are memory.
+ */
+#include "native.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MAGIC 0x314c4f4f50797470ull
+#define ALIGN_GIB(n) (((n) + (1ull << 30) - 1) >> 30 << 30)
+
+static size_t core_size(unsigned n_lanes) {
+    return sizeof(pp_shared_t) + (1 + n_lanes) * sizeof(pp_arena_flags_t) + n_lanes * sizeof(pp_lane_t);
+}
+
+static int segment_new(int fd, unsigned n_lanes, pp_segment_t **out) {
+    pp_segment_t *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return ENOMEM;
+    s->refs = 1;
+    s->fd = fd;
+    s->core_size = core_size(n_lanes);
+    int error = pp_map(fd, 0, s->core_size, (void **)&s->shared);
+    if (error) {
+        free(s);
+        return error;
+    }
+    *out = s;
+    return 0;
+}
+
+int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out) {
+    if (n_lanes == 0 || n_lanes > PP_MAX_LANES)
+        return EINVAL;
+    int fd;
+    uint64_t size = ALIGN_GIB((uint64_t)core_size(n_lanes)) + (1 + (uint64_t)n_lanes) * PP_ARENA_BYTES;
+    int error = pp_memfd("pool_party", size, &fd);
+    if (error)
+        return error;
+    if ((error = segment_new(fd, n_lanes, out)) != 0) {
+        close(fd);
+        return error;
+    }
+    pp_shared_t *shared = (*out)->shared;
+    shared->n_lanes = n_lanes;
+    shared->by_reference = by_reference;
+    shared->magic = MAGIC;
+    return 0;
+}
+
+int pp_segment_attach(int fd, pp_segment_t **out) {
+    pp_shared_t *shared;
+    int error = pp_map(fd, 0, sizeof *shared, (void **)&shared);
+    if (error)
+        return error;
+    bool ours = shared->magic == MAGIC;
+    unsigned n_lanes = shared->n_lanes;
+    pp_unmap(shared, sizeof *shared);
+    return ours ? segment_new(fd, n_lanes, out) : EINVAL;
+}
+
+pp_segment_t *pp_segment_ref(pp_segment_t *s) {
+    pp_add_seq_cst(&s->refs, 1);
+    return s;
+}
+
+void pp_segment_unref(pp_segment_t *s) {
+    if (s == NULL || pp_add_seq_cst(&s->refs, -1) != 1)
+        return;
+    pp_unmap(s->shared, s->core_size);
+    close(s->fd);
+    free(s);
+}
+
+pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
+    return (pp_arena_flags_t *)(s->shared + 1) + arena;
+}
+
+pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane) {
+    return (pp_lane_t *)pp_segment_flags(s, 1 + s->shared->n_lanes) + lane;
+}
+
+uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) {
+    return ALIGN_GIB((uint64_t)s->core_size) + arena * PP_ARENA_BYTES;
+}

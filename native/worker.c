@@ -1,0 +1,345 @@
+/* Worker: a worker's side, for Python. `serve` is the loop that claims, decodes, calls, encodes and replies; what is
+ * rare (exceptions, values that do not pickle) it leaves to the callables that pool_party.workers.loop passes in. */
+#include "python.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FUNCTIONS_MAX 256   /* functions of maps that a worker remembers; they travel again when needed again */
+
+typedef struct {
+    PyObject_HEAD
+    pp_module_t *module;
+    pp_end_t end;
+    pp_arena_t *arena;          /* for large results; made when first needed */
+    PyObject *functions;        /* id -> callable */
+    unsigned n_forks;
+    unsigned char ring_copy[PP_INLINE_MAX];
+} worker_t;
+
+static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s, unsigned lane) {
+    worker_t *self = (worker_t *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->module = m;
+    self->n_forks = pp_load_relaxed(&pp_n_forks);
+    int error = pp_end_init(&self->end, s, lane);
+    if (error)
+        pp_raise_errno(error);
+    else
+        pp_segment_ref(s);
+    if (error || (self->functions = PyDict_New()) == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane) { return new_worker(m, m->worker_type, s, lane); }
+
+PyDoc_STRVAR(attach_doc, "attach(fd, n) -> Worker\n\nWorker n's end of the channel behind a file descriptor, which it takes over.");
+static PyObject *worker_attach(PyTypeObject *type, PyObject *args) {
+    int fd;
+    unsigned lane;
+    pp_segment_t *segment;
+    if (!PyArg_ParseTuple(args, "iI", &fd, &lane))
+        return NULL;
+    int error = pp_segment_attach(fd, &segment);
+    if (error)
+        return pp_raise_errno(error);
+    PyObject *self = new_worker(pp_module_of(type), type, segment, lane);
+    pp_segment_unref(segment);
+    return self;
+}
+
+static int worker_traverse(worker_t *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->functions);
+    return 0;
+}
+
+static int worker_clear(worker_t *self) {
+    Py_CLEAR(self->functions);
+    return 0;
+}
+
+static void worker_dealloc(worker_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    worker_clear(self);
+    pp_arena_free(self->arena);
+    pp_segment_unref(self->end.segment);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* ---- calling ---- */
+
+static PyObject *call_chunk(PyObject *function, PyObject *items, bool star) {
+    if (!PyList_Check(items)) {
+        PyErr_SetString(PyExc_TypeError, "a chunk is a list");
+        return NULL;
+    }
+    PyObject *results = PyList_New(PyList_GET_SIZE(items));
+    for (Py_ssize_t i = 0; results && i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i), *args = star ? PySequence_Tuple(item) : NULL, *result = NULL;
+        if (!star)
+            result = PyObject_CallOneArg(function, item);
+        else if (args)
+            result = PyObject_CallObject(function, args);
+        Py_XDECREF(args);
+        if (result)
+            PyList_SET_ITEM(results, i, result);
+        else
+            Py_CLEAR(results);
+    }
+    return results;
+}
+
+static PyObject *call_star(PyObject *function, PyObject *item) {
+    PyObject *args = PySequence_Tuple(item), *result = args ? PyObject_CallObject(function, args) : NULL;
+    Py_XDECREF(args);
+    return result;
+}
+
+/* A single call brings its function along: (function, args, kwargs), or (args, kwargs) if that was published. */
+static PyObject *call_single(PyObject *function, PyObject *call) {
+    PyObject *args, *kwargs;
+    if (function == NULL || function == Py_None ? !PyArg_ParseTuple(call, "OOO", &function, &args, &kwargs)
+                                                : !PyArg_ParseTuple(call, "OO", &args, &kwargs))
+        return NULL;
+    PyObject *tuple = PySequence_Tuple(args);
+    PyObject *dict = tuple && PyDict_Check(kwargs) && PyDict_GET_SIZE(kwargs) ? kwargs : NULL;
+    PyObject *result = tuple ? PyObject_Call(function, tuple, dict) : NULL;
+    Py_XDECREF(tuple);
+    return result;
+}
+
+static PyObject *call(unsigned mode, PyObject *function, PyObject *argument) {
+    switch (mode) {
+    case PP_MODE_CALL: return call_single(function, argument);
+    case PP_MODE_ITEM: return PyObject_CallOneArg(function, argument);
+    case PP_MODE_STAR: return call_star(function, argument);
+    case PP_MODE_CHUNK: return call_chunk(function, argument, false);
+    case PP_MODE_STARCHUNK: return call_chunk(function, argument, true);
+    default: return PyErr_Format(PyExc_SystemError, "task of unknown mode %u", mode);
+    }
+}
+
+/* ---- decoding ---- */
+
+static PyObject *decode_block(worker_t *self, const pp_blockref_t *ref) {
+    PyObject *payload = pp_copy_block(self->end.segment, ref);
+    PyObject *value = payload ? pp_decode(self->module, payload) : NULL;
+    Py_XDECREF(payload);
+    return value;
+}
+
+static PyObject *fetch_function(worker_t *self, const pp_slot_t *task) {
+    if (task->function_id == 0)
+        Py_RETURN_NONE;
+    PyObject *id = PyLong_FromUnsignedLong(task->function_id);
+    PyObject *function = id ? Py_XNewRef(PyDict_GetItemWithError(self->functions, id)) : NULL;
+    if (function == NULL && !PyErr_Occurred()) {
+        pp_blockref_t ref = {.at = task->function_at, .size = task->function_size};
+        if (PyDict_GET_SIZE(self->functions) >= FUNCTIONS_MAX)
+            PyDict_Clear(self->functions);
+        function = decode_block(self, &ref);
+        if (function && PyDict_SetItem(self->functions, id, function) < 0)
+            Py_CLEAR(function);
+    }
+    Py_XDECREF(id);
+    return function;
+}
+
+static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
+    if (task->where != PP_IN_BLOCK)
+        return pp_decode_bytes(self->module, task->where == PP_IN_RING ? self->ring_copy : task->data, task->size);
+    PyObject *payload = pp_copy_block(self->end.segment, (const pp_blockref_t *)task->data);
+    pp_end_copied(&self->end, task);
+    PyObject *value = payload ? pp_decode(self->module, payload) : NULL;
+    Py_XDECREF(payload);
+    return value;
+}
+
+static PyObject *run(worker_t *self, const pp_slot_t *task) {
+    PyObject *function, *argument, *result = NULL;
+    if (self->end.shared->by_reference) {
+        function = ((PyObject **)task->data)[0];
+        argument = ((PyObject **)task->data)[1];
+    } else {
+        argument = fetch_argument(self, task);
+        function = argument ? fetch_function(self, task) : NULL;
+    }
+    if (function && argument)
+        result = call(task->mode, function, argument);
+    Py_XDECREF(function);
+    Py_XDECREF(argument);
+    return result;
+}
+
+/* ---- replying ---- */
+
+static int wait_room(worker_t *self) {
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_end_wait_room(&self->end);
+    Py_END_ALLOW_THREADS
+    return error;
+}
+
+/* All blocks in use: 4,096 large results that nobody has taken yet. There is no word to wait on; look again soon. */
+static int wait_block(worker_t *self) {
+    if (pp_end_must_stop(&self->end))
+        return ECANCELED;
+    _Atomic uint32_t never = 0;
+    Py_BEGIN_ALLOW_THREADS
+    pp_futex_wait(&never, 0, pp_now_ns() + 1000000, UINT32_MAX);
+    Py_END_ALLOW_THREADS
+    return 0;
+}
+
+/* 0, -1 with an exception, or ECANCELED. */
+static int send(worker_t *self, pp_frame_t *frame, const void *data) {
+    int error;
+    while ((error = pp_end_reply(&self->end, frame, data)) == EAGAIN)
+        if ((error = wait_room(self)) != 0)
+            break;
+    return error;
+}
+
+static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload) {
+    if (pp_needs_block(payload) && self->arena == NULL &&
+        (self->arena = pp_arena_new(self->end.segment, 1 + self->end.n_lane)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    pp_packed_t packed;
+    int error;
+    while ((error = pp_pack(self->arena, payload, &packed)) == EAGAIN)
+        if ((error = wait_block(self)) != 0)
+            break;
+    if (error)
+        return error;
+    frame->where = (uint16_t)packed.where;
+    frame->size = packed.size;
+    return send(self, frame, packed.data);
+}
+
+static int send_value(worker_t *self, pp_frame_t *frame, PyObject *value) {
+    if (self->end.shared->by_reference) {
+        frame->size = sizeof value;
+        Py_INCREF(value);
+        int error = send(self, frame, &value);
+        if (error)
+            Py_DECREF(value);
+        return error;
+    }
+    PyObject *payload = pp_encode(self->module, value);
+    int error = payload ? send_payload(self, frame, payload) : -1;
+    Py_XDECREF(payload);
+    return error;
+}
+
+/* Sends what `describe(*args)` makes of the exception that is set: a value that surely pickles. */
+static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyObject *describe, PyObject *value) {
+    PyObject *error = PyErr_GetRaisedException();
+    PyObject *args[] = {error, value};
+    PyObject *description = PyObject_Vectorcall(describe, args, value ? 2 : 1, NULL);
+    frame->status = (uint16_t)status;
+    int failed = description ? send_value(self, frame, description) : -1;
+    Py_XDECREF(description);
+    Py_DECREF(error);
+    return failed;
+}
+
+PyDoc_STRVAR(serve_doc,
+             "serve(failed, unencodable, max_tasks=0)\n\n"
+             "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
+             "return what to send instead of a result.");
+static PyObject *worker_serve(worker_t *self, PyObject *args) {
+    PyObject *failed, *unencodable;
+    unsigned long long n_left = 0;
+    if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
+        return NULL;
+    for (;;) {
+        pp_slot_t task;
+        if (pp_end_must_stop(&self->end))
+            Py_RETURN_NONE;
+        if (!pp_end_claim(&self->end, &task, self->ring_copy)) {
+            int error;
+            Py_BEGIN_ALLOW_THREADS
+            error = pp_end_wait(&self->end);
+            Py_END_ALLOW_THREADS
+            if (error)
+                Py_RETURN_NONE;
+            continue;
+        }
+        pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
+        PyObject *result = run(self, &task);
+        if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
+            _exit(1);   /* a child that a task forked and that came back here: the task is its parent's */
+        int error = result ? send_value(self, &frame, result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
+        if (result && error < 0)
+            error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);
+        Py_XDECREF(result);
+        pp_end_finish(&self->end);
+        if (error < 0)
+            return NULL;
+        if (error || (n_left && --n_left == 0))
+            Py_RETURN_NONE;
+    }
+}
+
+PyDoc_STRVAR(report_doc, "report_broken(description)\n\nTells the parent that the initializer failed.");
+static PyObject *worker_report_broken(worker_t *self, PyObject *description) {
+    pp_frame_t frame = {.status = PP_STATUS_BROKEN_INIT};
+    if (send_value(self, &frame, description) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *worker_ready(worker_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_end_state(&self->end, PP_LANE_READY);
+    Py_RETURN_NONE;
+}
+
+static PyObject *worker_exited(worker_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_end_state(&self->end, PP_LANE_EXITED);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_must_stop(worker_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(pp_end_must_stop(&self->end));
+}
+
+static PyGetSetDef getset[] = {
+    {"must_stop", (getter)get_must_stop, NULL, "the pool was terminated", NULL},
+    {0},
+};
+
+static PyMethodDef methods[] = {
+    {"attach", (PyCFunction)worker_attach, METH_VARARGS | METH_CLASS, attach_doc},
+    {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
+    {"report_broken", (PyCFunction)worker_report_broken, METH_O, report_doc},
+    {"ready", (PyCFunction)worker_ready, METH_NOARGS, "ready()\n\nTells the parent that the initializer has run."},
+    {"exited", (PyCFunction)worker_exited, METH_NOARGS, "exited()\n\nTells the parent that this worker ends."},
+    {0},
+};
+
+PyDoc_STRVAR(doc, "A worker's side of tasks in and results out.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},          {Py_tp_traverse, worker_traverse}, {Py_tp_clear, worker_clear},
+    {Py_tp_dealloc, worker_dealloc},   {Py_tp_methods, methods},          {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+PyType_Spec pp_worker_spec = {
+    .name = "pool_party._native.Worker",
+    .basicsize = sizeof(worker_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};

@@ -1,0 +1,64 @@
+"""Worker pools of threads, processes and own-GIL interpreters behind the interface of `multiprocessing.Pool`.
+
+    with ComposablePool(kind="interp") as pool:      # or "thread", "process"
+        pool.map(f, xs)
+
+Names are resolved when first used: a worker that imports pool_party for its own needs loads only those.
+"""
+
+import platform
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+    raise ImportError(
+        f"pool_party supports Linux on x86-64 and arm64; this is {sys.platform} on {platform.machine()}"
+    )
+
+if TYPE_CHECKING:
+    from pool_party._errors import InitializerFailed as InitializerFailed
+    from pool_party._errors import PoolClosed as PoolClosed
+    from pool_party._errors import PoolPartyError as PoolPartyError
+    from pool_party._errors import PoolTerminated as PoolTerminated
+    from pool_party._errors import RemoteError as RemoteError
+    from pool_party._errors import WorkerLost as WorkerLost
+    from pool_party._executor import ComposableExecutor as ComposableExecutor
+    from pool_party._pool import ComposablePool as ComposablePool
+    from pool_party._pool import InterpreterPool as InterpreterPool
+    from pool_party._pool import ProcessPool as ProcessPool
+    from pool_party._pool import ThreadPool as ThreadPool
+    from pool_party._scheduler import Statistics as Statistics
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ComposableExecutor": "_executor",
+    "ComposablePool": "_pool",
+    "InitializerFailed": "_errors",
+    "InterpreterPool": "_pool",
+    "PoolClosed": "_errors",
+    "PoolPartyError": "_errors",
+    "PoolTerminated": "_errors",
+    "ProcessPool": "_pool",
+    "RemoteError": "_errors",
+    "Statistics": "_scheduler",
+    "ThreadPool": "_pool",
+    "WorkerLost": "_errors",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value.__module__ = __name__
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,106 @@
+"""The command `pool-party`: a row of a table per subcommand; none loads before it is named."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_USAGE_ERROR = 2  # as argparse has it
+_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+
+
+class _Command(NamedTuple):
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+def _size_px(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    return _positive(width), _positive(height)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    """Return the kinds of pools that a comma-separated list names; "sequential" is none."""
+    from pool_party._demo.plan import POOL_KINDS
+
+    names = [name.strip() for name in text.split(",")]
+    if unknown := set(names) - {"sequential", *POOL_KINDS}:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: no such kind of workers")
+    return tuple(name for name in names if name != "sequential")
+
+
+def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--workers", type=_positive, metavar="N", help="workers per pool; default: CPUs, at most 8")
+    add(
+        "--output",
+        type=Path,
+        default=Path("pool_party_demo.png"),
+        metavar="FILE",
+        help="where to put the picture; default: %(default)s",
+    )
+    add("--quick", action="store_true", help="a smaller picture and fewer problems: some seconds")
+    add(
+        "--kinds",
+        type=_kinds,
+        default="thread,process,interp",
+        metavar="A,B",
+        help="workers to compare with the sequential run; default: %(default)s",
+    )
+    add("--size", type=_size_px, metavar="WxH", help="size of the picture in pixels")
+    add("--skip-numpy", action="store_true", help="leave out the eigenvalue problems")
+
+
+def _run_demo(arguments: argparse.Namespace) -> int:
+    from pool_party import _demo
+    from pool_party._demo.plan import default_n_workers, make_plan
+
+    if not arguments.output.absolute().parent.is_dir():
+        print(f"pool-party: {arguments.output}: there is no such folder", file=sys.stderr)
+        return _USAGE_ERROR
+    plan = make_plan(
+        arguments.output,
+        arguments.workers or default_n_workers(),
+        arguments.kinds,
+        quick=arguments.quick,
+        size_px=arguments.size,
+        with_numpy=not arguments.skip_numpy,
+    )
+    return _demo.run(plan)
+
+
+_COMMANDS = {
+    "demo": _Command("a short tour on this machine", _add_demo_arguments, _run_demo),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pool-party", description="Worker pools for Python.")
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    for name, command in _COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=command.summary, description=command.summary)
+        command.add_arguments(subparser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` names (default: the program's own); return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _COMMANDS[arguments.command].run(arguments)
+    except KeyboardInterrupt:
+        print("\npool-party: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""How the demonstration opens its pools."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pool_party import ComposablePool
+
+ALONE = "sequential"  # no pool: the plain loop that the kinds are compared with
+
+
+class KindUnavailable(Exception):
+    """This kind of worker does not exist on this Python; the text says why."""
+
+
+@contextmanager
+def open_pool(kind: str, n_workers: int, **options: Any) -> Iterator[ComposablePool]:
+    """Open a pool for the block; at the end of it, wait until all its workers are gone.
+
+    Raises:
+        KindUnavailable: if the pool refuses to be made here.
+    """
+    try:
+        pool = ComposablePool(n_workers, kind=kind, **options)
+    except (ImportError, NotImplementedError) as error:
+        raise KindUnavailable(str(error)) from error
+    with pool:
+        yield pool
+        pool.close()
+        pool.join()

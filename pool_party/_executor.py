@@ -1,0 +1,216 @@
+"""The interface of `concurrent.futures`, for workers of every kind. Translation only: the scheduler does the work."""
+
+import itertools
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from time import monotonic
+from typing import Any
+
+from pool_party import _native
+from pool_party._pool import make_scheduler
+from pool_party._results import PoolJob
+from pool_party._scheduler import RUN, Scheduler, Statistics
+
+_log = logging.getLogger("concurrent.futures")
+
+
+class PoolFuture(Future[Any]):
+    """A Future of a ComposableExecutor. It counts as running from the moment that a worker begins its task."""
+
+    _job: "_FutureJob"
+
+    def cancel(self) -> bool:
+        """Cancels the call unless a worker has begun it."""
+        if self.done():
+            return super().cancel()
+        if not self._job.cancel():
+            return self.cancelled()
+        super().cancel()
+        self.set_running_or_notify_cancel()
+        return True
+
+    def running(self) -> bool:
+        """Whether a worker runs the call now."""
+        return not self.done() and self._job.is_begun()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The call's value, or raises what it raised; TimeoutError after `timeout` seconds."""
+        self._job.wait(timeout)
+        return super().result(0 if timeout is not None else None)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the call raised, or None; TimeoutError after `timeout` seconds."""
+        self._job.wait(timeout)
+        return super().exception(0 if timeout is not None else None)
+
+
+class _FutureJob(PoolJob):
+    """The call behind a Future."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler, 1)
+        self.future = PoolFuture()
+        self.future._job = self
+
+    def _deliver(self, index: int, status: int, value: Any) -> None:
+        if status == _native.STATUS_OK:
+            self._settle(value, None)
+        else:
+            self.fail_task(index, self._scheduler.error_of(status, value))
+
+    def fail_task(self, index: int, error: BaseException) -> None:
+        self._scheduler.count_failure()
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        self._settle(None, error)
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        if not self._scheduler.settle(self):
+            return
+        try:
+            self.future.set_running_or_notify_cancel()
+            if error is None:
+                self.future.set_result(value)
+            else:
+                self.future.set_exception(error)
+        finally:
+            self._scheduler.finish(self)
+
+    def cancel(self) -> bool:
+        return self._scheduler.cancel(self)
+
+    def is_begun(self) -> bool:
+        return self._scheduler.is_begun(self)
+
+    def wait(self, timeout: float | None) -> None:
+        if self.remaining > 0:
+            self._scheduler.wait(self, timeout)
+
+
+class ComposableExecutor(Executor):
+    """A `concurrent.futures.Executor` of workers of any kind.
+
+    max_workers: number of workers; None: the CPUs that this process may use.
+    initializer, initargs: called once in each worker; if that fails the executor is broken (InitializerFailed).
+    kind, context: as in ComposablePool. max_tasks_per_child: tasks after which a worker is replaced.
+
+    A worker that dies fails the one future whose call it ran, with WorkerLost; the others go on.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        *,
+        kind: str = "process",
+        context: Any = None,
+        max_tasks_per_child: int | None = None,
+    ) -> None:
+        if max_workers is not None and max_workers < 1:
+            raise ValueError("max_workers must be greater than 0")
+        self._scheduler = make_scheduler(kind, max_workers, initializer, initargs, max_tasks_per_child, context)
+        self._scheduler.on_broken = _log_broken
+        self._max_workers = self._scheduler.n_workers
+        self._finalizer = weakref.finalize(self, _close_unused, self._scheduler)
+        self._finalizer.atexit = False  # pool_party's own hook ends what is open at exit
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Starts fn(*args, **kwargs) in a worker."""
+        scheduler = self._scheduler
+        if scheduler.state != RUN:
+            from pool_party._errors import PoolClosed
+
+            raise PoolClosed("cannot schedule new futures after shutdown")
+        scheduler.check_running()
+        job = _FutureJob(scheduler)
+        scheduler.submit_call(job, fn, args, kwargs)
+        return job.future
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Any]:
+        """An iterator over fn(*x) for x in zip(*iterables), in order.
+
+        timeout: seconds from this call after which `next` raises TimeoutError. chunksize: items per task.
+        buffersize: tasks that may be submitted ahead of the consumer; None: all.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        deadline = None if timeout is None else monotonic() + timeout
+        calls = zip(*iterables, strict=False)
+        chunks: Iterator[list[Any]] = iter(lambda: list(itertools.islice(calls, chunksize)), [])
+        futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, buffersize))
+        return _in_order(weakref.ref(self), fn, chunks, futures, deadline)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """No more calls; with `wait`, returns when all that were submitted are done."""
+        if cancel_futures:
+            for job in self._scheduler.jobs():
+                if isinstance(job, _FutureJob):
+                    job.future.cancel()
+        self._scheduler.close()
+        if wait:
+            self._scheduler.join()
+
+    def statistics(self) -> Statistics:
+        """The executor's counts at this moment."""
+        return self._scheduler.statistics()
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return (
+            f"<{type(self).__name__} kind={s.kind} state={self._scheduler.state} workers={s.n_workers} "
+            f"pending={s.n_pending} completed={s.n_completed}>"
+        )
+
+
+def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
+    return [fn(*args) for args in calls]
+
+
+def _in_order(
+    executor: "weakref.ref[ComposableExecutor]",
+    fn: Callable[..., Any],
+    chunks: Iterator[list[Any]],
+    futures: "deque[Future[Any]]",
+    deadline: float | None,
+) -> Iterator[Any]:
+    """Results in order; each one taken lets one more task in."""
+    try:
+        while futures:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            results = futures[0].result(left)
+            futures.popleft()
+            owner, chunk = executor(), next(chunks, None)
+            if owner is not None and chunk is not None:
+                futures.append(owner.submit(_run_chunk, fn, chunk))
+            del owner
+            results.reverse()
+            while results:
+                yield results.pop()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _log_broken(cause: BaseException) -> None:
+    _log.critical("Exception in initializer:", exc_info=cause)
+
+
+def _close_unused(scheduler: Scheduler) -> None:
+    """The executor is garbage: what was submitted still runs."""
+    scheduler.release()

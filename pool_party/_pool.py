@@ -1,0 +1,320 @@
+"""The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the scheduler does the work."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pool_party import _native
+from pool_party._results import AsyncResult, Callback, IMapIterator, IMapJob, MapResult
+from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler, Statistics
+from pool_party.workers._base import Setup, Worker
+
+KINDS = {
+    "thread": "thread",
+    "process": "process",
+    "subprocess": "process",
+    "interp": "interp",
+    "subinterpreter": "interp",
+}
+
+
+def resolve_kind(kind: str) -> str:
+    """The kind behind a name or alias. Raises ValueError, which lists them all."""
+    try:
+        return KINDS[kind]
+    except (KeyError, TypeError):
+        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, not {kind!r}") from None
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "process_cpu_count"):
+        return os.process_cpu_count() or 1
+    return len(os.sched_getaffinity(0))
+
+
+def make_scheduler(
+    kind: str,
+    n_workers: int | None,
+    initializer: Callable[..., object] | None,
+    initargs: Iterable[Any],
+    max_tasks: int | None,
+    context: Any,
+) -> Scheduler:
+    """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
+    kind = resolve_kind(kind)
+    n_workers = cpu_count() if n_workers is None else n_workers
+    if n_workers < 1:
+        raise ValueError("Number of processes must be at least 1")
+    if n_workers > _native.MAX_WORKERS:
+        raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
+    if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
+        raise ValueError("maxtasksperchild must be a positive int or None")
+    if initializer is not None and not callable(initializer):
+        raise TypeError("initializer must be a callable")
+    if kind == "process":
+        import multiprocessing
+
+        if context is None:
+            context = multiprocessing.get_context()
+        elif isinstance(context, str):
+            context = multiprocessing.get_context(context)
+    return Scheduler(kind, n_workers, Setup(initializer, tuple(initargs), max_tasks or 0, context))
+
+
+def _check_callable(func: object) -> None:
+    if not callable(func):
+        raise TypeError(f"{type(func).__name__!r} object is not callable: the first argument is the function to run")
+
+
+class ComposablePool:
+    """A pool of workers with the interface of `multiprocessing.Pool`.
+
+    processes: number of workers; None: the CPUs that this process may use.
+    initializer, initargs: called once in each worker, before its first task.
+    maxtasksperchild: tasks (chunks of a map) after which a worker is replaced by a fresh one.
+    context: a `multiprocessing` context or its name; kind="process" only.
+    kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
+
+    Safe to use from several threads. Leaving a `with` block terminates the pool, as in the standard library.
+
+    Raises: ValueError, TypeError for bad arguments. Calls raise PoolClosed (a ValueError) after `close`, WorkerLost for
+    the one task of a worker that died, InitializerFailed once no worker can be made.
+    """
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        context: Any = None,
+        *,
+        kind: str = "process",
+    ) -> None:
+        self._ctx = context
+        self._scheduler = make_scheduler(kind, processes, initializer, initargs, maxtasksperchild, context)
+        self._processes = self._scheduler.n_workers
+
+    # ---- one call ----
+
+    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] = {}) -> Any:
+        """func(*args, **kwds) in a worker; waits for its result."""
+        return self.apply_async(func, args, kwds).get()
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] = {},
+        callback: Callback = None,
+        error_callback: Callback = None,
+    ) -> AsyncResult:
+        """Starts func(*args, **kwds) in a worker. Callbacks run before `get` returns."""
+        scheduler = self._scheduler
+        scheduler.check_running()
+        _check_callable(func)
+        result = AsyncResult(scheduler, callback, error_callback, owner=self)
+        scheduler.submit_call(result, func, tuple(args), dict(kwds))
+        return result
+
+    # ---- many calls ----
+
+    def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+        """[func(x) for x in iterable], in workers. The first failure is raised when all tasks have run."""
+        result: list[Any] = self.map_async(func, iterable, chunksize).get()
+        return result
+
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+    ) -> MapResult:
+        """`map` without waiting. chunksize: items per task; None: a quarter of each worker's share."""
+        return self._map(func, iterable, chunksize, callback, error_callback, star=False)
+
+    def starmap(self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None) -> list[Any]:
+        """[func(*x) for x in iterable], in workers."""
+        result: list[Any] = self.starmap_async(func, iterable, chunksize).get()
+        return result
+
+    def starmap_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+    ) -> MapResult:
+        """`starmap` without waiting."""
+        return self._map(func, iterable, chunksize, callback, error_callback, star=True)
+
+    def _map(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None,
+        callback: Callback,
+        error_callback: Callback,
+        star: bool,
+    ) -> MapResult:
+        self._scheduler.check_running()
+        _check_callable(func)
+        items = list(iterable)
+        if chunksize is None:
+            chunksize = max(1, -(-len(items) // (4 * self._processes)))
+        elif chunksize < 1:
+            raise ValueError(f"Chunksize must be 1+, not {chunksize}")
+        if not items:
+            callback = error_callback = None  # as in the standard library
+        result = MapResult(self._scheduler, callback, error_callback, len(items), chunksize, True, self)
+        self._scheduler.submit_map(result, func, items, star)
+        return result
+
+    # ---- iterators ----
+
+    def imap(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+    ) -> IMapIterator:
+        """An iterator over func(x) for x in iterable, in order.
+
+        buffersize: items that may be read ahead of the consumer. None: all of a sized input at once; of a generator as
+        many as keep the workers busy. Its `next(timeout)` works with any chunksize.
+        """
+        return self._imap(func, iterable, chunksize, buffersize, ordered=True)
+
+    def imap_unordered(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+    ) -> IMapIterator:
+        """`imap`, with results as they arrive."""
+        return self._imap(func, iterable, chunksize, buffersize, ordered=False)
+
+    def _imap(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None, ordered: bool
+    ) -> IMapIterator:
+        scheduler = self._scheduler
+        scheduler.check_running()
+        _check_callable(func)
+        if chunksize < 1:
+            raise ValueError(f"Chunksize must be 1+, not {chunksize}")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
+        if buffersize is None and hasattr(iterable, "__len__"):
+            items = list(iterable)
+            job = IMapJob(scheduler, len(items), chunksize, ordered, None)
+            scheduler.submit_map(job, func, items, False)
+        else:
+            window = self._processes * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
+            job = IMapJob(scheduler, 0, chunksize, ordered, window)
+            scheduler.submit_stream(job, func, iter(iterable))
+        return IMapIterator(job, self)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """No more calls; workers end when the last one is done."""
+        self._scheduler.close()
+
+    def terminate(self) -> None:
+        """Stops the workers now; calls that are pending raise PoolTerminated."""
+        self._scheduler.terminate()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for the workers' end, after `close` or `terminate`.
+
+        Raises: ValueError if the pool was not closed; multiprocessing.TimeoutError after `timeout` seconds.
+        """
+        if self._scheduler.state == RUN:
+            raise ValueError("Pool is still running")
+        if not self._scheduler.join(timeout):
+            from multiprocessing import TimeoutError
+
+            raise TimeoutError(f"the workers have not ended within {timeout} s")
+
+    def __enter__(self) -> Self:
+        self._scheduler.check_running()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.terminate()
+
+    def __del__(self) -> None:
+        scheduler = self.__dict__.get("_scheduler")
+        if scheduler is None or scheduler.is_foreign:
+            return
+        if scheduler.state == RUN:
+            warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
+            scheduler.abandon()
+
+    # ---- looking ----
+
+    def statistics(self) -> Statistics:
+        """The pool's counts at this moment."""
+        return self._scheduler.statistics()
+
+    @property
+    def kind(self) -> str:
+        """ "thread", "process" or "interp"."""
+        return self._scheduler.kind
+
+    @property
+    def _pool(self) -> list[Worker]:
+        """The living workers: programs read their `pid` and `is_alive`."""
+        return [worker for worker in self._scheduler.workers if worker is not None]
+
+    @property
+    def _state(self) -> str:
+        return self._scheduler.state
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return (
+            f"<{type(self).__name__} kind={s.kind} state={self._state} workers={s.n_workers} "
+            f"pending={s.n_pending} completed={s.n_completed}>"
+        )
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("pool objects cannot be passed between processes or pickled")
+
+
+class ThreadPool(ComposablePool):
+    """A ComposablePool of threads."""
+
+    def __init__(
+        self, processes: int | None = None, initializer: Callable[..., object] | None = None, initargs: Iterable[Any] = ()
+    ) -> None:
+        super().__init__(processes, initializer, initargs, kind="thread")
+
+
+class ProcessPool(ComposablePool):
+    """A ComposablePool of processes."""
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        context: Any = None,
+    ) -> None:
+        super().__init__(processes, initializer, initargs, maxtasksperchild, context, kind="process")
+
+
+class InterpreterPool(ComposablePool):
+    """A ComposablePool of interpreters, each with its own GIL."""
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+    ) -> None:
+        super().__init__(processes, initializer, initargs, maxtasksperchild, kind="interp")

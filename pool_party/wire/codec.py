@@ -1,0 +1,46 @@
+"""Values <-> payloads where the native codec needs help, and for code that has no channel at hand.
+
+Plain pickle does nearly all values. Two kinds it cannot: what it refuses (lambdas, closures, local classes), and what
+lives in `__main__`, which it would send as a name that means something else in the worker. Both are pickled by value,
+with cloudpickle; `main_module` says what becomes of `__main__` on the other side.
+"""
+
+import _pickle
+from collections.abc import Callable
+from typing import Any
+
+type Payload = bytes
+
+
+def dumps(value: object, buffer_callback: Callable[[Any], Any] | None, error: BaseException | None) -> bytes:
+    """The value's pickle, by value where plain pickle fails.
+
+    buffer_callback: as in pickle. error: what plain pickle raised, or None if it would have sent `__main__` by name.
+    Raises what the object raised, with a note that says where in `value` it was.
+    """
+    from pool_party.wire.main_module import Pickler
+
+    try:
+        return Pickler.dumps(value, buffer_callback)
+    except Exception as second:
+        failure = error if error is not None and not isinstance(second, type(error)) else second
+        from pool_party.wire.explain import explain
+
+        note = explain(value)
+        if note:
+            failure.add_note(note)
+        raise failure from None
+
+
+def encode(value: object) -> Payload:
+    """The value as bytes, for what does not travel through the channel."""
+    try:
+        pickle = _pickle.dumps(value, 5)
+    except Exception as error:
+        return dumps(value, None, error)
+    return dumps(value, None, None) if b"__main__" in pickle else pickle
+
+
+def decode(payload: Payload) -> Any:
+    """The value of `encode`."""
+    return _pickle.loads(payload)

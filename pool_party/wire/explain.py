@@ -1,0 +1,69 @@
+"""Says where in a value the object is that does not pickle."""
+
+from collections.abc import Iterator
+from typing import Any
+
+MAX_DEPTH = 6  # deeper objects are named by the outermost container that is still looked into
+MAX_ITEMS = 1000
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in list(value.items())[:MAX_ITEMS]:
+            yield f"[{key!r}]", item
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, item in enumerate(list(value)[:MAX_ITEMS]):
+            yield f"[{index}]", item
+    else:
+        function = getattr(value, "__closure__", None)
+        if function:
+            for name, cell in zip(value.__code__.co_freevars, function, strict=False):
+                yield f".{name} (closure)", cell.cell_contents
+        for name, item in list(getattr(value, "__dict__", {}).items())[:MAX_ITEMS]:
+            yield f".{name}", item
+
+
+def _fails(value: object) -> bool:
+    from pool_party.wire.main_module import Pickler
+
+    try:
+        Pickler.dumps(value, None)
+    except Exception:
+        return True
+    return False
+
+
+def _find(value: object, path: str, depth: int) -> tuple[str, object]:
+    if depth < MAX_DEPTH and not isinstance(value, type):
+        for step, part in _parts(value):
+            if part is not value and _fails(part):
+                return _find(part, path + step, depth + 1)
+    return path, value
+
+
+def _roots(value: object) -> Iterator[tuple[str, object]]:
+    """A call travels as (function, args, kwargs) or (args, kwargs): its parts are named as the user wrote them."""
+    if isinstance(value, tuple) and len(value) in (2, 3) and isinstance(value[-1], dict) and isinstance(value[-2], tuple):
+        if len(value) == 3:
+            yield "the function", value[0]
+        yield "args", value[-2]
+        yield "kwds", value[-1]
+    else:
+        yield "the value", value
+
+
+def explain(value: object) -> str:
+    """A sentence that names the path to the first part that does not pickle, or '' if none is found."""
+    for name, root in _roots(value):
+        if _fails(root):
+            path, culprit = _find(root, name, 0)
+            return f"pool_party: {path} does not pickle: {_short(culprit)}"
+    return ""
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = "repr failed"
+    return f"{type(value).__module__}.{type(value).__qualname__} object {text[:200]}"

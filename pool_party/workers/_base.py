@@ -1,0 +1,48 @@
+"""The protocol that each kind of worker implements, as the scheduler sees it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pool_party import _native
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all workers of a pool are started with."""
+
+    initializer: Callable[..., object] | None
+    initargs: tuple[Any, ...]
+    max_tasks: int  # tasks after which a worker is replaced; 0: never
+    context: Any = None  # a multiprocessing context, for processes
+
+
+class Worker(Protocol):
+    """A running worker. It is made running, in place `n` of the channel, which the scheduler has opened."""
+
+    n: int
+    name: str
+    was_ready: bool  # its initializer has run; written by the scheduler
+
+    def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def exitcode(self) -> int | None: ...
+
+    @property
+    def sentinel(self) -> int | None:
+        """A descriptor that is readable once the worker is dead; None if the channel tells of its end."""
+
+    def is_alive(self) -> bool: ...
+
+    def terminate(self) -> None:
+        """Asks it to stop, in the middle of a task if that is possible. Never blocks."""
+
+    def kill(self) -> None:
+        """Stops it if that is possible."""
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits for its end, at most `timeout` seconds; whether it has ended."""

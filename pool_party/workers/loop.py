@@ -1,0 +1,92 @@
+"""The worker's side, the same for all kinds: initialize, report, run tasks until the pool ends.
+
+It runs in fresh interpreters and processes, so it imports nothing that start-up does not need.
+"""
+
+import sys
+
+from pool_party import _native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def format_traceback(error: BaseException) -> str:
+    """The traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
+    import traceback
+
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return f'\n"""\n{"".join(lines)}"""'
+
+
+def safe_repr(value: object) -> str:
+    """The value's repr, or why it has none."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} object whose repr raised {type(error).__name__}>"
+
+
+def describe(error: BaseException) -> "tuple[object, str, str]":
+    """An exception as it travels: its payload or None, its repr, its traceback."""
+    from pool_party.wire import codec
+
+    text = format_traceback(error)
+    error.__traceback__ = None
+    try:
+        payload = codec.encode(error)
+    except Exception:
+        payload = None
+    return payload, safe_repr(error), text
+
+
+def describe_unencodable(error: BaseException, result: object) -> "tuple[str, str]":
+    """A result that does not pickle as it travels: the reprs of the reason and of itself."""
+    return safe_repr(error), safe_repr(result)
+
+
+def keep(error: BaseException) -> BaseException:
+    """An exception as it travels by reference."""
+    return error
+
+
+def run(
+    worker: "_native.Worker",
+    initialize: "Callable[[], object]",
+    max_tasks: int,
+    failed: "Callable[[BaseException], Any]" = describe,
+) -> None:
+    """Runs a worker from its initializer to its end."""
+    try:
+        initialize()
+    except BaseException as error:
+        if not worker.must_stop:
+            worker.report_broken(failed(error))
+        return
+    worker.ready()
+    try:
+        worker.serve(failed, describe_unencodable, max_tasks)
+    except BaseException:
+        if not worker.must_stop:  # else it was interrupted to stop
+            raise
+
+
+def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
+    """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
+    _, sys.argv, main_names, initializer, max_tasks = config
+    main = sys.modules["__main__"].__dict__
+    main.update(main_names)
+
+    def initialize() -> None:
+        if initializer is not None:
+            from pool_party.wire import codec
+
+            function, args = codec.decode(initializer)
+            function(*args)
+
+    run(worker, initialize, max_tasks)
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()  # while other interpreters may still start; ending this one does it again

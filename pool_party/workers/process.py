@@ -1,0 +1,103 @@
+"""Workers that are processes of a `multiprocessing` context."""
+
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import parent_process, reduction
+from typing import Any
+
+from pool_party import _native
+from pool_party.wire import codec
+from pool_party.workers import loop
+from pool_party.workers._base import Setup
+
+
+class ChannelHandle:
+    """The channel's shared memory on its way to a worker process: inherited under fork, else sent."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: Any = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_handle, (reduction.DupFd(self._fd),)
+
+    def open(self) -> int:
+        """A descriptor of the worker's own."""
+        return os.dup(self._fd) if isinstance(self._fd, int) else self._fd.detach()
+
+
+def _rebuild_handle(duplicate: Any) -> ChannelHandle:
+    return ChannelHandle(duplicate)
+
+
+def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
+    """The initializer as `Process` can send it: as it is under fork, else as our own pickle (bytes).
+
+    Its arguments always go as they are: locks and queues may only be sent while a process is being started.
+    """
+    if initializer is None or context.get_start_method() == "fork":
+        return initializer
+    return codec.encode(initializer)
+
+
+def main(handle: ChannelHandle, n: int, initializer: Any, initargs: tuple[Any, ...], max_tasks: int) -> None:
+    """The life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    parent = parent_process()
+    if parent is not None:
+        _native.die_with(parent.sentinel)
+    worker = _native.Worker.attach(handle.open(), n)
+
+    def initialize() -> None:
+        function = initializer if callable(initializer) else codec.decode(initializer) if initializer else None
+        if function is not None:
+            function(*initargs)
+
+    loop.run(worker, initialize, max_tasks)
+
+
+class ProcessWorker:
+    """A worker that is a process."""
+
+    def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
+        self.n = n
+        self.was_ready = False
+        context = setup.context
+        self.process = context.Process(
+            target=main,
+            args=(ChannelHandle(channel.fd), n, _portable(setup.initializer, context), setup.initargs, setup.max_tasks),
+            daemon=False,  # it may have children; it dies with us by its own means
+        )
+        self.process.name = self.name = self.process.name.replace("Process", "PoolWorker")
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the worker ignores it
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        return self.process.exitcode
+
+    @property
+    def sentinel(self) -> int:
+        return self.process.sentinel
+
+    def is_alive(self) -> bool:
+        return self.process.is_alive()
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def join(self, timeout: float | None = None) -> bool:
+        self.process.join(timeout)
+        return self.process.exitcode is not None

@@ -1,0 +1,60 @@
+"""Workers that are threads of this interpreter; arguments and results pass by reference."""
+
+import os
+import threading
+
+from pool_party import _native
+from pool_party.workers import loop
+from pool_party.workers._base import Setup
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread as a daemon where the interpreter allows that: elsewhere its end is seen to at exit."""
+    try:
+        thread.daemon = True
+        thread.start()
+    except RuntimeError:
+        if thread.is_alive():
+            raise
+        thread.daemon = False
+        thread.start()
+
+
+class ThreadWorker:
+    """A worker that is a thread of this interpreter."""
+
+    exitcode = None
+    sentinel = None
+
+    def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
+        self.n = n
+        self.was_ready = False
+        self.name = f"ThreadPoolWorker-{n + 1}"
+        self.pid = os.getpid()
+        self._channel = channel
+        self._setup = setup
+        self._thread = threading.Thread(target=self._run, name=self.name)
+        start_thread(self._thread)
+
+    def _run(self) -> None:
+        worker = self._channel.worker(self.n)
+        setup = self._setup
+        try:
+            loop.run(worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep)
+        finally:
+            worker.exited()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def terminate(self) -> None:
+        """Raises SystemExit in a task that runs Python code; a task inside a C function ends with that."""
+        if self._thread.ident is not None and self._channel.look(self.n)[2] is not None:
+            _native.raise_in_thread(self._thread.ident, SystemExit)
+
+    kill = terminate
+
+    def join(self, timeout: float | None = None) -> bool:
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()

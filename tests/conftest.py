@@ -1,0 +1,150 @@
+"""Fixtures: the kinds, pools that are always cleaned up, gates, and a hard time-out per test."""
+
+import faulthandler
+import multiprocessing
+import os
+
+import gates
+import pytest
+
+from pool_party import ComposableExecutor, ComposablePool
+
+KINDS = ("thread", "process", "interp")
+REMOTE_KINDS = ("process", "interp")
+START_METHODS = ("fork", "forkserver", "spawn")
+
+HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
+# Python 3.12 made os.fork() in a process with threads a DeprecationWarning. Pools have threads, and
+# `fork` is the default start method before 3.14: in these tests the fork is on purpose.
+FORK_WARNING = "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
+
+_stderr_fd = None
+
+
+def pytest_configure(config):
+    global _stderr_fd
+    config.addinivalue_line("markers", "slow: takes more than 5 s")
+    config.addinivalue_line("markers", "hang_s(seconds): a longer time-out than the usual")
+    _stderr_fd = os.dup(2)  # the real one, before pytest captures it
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings(FORK_WARNING))
+
+
+@pytest.fixture(autouse=True)
+def _hang_is_a_failure(request):
+    """A test that hangs ends the run, with every thread's stack on stderr."""
+    marker = request.node.get_closest_marker("hang_s")
+    limit = marker.args[0] if marker else HANG_S
+    faulthandler.dump_traceback_later(limit, exit=True, file=_stderr_fd)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """Every kind of worker."""
+    return request.param
+
+
+@pytest.fixture(params=REMOTE_KINDS)
+def remote_kind(request):
+    """The kinds whose values are pickled."""
+    return request.param
+
+
+@pytest.fixture(params=START_METHODS)
+def start_method(request):
+    return request.param
+
+
+@pytest.fixture
+def context(start_method):
+    """multiprocessing's context of each start method, for kind="process"."""
+    return multiprocessing.get_context(start_method)
+
+
+@pytest.fixture(scope="session")
+def _shared_pools():
+    pools = {}
+    yield pools
+    for pool in pools.values():
+        pool.terminate()
+        pool.join(timeout=30)
+
+
+def _take_shared(pools, kind):
+    if kind not in pools:
+        pools[kind] = ComposablePool(2, kind=kind)
+    return pools[kind]
+
+
+def _check_still_idle(pools, kind):
+    """A test that borrows the shared pool must give it back running and with nothing pending."""
+    pool = pools[kind]
+    try:
+        gates.wait_until(lambda: pool.statistics().n_pending == 0, f"{pool!r} idle", timeout=10)
+        assert "state=RUN" in repr(pool)
+    except BaseException:
+        del pools[kind]
+        pool.terminate()
+        raise
+
+
+@pytest.fixture
+def pool(kind, _shared_pools):
+    """A pool of two workers of each kind, shared by tests that leave it as they found it."""
+    yield _take_shared(_shared_pools, kind)
+    _check_still_idle(_shared_pools, kind)
+
+
+@pytest.fixture
+def remote_pool(remote_kind, _shared_pools):
+    """As `pool`, for the kinds whose values are pickled."""
+    yield _take_shared(_shared_pools, remote_kind)
+    _check_still_idle(_shared_pools, remote_kind)
+
+
+@pytest.fixture
+def make_pool():
+    """Make pools of one's own, ended with the test."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(ComposablePool(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.terminate()
+    for pool in made:
+        pool.join(timeout=30)
+
+
+@pytest.fixture
+def make_executor():
+    """Make executors of one's own, ended with the test."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(ComposableExecutor(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for executor in made:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+# The gates ask for the makers, so that a held task is let go before its pool is joined.
+@pytest.fixture
+def gate(make_pool, make_executor, tmp_path):
+    with gates.Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+@pytest.fixture
+def other_gate(make_pool, make_executor, tmp_path):
+    with gates.Gate(tmp_path / "other-gate") as gate:
+        yield gate

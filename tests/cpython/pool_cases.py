@@ -1,0 +1,79 @@
+"""CPython's Pool test classes with our pools in them, importable by the workers of every kind.
+
+A worker that unpickles a class method of a test imports this module for its class.
+"""
+
+import functools
+import multiprocessing
+import os
+import unittest
+import unittest.mock
+
+import test._test_multiprocessing as cpython_tests
+
+from pool_party import ComposablePool
+
+CLASSES = ("_TestPool", "_TestPoolWorkerErrors", "_TestPoolWorkerLifetime")
+KINDS = ("thread", "process", "interp")
+MIXINS = {
+    "thread": cpython_tests.ThreadsMixin,
+    "process": cpython_tests.ProcessesMixin,
+    "interp": cpython_tests.ProcessesMixin,
+}
+
+# (kind, class, test) -> why it is left out. Nothing else is skipped but by the tests themselves.
+LEFT_OUT = {
+    ("thread", "_TestPoolWorkerLifetime", "test_pool_worker_lifetime"): (
+        "compares pids of worker processes; CPython does not run it for threads"
+    ),
+    ("interp", "_TestPoolWorkerLifetime", "test_pool_worker_lifetime"): (
+        "compares pids of worker processes, and interpreters share one"
+    ),
+    ("thread", "_TestPoolWorkerErrors", "test_unpickleable_result"): (
+        "threads pass results by reference; CPython does not run it for threads"
+    ),
+}
+
+
+def make_pool(kind, *args, **kwargs):
+    """A pool of the kind; process pools by the start method under test."""
+    if kind == "process" and (method := os.environ.get("POOL_PARTY_CPYTHON_START_METHOD")):
+        kwargs.setdefault("context", multiprocessing.get_context(method))
+    return ComposablePool(*args, kind=kind, **kwargs)
+
+
+def make_case(kind, class_name):
+    """The CPython test class, with our pool of the kind wherever it makes one."""
+    our_pool = functools.partial(make_pool, kind)
+
+    class Case(getattr(cpython_tests, class_name), MIXINS[kind], unittest.TestCase):
+        Pool = staticmethod(our_pool)
+
+        def setUp(self):
+            super().setUp()
+            # The worker tests call multiprocessing.Pool itself.
+            patch = unittest.mock.patch.object(multiprocessing, "Pool", our_pool)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    for key, reason in LEFT_OUT.items():
+        if key[:2] == (kind, class_name):
+            setattr(Case, key[2], unittest.skip(f"left out: {reason}")(getattr(Case, key[2])))
+    Case.__name__ = Case.__qualname__ = f"{kind}{class_name}"
+    return Case
+
+
+for _kind in KINDS:
+    for _class_name in CLASSES:
+        globals()[f"{_kind}{_class_name}"] = make_case(_kind, _class_name)
+
+
+def stale_rows():
+    """Rows of LEFT_OUT that name no test."""
+    return [
+        key
+        for key in LEFT_OUT
+        if key[0] not in KINDS
+        or key[1] not in CLASSES
+        or not hasattr(getattr(cpython_tests, key[1]), key[2])
+    ]

@@ -1,0 +1,75 @@
+"""Run Python programs in fresh processes, with a time-out that shows where they hang."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pool_party
+
+TESTS = pathlib.Path(__file__).resolve().parent
+# Warnings are errors there, too, except the one about fork on purpose (see conftest.py).
+STRICT = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
+
+
+class Completed:
+    def __init__(self, returncode, out, err):
+        self.returncode, self.out, self.err = returncode, out, err
+
+    def __repr__(self):
+        return f"exit status {self.returncode}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+def environment():
+    """The programs import the pool_party that is under test here, and the tests' own modules."""
+    package = pathlib.Path(pool_party.__file__).resolve().parents[1]
+    paths = [*map(str, (TESTS / "isolated", TESTS, package)), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT):
+    """Start Python in a process group of its own, as a terminal does."""
+    return subprocess.Popen(
+        [sys.executable, *options, *map(str, args)],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=environment(),
+        start_new_session=True,
+    )
+
+
+def finish(process, *, stdin_text=None, timeout=60.0):
+    """Wait for a process of `start`; one that hangs is killed with all its group."""
+    try:
+        out, err = process.communicate(stdin_text, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        out, err = process.communicate()
+        raise AssertionError(
+            f"hung for {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}"
+        ) from None
+    return Completed(process.returncode, out, err)
+
+
+def kill_group(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run(args, *, stdin_text=None, timeout=60.0, cwd=None, options=STRICT):
+    stdin = subprocess.DEVNULL if stdin_text is None else subprocess.PIPE
+    process = start(args, stdin=stdin, cwd=cwd, options=options)
+    return finish(process, stdin_text=stdin_text, timeout=timeout)
+
+
+def check(completed, out=None):
+    """The program succeeded and was quiet; `out`, where given, is all that it printed."""
+    assert completed.returncode == 0 and completed.err == "", completed
+    if out is not None:
+        assert completed.out.split() == out.split(), completed
+    return completed

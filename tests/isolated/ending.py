@@ -1,0 +1,111 @@
+"""Interpreter shutdown with a forgotten pool, and the death of the parent."""
+
+import os
+import sys
+import threading
+
+from probe import ComposablePool, gates, main, tasks
+
+from pool_party import ComposableExecutor
+
+forgotten = []  # what still lives at shutdown
+
+
+def idle(kind):
+    pool = ComposablePool(2, kind=kind)
+    assert pool.map(tasks.square, range(5)) == [0, 1, 4, 9, 16]
+    forgotten.append(pool)
+
+
+def never_used(kind):
+    forgotten.append(ComposablePool(2, kind=kind))
+
+
+def busy(kind):
+    """Tasks run and more are queued; each is short."""
+    pool = ComposablePool(2, kind=kind)
+    assert pool.apply(tasks.square, (2,)) == 4
+    forgotten.append((pool, pool.map_async(tasks.burn, [20_000] * 5_000, 1)))
+
+
+def stuck(kind):
+    """Tasks run that never end."""
+    gate = gates.Gate(f"{os.environ['GATE']}-{kind}")
+    pool = ComposablePool(2, kind=kind)
+    forgotten.append((pool, [pool.apply_async(tasks.stay_forever, (gate.path,)) for _ in range(2)]))
+    gate.wait_arrived(2)
+    for suffix in (".pass", ".arrived"):
+        os.unlink(gate.path + suffix)
+
+
+def in_a_cycle(kind):
+    cycle = {"pool": ComposablePool(2, kind=kind)}
+    cycle["self"] = cycle
+    cycle["result"] = cycle["pool"].apply_async(tasks.square, (2,))
+
+
+def with_an_open_iterator(kind):
+    pool = ComposablePool(2, kind=kind)
+    iterator = pool.imap(tasks.square, iter(range(100_000)))
+    assert next(iterator) == 0
+    forgotten.append((pool, iterator))
+
+
+def closed_but_not_joined(kind):
+    pool = ComposablePool(2, kind=kind)
+    forgotten.append((pool, pool.map_async(tasks.square, range(100))))
+    pool.close()
+
+
+def terminated_but_not_joined(kind):
+    pool = ComposablePool(2, kind=kind)
+    forgotten.append((pool, pool.map_async(tasks.burn, [20_000] * 1_000, 1)))
+    pool.terminate()
+
+
+def a_thread_waits(kind):
+    """A daemon thread blocks in get() as the interpreter ends."""
+    idle(kind)
+    (pool,) = forgotten
+    waiting = threading.Event()
+
+    def wait():
+        waiting.set()
+        pool.map(tasks.burn, [20_000] * 5_000, 1)
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert waiting.wait(30)
+
+
+def executor_idle(kind):
+    executor = ComposableExecutor(2, kind=kind)
+    assert executor.submit(tasks.square, 3).result(30) == 9
+    forgotten.append(executor)
+
+
+def executor_busy(kind):
+    """As concurrent.futures does, the interpreter waits for what was submitted."""
+    executor = ComposableExecutor(2, kind=kind)
+    futures = [executor.submit(tasks.burn, 1_000) for _ in range(200)]
+    futures[-1].add_done_callback(lambda _: os.write(1, b"all done\n"))
+    forgotten.append((executor, futures))
+
+
+def sys_exit_in_with(kind):
+    with ComposablePool(2, kind=kind) as pool:
+        assert pool.apply(tasks.square, (2,)) == 4
+        sys.exit(0)
+
+
+def parent_to_be_killed(kind, gate_path):
+    """Print the workers' pids, then wait for SIGKILL; one worker is busy, others idle."""
+    pool = ComposablePool(3, kind=kind)
+    pool.map(tasks.square, range(10), 1)
+    pool.apply_async(tasks.stay_forever, (gate_path,))
+    pool.apply_async(tasks.spin_forever, (gate_path,))
+    print(*(worker.pid for worker in pool._pool), flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(globals())

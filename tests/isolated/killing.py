@@ -1,0 +1,233 @@
+"""Process workers that die: one task is lost, nothing else, and nothing hangs."""
+
+import concurrent.futures.process
+import multiprocessing
+import os
+import random
+import tempfile
+
+from probe import TIMEOUT_S, ComposablePool, expect, gates, main, signal, tasks, worker_pids
+
+from pool_party import WorkerLost
+
+MiB = 1 << 20
+
+
+def make_pool(method, n=2, **kwargs):
+    context = None if method == "default" else multiprocessing.get_context(method)
+    return ComposablePool(n, context=context, kind="process", **kwargs)
+
+
+def make_gate():
+    return gates.Gate(os.path.join(tempfile.mkdtemp(), "gate"))
+
+
+def check_lost(error, pid=None, exitcode=-signal.SIGKILL, word="SIGKILL"):
+    assert isinstance(error, concurrent.futures.process.BrokenProcessPool)
+    assert error.exitcode == exitcode, error.exitcode
+    assert pid is None or error.pid == pid, (error.pid, pid)
+    assert str(error.pid) in str(error) and word in str(error), str(error)
+
+
+def check_works(pool, n=100):
+    assert pool.map(tasks.square, range(n), 1) == [x * x for x in range(n)]
+
+
+def check_replaced(pool, n_lost, n_workers=2):
+    gates.wait_until(lambda: pool.statistics().n_workers_lost == n_lost, f"{n_lost} lost")
+    gates.wait_until(
+        lambda: sum(worker.is_alive() for worker in pool._pool) == n_workers, "replaced"
+    )
+    assert pool.statistics().n_workers == n_workers
+    assert pool.statistics().n_pending == 0
+
+
+def running(method):
+    with make_gate() as gate, make_pool(method) as pool:
+        before = [pool.apply_async(tasks.square, (i,)) for i in range(50)]
+        held = pool.apply_async(tasks.pass_gate, (gate.path,))
+        after = [pool.apply_async(tasks.square, (i,)) for i in range(50)]
+        (pid,) = gate.wait_arrived()
+        os.kill(pid, signal.SIGKILL)
+        check_lost(expect(WorkerLost, held.get, TIMEOUT_S), pid)
+        assert [r.get(TIMEOUT_S) for r in before + after] == [i * i for i in range(50)] * 2
+        check_works(pool)
+        check_replaced(pool, 1)
+
+
+def running_with_all_others_queued_behind(method):
+    """The only worker dies with a full queue: its successor does the rest."""
+    with make_gate() as gate, make_pool(method, 1) as pool:
+        held = pool.apply_async(tasks.pass_gate, (gate.path,))
+        queued = [pool.apply_async(tasks.square, (i,)) for i in range(200)]
+        large = pool.apply_async(tasks.checksum, (bytes(4 * MiB),))
+        (pid,) = gate.wait_arrived()
+        os.kill(pid, signal.SIGKILL)
+        check_lost(expect(WorkerLost, held.get, TIMEOUT_S), pid)
+        assert [r.get(TIMEOUT_S) for r in queued] == [i * i for i in range(200)]
+        assert large.get(TIMEOUT_S)[0] == 4 * MiB
+        check_replaced(pool, 1, 1)
+
+
+def running_in_map(method):
+    """map raises WorkerLost after the rest ran; imap goes on behind the lost item."""
+    with make_gate() as gate, make_pool(method) as pool:
+        held = gates.call_in_thread(
+            pool.starmap, tasks.pass_gate_if, [(gate.path, 0, x) for x in range(50)], 1
+        )
+        (pid,) = gate.wait_arrived()
+        os.kill(pid, signal.SIGKILL)
+        check_lost(expect(WorkerLost, held.result, TIMEOUT_S), pid)
+        iterator = pool.imap(tasks.exit_now_if_3, range(10))
+        assert [iterator.next(TIMEOUT_S) for _ in range(3)] == [0, 1, 2]
+        check_lost(expect(WorkerLost, iterator.next, TIMEOUT_S), None, 9, "9")
+        assert [iterator.next(TIMEOUT_S) for _ in range(6)] == [4, 5, 6, 7, 8, 9]
+        unordered, n_lost = [], 0
+        iterator = pool.imap_unordered(tasks.exit_now_if_3, range(10))
+        for _ in range(10):
+            try:
+                unordered.append(iterator.next(TIMEOUT_S))
+            except WorkerLost:
+                n_lost += 1
+        assert (sorted(unordered), n_lost) == ([0, 1, 2, 4, 5, 6, 7, 8, 9], 1)
+        check_replaced(pool, 3)
+
+
+def idle(method):
+    """No task ran, so none is lost, though tasks come before the death is noticed."""
+    with make_pool(method) as pool:
+        check_works(pool)
+        for n_dead in (1, 2):
+            lost_before = pool.statistics().n_workers_lost
+            for pid in worker_pids(pool)[:n_dead]:
+                os.kill(pid, signal.SIGKILL)
+            results = [pool.apply_async(tasks.square, (i,)) for i in range(100)]
+            assert [r.get(TIMEOUT_S) for r in results] == [i * i for i in range(100)]
+            check_replaced(pool, lost_before + n_dead)
+        assert pool.statistics().n_failed == 0
+
+
+def reading(method):
+    """Dies while it unpickles an argument."""
+    with make_gate() as gate, make_pool(method) as pool:
+        argument = tasks.HeldWhenLoaded(gate.path, bytes(8 * MiB))
+        held = pool.apply_async(tasks.identity, (argument,))
+        others = [pool.apply_async(tasks.square, (i,)) for i in range(50)]
+        (pid,) = gate.wait_arrived()
+        os.kill(pid, signal.SIGKILL)
+        check_lost(expect(WorkerLost, held.get, TIMEOUT_S), pid)
+        assert [r.get(TIMEOUT_S) for r in others] == [i * i for i in range(50)]
+        check_replaced(pool, 1)
+
+
+def writing(method):
+    """Dies while it pickles a result."""
+    with make_gate() as gate, make_pool(method) as pool:
+        held = pool.apply_async(tasks.make_held_when_pickled, (gate.path, 8 * MiB))
+        others = [pool.apply_async(tasks.square, (i,)) for i in range(50)]
+        (pid,) = gate.wait_arrived()
+        os.kill(pid, signal.SIGKILL)
+        check_lost(expect(WorkerLost, held.get, TIMEOUT_S), pid)
+        assert [r.get(TIMEOUT_S) for r in others] == [i * i for i in range(50)]
+        check_replaced(pool, 1)
+
+
+def amid_large_messages(method):
+    """Killed at any instant of large messages both ways: each has its value or WorkerLost."""
+    rng = random.Random(7)
+    data = tasks.pattern(6 * MiB)
+    blob = tasks.make_blob(3 * MiB)
+    with make_pool(method) as pool:
+        for _ in range(15):
+            calls = []
+            for _ in range(2):
+                calls.append((pool.apply_async(tasks.identity, (data,)), data))
+                calls.append((pool.apply_async(tasks.identity, (blob,)), blob))
+            calls[0][0].wait(rng.uniform(0, 0.02))  # a random instant is the point here
+            os.kill(rng.choice(worker_pids(pool)), signal.SIGKILL)
+            n_lost = 0
+            for result, expected in calls:
+                try:
+                    assert result.get(TIMEOUT_S) == expected
+                except WorkerLost:
+                    n_lost += 1
+            assert n_lost <= 1, n_lost
+        check_works(pool)
+
+
+def in_initializer(method):
+    """Killed once in its initializer: replaced, and nothing is lost."""
+    with make_gate() as gate:
+        made = gates.call_in_thread(
+            make_pool, method, initializer=tasks.pass_gate, initargs=(gate.path,)
+        )
+        pids = gate.wait_arrived(2)
+        os.kill(pids[0], signal.SIGKILL)
+        gate.wait_arrived(1)
+        gate.release(3)
+        with made.result(TIMEOUT_S) as pool:
+            check_works(pool)
+
+
+def os_exit(method):
+    with make_pool(method) as pool:
+        for code in (0, 1, 7):
+            error = expect(WorkerLost, pool.apply_async(tasks.exit_now, (code,)).get, TIMEOUT_S)
+            check_lost(error, None, code, str(code))
+        check_works(pool)
+        check_replaced(pool, 3)
+
+
+def segfault(method):
+    with make_pool(method) as pool:
+        error = expect(WorkerLost, pool.apply_async(tasks.segfault).get, TIMEOUT_S)
+        check_lost(error, None, -signal.SIGSEGV, "SIGSEGV")
+        check_works(pool)
+
+
+def other_signals(method):
+    with make_pool(method) as pool:
+        for signum in (signal.SIGTERM, signal.SIGABRT, signal.SIGBUS):
+            result = pool.apply_async(tasks.kill_self, (signum,))
+            check_lost(expect(WorkerLost, result.get, TIMEOUT_S), None, -signum, signum.name)
+        check_works(pool)
+
+
+def many_in_a_row(method):
+    """A pool survives more deaths than it has workers, many times over."""
+    with make_pool(method) as pool:
+        results = [
+            pool.apply_async(tasks.exit_now if i % 5 == 0 else tasks.square, (i,))
+            for i in range(100)
+        ]
+        for i, result in enumerate(results):
+            if i % 5 == 0:
+                expect(WorkerLost, result.get, TIMEOUT_S)
+            else:
+                assert result.get(TIMEOUT_S) == i * i
+        check_replaced(pool, 20)
+
+
+def while_closing(method):
+    """A worker that dies after close() is replaced as long as there is work."""
+    with make_gate() as gate, make_pool(method, 1) as pool:
+        held = pool.apply_async(tasks.pass_gate, (gate.path,))
+        queued = pool.map_async(tasks.square, range(20), 1)
+        (pid,) = gate.wait_arrived()
+        pool.close()
+        os.kill(pid, signal.SIGKILL)
+        expect(WorkerLost, held.get, TIMEOUT_S)
+        assert queued.get(TIMEOUT_S) == [x * x for x in range(20)]
+        pool.join(timeout=TIMEOUT_S)
+
+
+def error_callback(method):
+    with make_pool(method) as pool:
+        errors = []
+        result = pool.apply_async(tasks.exit_now, (3,), error_callback=errors.append)
+        error = expect(WorkerLost, result.get, TIMEOUT_S)
+        assert errors == [error]
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,108 @@
+"""What the programs of this folder share: a hard time-out, and looks at processes."""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+
+import gates
+import tasks
+
+from pool_party import ComposablePool
+
+__all__ = ["ComposablePool", "gates", "main", "signal", "tasks"]
+
+TIMEOUT_S = 30
+
+
+def is_gone(pid):
+    """A process that ended: no more, or a zombie that its parent has yet to reap."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def open_fds():
+    """Targets of this process's file descriptors, without the one that lists them."""
+    targets = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            targets.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(target for target in targets if not target.startswith("/proc/"))
+
+
+def thread_ids():
+    return sorted(map(int, os.listdir("/proc/self/task")))
+
+
+def children():
+    """Pids of this process's live children, whichever thread started them."""
+    pids = []
+    for thread in os.listdir("/proc/self/task"):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(f"/proc/self/task/{thread}/children") as listing,
+        ):
+            pids += map(int, listing.read().split())
+    return sorted(pid for pid in pids if not is_gone(pid))
+
+
+def descendants(pid):
+    """Pids of all live processes below `pid`."""
+    below, parents = [], [pid]
+    by_parent = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as stat:
+            state, parent = stat.read().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                by_parent.setdefault(int(parent), []).append(int(name))
+    while parents:
+        found = by_parent.get(parents.pop(), [])
+        below += found
+        parents += found
+    return sorted(below)
+
+
+def shared_memory():
+    """How many memfds this process has open or mapped, and the names in /dev/shm."""
+    n_open = sum("memfd:" in target for target in open_fds())
+    with open("/proc/self/maps") as maps:
+        n_mapped = sum("memfd:" in line for line in maps)
+    return n_open, n_mapped, sorted(os.listdir("/dev/shm"))
+
+
+def resources():
+    """Everything that a closed pool must have given back."""
+    n_open, n_mapped, names = shared_memory()
+    return {
+        "fds": len(open_fds()),
+        "threads": len(thread_ids()),
+        "children": len(children()),
+        "memfds open": n_open,
+        "memfds mapped": n_mapped,
+        "/dev/shm": len(names),
+    }
+
+
+def worker_pids(pool):
+    return [worker.pid for worker in pool._pool]
+
+
+def expect(error_type, call, *args, **kwargs):
+    """The error of this type that the call raises."""
+    try:
+        value = call(*args, **kwargs)
+    except error_type as error:
+        return error
+    raise AssertionError(f"{call!r} returned {value!r}, no {error_type!r}")
+
+
+def main(scenarios, hang_s=50):
+    """Run `python program.py scenario args...` with a time-out that dumps the stacks."""
+    faulthandler.dump_traceback_later(hang_s, exit=True)
+    name, *args = sys.argv[1:]
+    scenarios[name](*args)
+    faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,235 @@
+"""Faults, each in a fresh process with a time-out: nothing hangs, nothing is lost but one task."""
+
+import os
+import pathlib
+import signal
+
+import fresh
+import gates
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+KINDS = ("thread", "process", "interp")
+METHODS = ("fork", "forkserver", "spawn")
+
+
+def run(program, *args, **options):
+    return fresh.run([HERE / program, *args], **options)
+
+
+def check(program, *args, **options):
+    return fresh.check(run(program, *args, **options))
+
+
+# ---- workers that die ------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit"]
+)
+def test_dead_worker(fault, method):
+    check("killing.py", fault, method)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "running_with_all_others_queued_behind",
+        "running_in_map",
+        "amid_large_messages",
+        "other_signals",
+        "many_in_a_row",
+        "while_closing",
+        "error_callback",
+    ],
+)
+def test_dead_worker_under_the_default_method(fault):
+    check("killing.py", fault, "default")
+
+
+def test_segfault():
+    # Workers may report the crash on stderr, as faulthandler does.
+    completed = run("killing.py", "segfault", "default")
+    assert completed.returncode == 0, completed
+
+
+def test_random_kills():
+    check("stress_kill.py", "--tasks", 6_000, "--kills", 20, "--hang-s", 50)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
+@pytest.mark.hang_s(600)
+def test_two_hundred_random_kills_in_a_hundred_thousand_tasks(method):
+    check("stress_kill.py", "--start-method", method, timeout=560)
+
+
+# ---- Ctrl-C ----------------------------------------------------------------
+
+INTERRUPTED_VERBS = ("map", "apply", "get", "get with a time-out", "imap", "join")
+
+
+def interrupt(how, verb, kind, gate):
+    """Run until its tasks stand at the gate, then do as the terminal does on Ctrl-C."""
+    process = fresh.start([HERE / "interrupting.py", how, verb, kind, gate.path])
+    try:
+        gate.wait_arrived(1)
+        os.killpg(process.pid, signal.SIGINT)
+        if how == "caught":
+            assert process.stdout.readline() == "caught\n"
+        gate.close()  # let go what cannot be killed: threads and interpreters
+    except BaseException:
+        fresh.kill_group(process)
+        process.communicate()
+        raise
+    completed = fresh.finish(process)
+    left = list(pids_of_session(process.pid))
+    assert not left, f"processes left: {left}"
+    return completed
+
+
+def pids_of_session(session):
+    """Live processes of the session of a finished process."""
+    import probe
+
+    gates.wait_until(lambda: not list(find(session, probe.is_gone)), "its session is empty", 10)
+    return find(session, probe.is_gone)
+
+
+def find(session, is_gone):
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.getsid(int(name)) == session and not is_gone(int(name)):
+                yield int(name)
+        except ProcessLookupError:
+            pass
+
+
+@pytest.mark.parametrize("verb", INTERRUPTED_VERBS)
+def test_ctrl_c_is_one_keyboard_interrupt(kind, gate, verb):
+    fresh.check(interrupt("caught", verb, kind, gate), "caught [0, 1, 4]")
+
+
+def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
+    completed = interrupt("uncaught", "map", kind, gate)
+    assert completed.returncode == -signal.SIGINT, completed
+    assert completed.err.count("KeyboardInterrupt") == 1, completed
+    assert completed.err.count("Traceback") == 1, completed
+
+
+# ---- fork ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["fork", "fork_and_exit_normally"])
+def test_fork_in_a_process_with_a_pool(kind, how):
+    check("forking.py", how, kind)
+
+
+# ---- ends ------------------------------------------------------------------
+
+FORGOTTEN = (
+    "idle",
+    "never_used",
+    "busy",
+    "stuck",
+    "in_a_cycle",
+    "with_an_open_iterator",
+    "closed_but_not_joined",
+    "terminated_but_not_joined",
+    "a_thread_waits",
+    "executor_idle",
+    "sys_exit_in_with",
+)
+
+
+@pytest.mark.parametrize("how", FORGOTTEN)
+def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatch):
+    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
+    # The default filters: a forgotten pool's ResourceWarning is for those who ask for it.
+    fresh.check(run("ending.py", how, kind, options=()), "")
+
+
+def test_shutdown_waits_for_an_executor(kind):
+    fresh.check(run("ending.py", "executor_busy", kind, options=()), "all done")
+
+
+def test_workers_die_with_their_parent(gate):
+    import probe
+
+    process = fresh.start([HERE / "ending.py", "parent_to_be_killed", "process", gate.path])
+    try:
+        gate.wait_arrived(2)
+        pids = list(map(int, process.stdout.readline().split()))
+        assert len(pids) == 3 and not any(map(probe.is_gone, pids))
+        process.kill()
+        process.wait(10)
+        gates.wait_until(lambda: all(map(probe.is_gone, pids)), "workers are gone", 10)
+        gates.wait_until(
+            lambda: not list(find(process.pid, probe.is_gone)), "the session is empty", 10
+        )
+    finally:
+        fresh.kill_group(process)
+        process.communicate()
+
+
+# ---- nesting ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", KINDS)
+@pytest.mark.parametrize("outer", KINDS)
+@pytest.mark.parametrize("how", ["nested", "forgotten_inside"])
+def test_pool_inside_a_worker(outer, inner, how):
+    check("nesting.py", how, outer, inner)
+
+
+@pytest.mark.parametrize("outer", KINDS)
+def test_pool_inside_an_executors_worker(outer):
+    check("nesting.py", "nested_executor", outer, "thread")
+
+
+# ---- many threads ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["eight_threads", "ended_under_eight_threads", "ten_pools_at_once"])
+def test_pools_and_threads(kind, how):
+    check("sharing.py", how, kind)
+
+
+# ---- leaks -----------------------------------------------------------------
+
+WAYS_TO_END = (
+    "close_and_join",
+    "with_block",
+    "busy",
+    "large_data",
+    "errors",
+    "replaced_workers",
+    "executor",
+    "bad_initializer",
+)
+
+
+@pytest.mark.parametrize("how", WAYS_TO_END)
+def test_thirty_pools_leave_nothing(kind, how):
+    check("leaks.py", "check", how, kind, timeout=110)
+
+
+@pytest.mark.parametrize("how", ["never_joined", "forgotten"])
+def test_pools_that_nobody_joined_leave_nothing(kind, how):
+    options = (*fresh.STRICT, "-W", "ignore::ResourceWarning")
+    check("leaks.py", "check", how, kind, options=options, timeout=110)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("how", ["close_and_join", "lost_workers"])
+def test_thirty_process_pools_leave_nothing(method, how):
+    check("leaks.py", "check", how, "process", method, timeout=110)
+
+
+# ---- idleness --------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_idle_pool_uses_no_cpu(kind):
+    check("idling.py", "idle", kind, 5)

@@ -1,0 +1,584 @@
+"""Task functions and values that every kind of worker can import.
+
+Workers inherit the parent's sys.path, so this plain module is the same one in
+threads, processes and interpreters. It imports only what loads in an own-GIL
+interpreter; numpy is imported by the tasks that need it.
+"""
+
+import contextvars
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+# ---- plain functions -------------------------------------------------------
+
+
+def square(x):
+    return x * x
+
+
+def multiply(x, y):
+    return x * y
+
+
+def echo(*args, **kwargs):
+    return (args, kwargs) if kwargs else args
+
+
+def identity(x):
+    return x
+
+
+def affine(x, *, a=1, b=0):
+    return a * x + b
+
+
+class Adder:
+    """A callable object with a bound method, a class method and a static one."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, x):
+        return x + self.n
+
+    def add(self, x):
+        return x + self.n
+
+    @classmethod
+    def make(cls, n):
+        return cls(n).n
+
+    @staticmethod
+    def twice(x):
+        return 2 * x
+
+
+# ---- where am I? -----------------------------------------------------------
+
+
+def place():
+    """Process and interpreter of the caller: equal means shared memory by reference."""
+    return os.getpid(), id(sys.modules)
+
+
+def worker_ident(_=None):
+    """Identity of the worker that runs this: process, interpreter and thread."""
+    return (*place(), threading.get_ident())
+
+
+def process_name():
+    import multiprocessing
+
+    process = multiprocessing.current_process()
+    return process.name, process._identity, process.daemon
+
+
+# ---- gates: the only way that tests hold a task ----------------------------
+
+GATE_BACKSTOP_S = 60.0
+
+
+def pass_gate(path, value=None):
+    """Report this worker's pid at the gate `path`, wait to be let through, return `value`."""
+    write_all(path + ".arrived", f"{os.getpid()}\n".encode())
+    try:
+        fd = os.open(path + ".pass", os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:  # the gate is gone: nobody holds us any more
+        return value
+    try:
+        deadline = time.monotonic() + GATE_BACKSTOP_S
+        while True:
+            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise RuntimeError(f"nobody opened the gate {path}")
+            try:
+                os.read(fd, 1)  # b"" when the gate was closed for good
+            except BlockingIOError:  # another worker took the pass
+                continue
+            return value
+    finally:
+        os.close(fd)
+
+
+def pass_gate_then_raise(path, message):
+    pass_gate(path)
+    raise ValueError(message)
+
+
+def pass_gate_if(path, key, x):
+    """`x`, held at the gate only if `x == key`."""
+    return pass_gate(path, x) if x == key else x
+
+
+def write_all(path, data):
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # no reader, no gate
+        return
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def log_line(path, text):
+    """Append a line, atomically, for tests that count what ran."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, f"{text}\n".encode())
+    finally:
+        os.close(fd)
+    return text
+
+
+def log_and_maybe_fail(path, bad, x):
+    log_line(path, x)
+    if x in bad:
+        raise ValueError(f"bad item {x}")
+    return x
+
+
+# ---- errors ----------------------------------------------------------------
+
+
+class PlainError(Exception):
+    pass
+
+
+class OddInitError(Exception):
+    """Pickles, but does not unpickle: args hold one value, __init__ wants two."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+
+
+class KeywordError(Exception):
+    """Needs a keyword argument; pickles well because it says how."""
+
+    def __init__(self, message, *, code):
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self):
+        return _make_keyword_error, (self.args[0], self.code)
+
+
+def _make_keyword_error(message, code):
+    return KeywordError(message, code=code)
+
+
+class AttributeCarryingError(Exception):
+    """State beside args."""
+
+    def __init__(self, message):
+        super().__init__(message)
+        self.payload = {"a": [1, 2, 3]}
+
+
+class UnpicklableError(Exception):
+    """An exception that cannot be pickled at all."""
+
+    def __init__(self, message):
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+    def __reduce__(self):
+        raise TypeError("this exception refuses to be pickled")
+
+
+def raise_error(error):
+    raise error
+
+
+def raise_named(name, *args):
+    raise {
+        "ValueError": ValueError,
+        "PlainError": PlainError,
+        "OddInitError": OddInitError,
+        "UnpicklableError": UnpicklableError,
+        "AttributeCarryingError": AttributeCarryingError,
+        "SystemExit": SystemExit,
+        "KeyboardInterrupt": KeyboardInterrupt,
+        "GeneratorExit": GeneratorExit,
+        "StopIteration": StopIteration,
+        "TimeoutError": TimeoutError,
+    }[name](*args)
+
+
+def raise_keyword_error(message, code):
+    raise KeywordError(message, code=code)
+
+
+def raise_with_note(message, note):
+    error = ValueError(message)
+    error.add_note(note)
+    raise error
+
+
+def raise_chained():
+    try:
+        raise KeyError("inner cause")
+    except KeyError as inner:
+        raise ValueError("outer error") from inner
+
+
+def raise_group():
+    raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+
+
+def raise_large(n):
+    raise ValueError("x" * n)
+
+
+def fail_if_odd(x):
+    if x % 2:
+        raise ValueError(f"odd {x}")
+    return x
+
+
+# ---- values that do not travel ---------------------------------------------
+
+
+def make_lock(_=None):
+    return threading.Lock()
+
+
+class ExplodesElsewhere:
+    """Pickles anywhere, unpickles only where it was made."""
+
+    def __init__(self, text="explodes elsewhere"):
+        self.text = text
+
+    def __repr__(self):
+        return f"<ExplodesElsewhere {self.text!r}>"
+
+    def __reduce__(self):
+        return _load_where_made, (self.text, place())
+
+
+def _load_where_made(text, made_at):
+    if place() != made_at:
+        raise RuntimeError(f"cannot be loaded here: {text}")
+    return ExplodesElsewhere(text)
+
+
+class BombResult:
+    """Unpickles to a SystemExit."""
+
+    def __reduce__(self):
+        return sys.exit, (5,)
+
+
+def make_exploding(text="explodes elsewhere"):
+    return ExplodesElsewhere(text)
+
+
+class ExplodingError(Exception):
+    """An exception that pickles anywhere and unpickles only where it was made."""
+
+    def __reduce__(self):
+        return _load_error_where_made, (self.args, place())
+
+
+def _load_error_where_made(args, made_at):
+    if place() != made_at:
+        raise RuntimeError("this exception cannot be loaded here")
+    return ExplodingError(*args)
+
+
+def raise_exploding(text):
+    raise ExplodingError(text)
+
+
+class HeldWhenLoaded:
+    """An argument whose unpickling stops at a gate: its worker is 'reading'."""
+
+    def __init__(self, gate_path, ballast=b""):
+        self.gate_path = gate_path
+        self.ballast = ballast
+
+    def __reduce__(self):
+        return pass_gate, (self.gate_path, self.ballast)
+
+
+class HeldWhenPickled:
+    """A result whose pickling stops at a gate: its worker is 'writing'."""
+
+    def __init__(self, gate_path, ballast=b""):
+        self.gate_path = gate_path
+        self.ballast = ballast
+
+    def __reduce__(self):
+        pass_gate(self.gate_path)
+        return bytes, (self.ballast,)
+
+
+def make_held_when_pickled(gate_path, n_bytes):
+    return HeldWhenPickled(gate_path, bytes(n_bytes))
+
+
+# ---- data ------------------------------------------------------------------
+
+
+class Blob:
+    """A value with one out-of-band buffer, as numpy arrays have."""
+
+    def __init__(self, data):
+        self.data = data if isinstance(data, bytearray) else bytearray(data)
+
+    def __reduce_ex__(self, protocol):
+        import pickle
+
+        if protocol >= 5:
+            return Blob._restore, (pickle.PickleBuffer(self.data),)
+        return Blob, (bytes(self.data),)
+
+    @staticmethod
+    def _restore(buffer):
+        blob = Blob.__new__(Blob)
+        blob.data = buffer  # the buffer itself: writable if the sender's was
+        return blob
+
+    def __eq__(self, other):
+        return isinstance(other, Blob) and bytes(self.data) == bytes(other.data)
+
+    __hash__ = None
+
+
+class Tracked:
+    """A value that can be weakly referenced."""
+
+    def __init__(self, value=None):
+        self.value = value
+
+
+class Node:
+    """A linked, possibly cyclic, object."""
+
+    def __init__(self, name):
+        self.name = name
+        self.links = []
+
+
+def make_cycle():
+    a, b = Node("a"), Node("b")
+    a.links.append(b)
+    b.links.append(a)
+    return a
+
+
+def is_cycle_kept(node):
+    return node.links[0].links[0] is node
+
+
+def are_same_object(pair):
+    return pair[0] is pair[1]
+
+
+def pattern(n_bytes, seed=0):
+    """`n_bytes` bytes that a shifted, truncated or mixed copy does not equal."""
+    unit = b"".join((i * 2654435761 + seed & 0xFFFFFFFF).to_bytes(4, "little") for i in range(1021))
+    return (unit * (n_bytes // len(unit) + 1))[:n_bytes]
+
+
+def make_pattern(n_bytes, seed=0):
+    return pattern(n_bytes, seed)
+
+
+def make_blob(n_bytes, seed=0):
+    return Blob(pattern(n_bytes, seed))
+
+
+def checksum(data):
+    import zlib
+
+    return len(data), zlib.crc32(data)
+
+
+def blob_checksum(blob):
+    return checksum(blob.data)
+
+
+def overwrite_blob(blob):
+    """Write into an argument's buffer in place, return what it then holds."""
+    view = memoryview(blob.data)
+    view[0] = (view[0] + 1) % 256
+    view[-1] = (view[-1] + 1) % 256
+    return checksum(view)
+
+
+def checksum_kwargs(*, data, extra):
+    return checksum(data), extra
+
+
+# ---- state of a worker -----------------------------------------------------
+
+counter = 0
+greeting = None
+_local = threading.local()
+_variable = contextvars.ContextVar("_variable", default=0)
+
+
+def count_up(_=None):
+    """How many times this worker's module global was counted up."""
+    global counter
+    counter += 1
+    return counter
+
+
+def count_up_local(_=None):
+    _local.n = getattr(_local, "n", 0) + 1
+    return _local.n
+
+
+def count_up_contextvar(_=None):
+    _variable.set(_variable.get() + 1)
+    return _variable.get()
+
+
+def set_greeting(text):
+    global greeting
+    greeting = text
+
+
+def get_greeting(_=None):
+    return greeting
+
+
+def get_greeting_and_pid():
+    return greeting, os.getpid()
+
+
+def set_local(value):
+    _local.value = value
+
+
+def get_local(_=None):
+    return getattr(_local, "value", None)
+
+
+def set_decimal_precision(n):
+    import decimal
+
+    decimal.getcontext().prec = n
+
+
+def get_decimal_precision(_=None):
+    import decimal
+
+    return decimal.getcontext().prec
+
+
+def worker_token(_=None):
+    """A value unique to this worker, where addresses and thread ids may come again."""
+    if not hasattr(_local, "token"):
+        _local.token = os.urandom(8)
+    return _local.token
+
+
+def log_init(path, *args):
+    """An initializer that records the worker that it ran in."""
+    log_line(path, f"{worker_ident()} {args!r}")
+
+
+def failing_init(path, message):
+    log_line(path, os.getpid())
+    raise LookupError(message)
+
+
+def exiting_init(path, code):
+    log_line(path, os.getpid())
+    os._exit(code)
+
+
+# ---- faults ----------------------------------------------------------------
+
+
+def exit_now(code):
+    os._exit(code)
+
+
+def kill_self(signum=signal.SIGKILL):
+    os.kill(os.getpid(), signum)
+
+
+def segfault():
+    import ctypes
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.string_at(0)
+
+
+def stay_forever(gate_path):
+    """Report at the gate, then never return."""
+    write_all(gate_path + ".arrived", f"{os.getpid()}\n".encode())
+    while True:
+        time.sleep(3600)
+
+
+def burn(n):
+    total = 0
+    for i in range(n):
+        total += i * i
+    return total
+
+
+def nested_map(kind, n):
+    """Sum of squares, through a pool made inside this worker."""
+    from pool_party import ComposablePool
+
+    with ComposablePool(2, kind=kind) as pool:
+        return sum(pool.map(square, range(n)))
+
+
+def run_child_process(x):
+    """The result of a child of this worker."""
+    import multiprocessing
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.Process(target=_send_square, args=(sender, x))
+    child.start()
+    sender.close()
+    answer = receiver.recv()
+    child.join()
+    receiver.close()
+    return answer
+
+
+def _send_square(sender, x):
+    sender.send(x * x)
+    sender.close()
+
+
+def spin_forever(gate_path):
+    """Report at the gate, then compute for ever."""
+    write_all(gate_path + ".arrived", f"{os.getpid()}\n".encode())
+    while True:
+        pass
+
+
+def exit_now_if_3(x):
+    if x == 3:
+        os._exit(9)
+    return x
+
+
+def forget_a_pool(kind):
+    """Leave a running pool in this worker's module globals."""
+    import warnings
+
+    from pool_party import ComposablePool
+
+    warnings.simplefilter("ignore", ResourceWarning)
+    pool = ComposablePool(2, kind=kind)
+    forgotten_pools.append(pool)
+    return pool.map(square, [1, 2])
+
+
+forgotten_pools = []

@@ -1,0 +1,282 @@
+"""The demonstration: its picture, its file, its figures and its words."""
+
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pool_party import _cli
+from pool_party._demo import measure, pools, show, sweep
+from pool_party._demo.conclusions import conclusions
+from pool_party._demo.measure import Meter, Usage
+from pool_party._demo.plan import default_n_workers, make_plan
+from pool_party._demo.png import encode_png
+from pool_party._demo.raytrace import Tile, cut_in_tiles, paste, render_tile
+from pool_party._demo.report import format_mb, format_table
+
+SIZE = WIDTH, HEIGHT = 32, 18
+CRC_OF_PICTURE = 2889200509  # of the pixels of a picture of that size: the same on every machine
+
+
+def render(edge: int) -> bytes:
+    """Render the picture in tiles of an edge, the last tile first."""
+    picture = bytearray(3 * WIDTH * HEIGHT)
+    for tile in reversed(cut_in_tiles(*SIZE, edge)):
+        paste(picture, WIDTH, *render_tile((*SIZE, tile)))
+    return bytes(picture)
+
+
+def read_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield name and data of the chunks of a PNG file, and check their lengths and checksums."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    position = 8
+    while position < len(png):
+        length = int.from_bytes(png[position : position + 4])
+        body = png[position + 4 : position + 8 + length]
+        checksum = png[position + 8 + length : position + 12 + length]
+        assert zlib.crc32(body) == int.from_bytes(checksum)
+        yield body[:4], body[4:]
+        position += 12 + length
+    assert position == len(png)
+
+
+def decode_png(png: bytes) -> tuple[int, int, bytes]:
+    """Return width, height and pixels of a PNG file that uses no filter."""
+    chunks = dict(read_chunks(png))
+    assert list(chunks) == [b"IHDR", b"IDAT", b"IEND"]
+    header = chunks[b"IHDR"]
+    assert header[8:] == bytes((8, 2, 0, 0, 0))
+    width, height = int.from_bytes(header[:4]), int.from_bytes(header[4:8])
+    rows = zlib.decompress(chunks[b"IDAT"])
+    stride = 1 + 3 * width
+    assert len(rows) == stride * height
+    assert not any(rows[::stride])
+    pixels = b"".join(rows[start + 1 : start + stride] for start in range(0, len(rows), stride))
+    return width, height, pixels
+
+
+def demo(*arguments: str, output: Path) -> int:
+    """Run the command in this process, on a picture that takes no time."""
+    command = ["demo", "--quick", "--size", f"{WIDTH}x{HEIGHT}", "--workers", "2"]
+    return _cli.main([*command, "--output", str(output), *arguments])
+
+
+# ---- picture
+
+
+def test_png_round_trip() -> None:
+    pixels = bytes(range(5 * 3 * 3))
+    assert decode_png(encode_png(5, 3, pixels)) == (5, 3, pixels)
+
+
+def test_png_of_wrong_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="5 x 3 pixels are 45 bytes, got 44"):
+        encode_png(5, 3, bytes(44))
+
+
+@pytest.mark.parametrize("edge", [1, 5, 7, 18, 100])
+def test_tiles_cover_every_pixel_once(edge: int) -> None:
+    def pixels_of(tile: Tile) -> list[tuple[int, int]]:
+        left, top, right, bottom = tile
+        return [(x, y) for y in range(top, bottom) for x in range(left, right)]
+
+    covered = [pixel for tile in cut_in_tiles(*SIZE, edge) for pixel in pixels_of(tile)]
+    assert sorted(covered) == [(x, y) for x in range(WIDTH) for y in range(HEIGHT)]
+
+
+def test_tiles_make_the_whole_picture() -> None:
+    _, whole = render_tile((*SIZE, (0, 0, WIDTH, HEIGHT)))
+    assert render(5) == render(7) == whole
+
+
+def test_picture_is_the_same_everywhere() -> None:
+    assert zlib.crc32(render(8)) == CRC_OF_PICTURE
+
+
+# ---- measuring
+
+
+def test_meter_counts_the_cpu_time_of_this_process() -> None:
+    with Meter() as meter:
+        sum(range(1_000_000))
+    usage = meter.usage
+    assert 0 < usage.cpu_s <= usage.wall_s * (os.cpu_count() or 1) + 0.1
+    assert usage.cores == usage.cpu_s / usage.wall_s
+    assert usage.peak_bytes is not None and usage.peak_bytes > 1e6
+
+
+def test_meter_counts_the_cpu_time_of_a_child_that_has_ended() -> None:
+    with Meter() as meter:
+        subprocess.run([sys.executable, "-Sc", "sum(range(3_000_000))"], check=True)
+    assert meter.usage.cpu_s > 0.01
+
+
+def test_process_tree_with_and_without_lists_of_children() -> None:
+    child_code = "import os; pid = os.fork(); print(pid, flush=True); os.read(0, 1)"
+    with subprocess.Popen(
+        [sys.executable, "-Sc", child_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        grandchild = max(int(child.stdout.readline()) for _ in range(2))
+        assert measure.process_tree(child.pid) == [child.pid, grandchild]
+        assert measure._children_from_scan({child.pid}) == {grandchild}
+        assert child.pid in measure.process_tree(os.getpid())
+        child.communicate(b"xx")
+
+
+def test_memory_falls_back_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> NoReturn:
+        raise FileNotFoundError(pid)
+
+    monkeypatch.setattr(measure, "_pss_bytes", refuse)
+    assert measure.memory_measure() == "RSS"
+    assert measure.memory_bytes([os.getpid()], "RSS") > 1e6
+    monkeypatch.setattr(measure, "_rss_bytes", refuse)
+    assert measure.memory_measure() == ""
+    with Meter() as meter:
+        pass
+    assert meter.usage.peak_bytes is None
+    assert format_mb(None) == "-"
+
+
+# ---- words
+
+
+def usages(**wall_s: float) -> dict[str, Usage]:
+    """Return what each kind cost: its wall time, one core, and ever more memory."""
+    return {
+        kind: Usage(taken_s, taken_s, 20_000_000 + 10_000_000 * number)
+        for number, (kind, taken_s) in enumerate(wall_s.items())
+    }
+
+
+def test_table_is_aligned() -> None:
+    assert format_table(["a", "bb"], [["long", "1"], ["x", "22222"]]).splitlines() == [
+        "  a         bb",
+        "  ----   -----",
+        "  long       1",
+        "  x      22222",
+    ]
+
+
+def test_conclusions_follow_the_figures() -> None:
+    said = " ".join(
+        conclusions(
+            2,
+            usages(sequential=2.0, thread=2.1, interp=1.02, process=1.0),
+            {"sequential": {9: 100.0}, "thread": {9: 190.0}, "process": {9: 110.0}},
+        )
+    )
+    assert "2 threads ran the pure Python 0.95 x as fast as none" in said
+    assert 'For pure Python, take kind="interp"' in said  # as fast as process, with less memory
+    assert "process 30 MB" in said
+    assert 'For these NumPy problems, take kind="thread"' in said
+
+
+def test_conclusions_do_not_praise_what_gained_nothing() -> None:
+    slow = usages(sequential=1.0, thread=1.0, process=1.1)
+    said = " ".join(conclusions(2, slow, {"sequential": {9: 1.0}, "process": {9: 1.0}}))
+    assert "No kind gained much on pure Python" in said
+    assert "No kind gained much on these NumPy problems" in said
+
+
+def test_conclusions_of_one_worker_alone() -> None:
+    assert len(conclusions(2, usages(sequential=1.0), {})) == 1
+
+
+def test_conclusions_mention_a_busy_machine() -> None:
+    busy = {"sequential": Usage(1.0, 1.0, None), "process": Usage(0.5, 1.0, None, 1.5)}
+    n_cpus = os.cpu_count() or 1
+    assert "Other programs kept 1.0 cores busy" in conclusions(n_cpus, busy, {})[-1]
+
+
+# ---- command
+
+
+def test_plan() -> None:
+    assert 1 <= default_n_workers() <= 8
+    plan = make_plan(Path("x.png"), 2)
+    assert len(cut_in_tiles(plan.width_px, plan.height_px, plan.tile_px)) > 100
+    assert make_plan(Path("x.png"), 2, quick=True).width_px < plan.width_px
+    assert make_plan(Path("x.png"), 2, with_numpy=False).sweep == ()
+
+
+def test_demo_saves_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "picture.png"
+    assert demo("--kinds", "sequential", "--skip-numpy", output=output) == 0
+    assert decode_png(output.read_bytes()) == (*SIZE, render(8))
+    printed = capsys.readouterr().out
+    assert re.search(r"^  sequential .* 1\.00 x .* same$", printed, re.MULTILINE)
+    assert "\r" not in printed  # standard output is not a terminal here
+
+
+def test_demo_fails_if_pictures_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def render_wrong(plan: Any, kind: str, progress: Any) -> tuple[bytes, Usage]:
+        pixel = bytes([kind == "thread"])
+        return pixel * (3 * WIDTH * HEIGHT), Usage(1.0, 1.0, None)
+
+    monkeypatch.setattr(show, "_render", render_wrong)
+    assert demo("--kinds", "thread", "--skip-numpy", output=tmp_path / "x.png") == 1
+    captured = capsys.readouterr()
+    assert "DIFFERENT" in captured.out
+    assert "disagree" in captured.err
+
+
+def test_demo_goes_on_without_a_kind_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError("no such thing")
+
+    monkeypatch.setattr(pools, "ComposablePool", refuse)
+    assert demo("--kinds", "interp", "--skip-numpy", output=tmp_path / "x.png") == 0
+    assert "not on this Python: no such thing" in capsys.readouterr().out
+
+
+def test_sweep_tries_whether_workers_can_load_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        def apply(self, task: Any) -> NoReturn:
+            raise ImportError("no")
+
+    @contextmanager
+    def open_fake(kind: str, n_workers: int) -> Iterator[Pool]:
+        yield Pool()
+
+    monkeypatch.setattr(sweep, "open_pool", open_fake)
+    assert sweep._why_not("interp").startswith("not yet")
+    assert sweep._why_not("process").startswith("not here")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "0"], ["--kinds", "fibre"], ["--size", "10"], ["--size", "0x4"]]
+)
+def test_demo_refuses_nonsense(arguments: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        demo(*arguments, output=tmp_path / "x.png")
+    assert exit_.value.code == 2
+
+
+def test_demo_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert demo(output=tmp_path / "nowhere" / "x.png") == 2
+
+
+@pytest.mark.slow
+def test_demo_with_all_kinds(tmp_path: Path) -> None:
+    output = tmp_path / "picture.png"
+    command = [sys.executable, "-m", "pool_party._cli", "demo", "--quick", "--workers", "2"]
+    options = ["--size", f"{WIDTH}x{HEIGHT}", "--skip-numpy", "--output", str(output)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    n_missing = done.stdout.count("not on this Python")
+    assert done.stdout.count("same\n") + n_missing == 4
+    assert output.is_file()

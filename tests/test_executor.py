@@ -1,0 +1,454 @@
+"""ComposableExecutor is a concurrent.futures.Executor with real Futures."""
+
+import asyncio
+import concurrent.futures
+import concurrent.futures.process
+import functools
+import itertools
+import logging
+import os
+import queue
+import threading
+
+import gates
+import pytest
+import tasks
+
+import pool_party
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def executor(make_executor, kind):
+    return make_executor(2, kind=kind)
+
+
+# ---- construction ----------------------------------------------------------
+
+
+def test_is_a_real_executor(executor):
+    assert isinstance(executor, concurrent.futures.Executor)
+    assert type(executor.submit(tasks.square, 2)) is concurrent.futures.Future
+
+
+def test_max_workers(make_executor, kind):
+    assert make_executor(3, kind=kind)._max_workers == 3
+    assert make_executor(max_workers=2, kind=kind)._max_workers == 2
+    assert make_executor(kind=kind)._max_workers >= 1
+
+
+@pytest.mark.parametrize("max_workers", [0, -1])
+def test_max_workers_must_be_positive(make_executor, kind, max_workers):
+    with pytest.raises(ValueError, match="max_workers must be greater than 0"):
+        make_executor(max_workers, kind=kind)
+
+
+def test_initializer_must_be_callable(make_executor, kind):
+    with pytest.raises(TypeError, match="initializer must be a callable"):
+        make_executor(1, 5, kind=kind)
+
+
+def test_initializer_runs_before_tasks(make_executor, kind):
+    executor = make_executor(1, tasks.set_greeting, ("hi",), kind=kind)
+    assert executor.submit(tasks.get_greeting).result(TIMEOUT_S) == "hi"
+
+
+def test_max_tasks_per_child(make_executor):
+    executor = make_executor(1, max_tasks_per_child=2, kind="process")
+    pids = [executor.submit(os.getpid).result(TIMEOUT_S) for _ in range(6)]
+    assert len(set(pids)) == 3
+
+
+def test_context(make_executor, start_method, context):
+    executor = make_executor(1, context=context, kind="process")
+    name, _, _ = executor.submit(tasks.process_name).result(TIMEOUT_S)
+    assert name.lower().startswith(start_method)
+
+
+# ---- submit and its futures ------------------------------------------------
+
+
+def test_submit(executor):
+    assert executor.submit(tasks.multiply, 6, 7).result(TIMEOUT_S) == 42
+    assert executor.submit(tasks.affine, 2, a=3, b=1).result(TIMEOUT_S) == 7
+    assert executor.submit(lambda: "lambda").result(TIMEOUT_S) == "lambda"
+
+
+def test_submit_passes_keywords_named_like_its_own(executor):
+    assert executor.submit(tasks.echo, fn=1, self=2).result(TIMEOUT_S) == ((), {"fn": 1, "self": 2})
+
+
+def test_error_of_a_task(executor, kind):
+    future = executor.submit(tasks.raise_named, "ValueError", "wrong")
+    with pytest.raises(ValueError, match="wrong"):
+        future.result(TIMEOUT_S)
+    error = future.exception(TIMEOUT_S)
+    assert type(error) is ValueError
+    if kind != "thread":
+        assert "in raise_named" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit"])
+def test_base_exceptions_of_a_task(executor, name):
+    future = executor.submit(tasks.raise_named, name, 3)
+    assert type(future.exception(TIMEOUT_S)).__name__ == name
+    assert executor.submit(tasks.square, 2).result(TIMEOUT_S) == 4
+
+
+def test_result_times_out_with_the_builtin_error(executor, gate):
+    future = executor.submit(tasks.pass_gate, gate.path, 1)
+    gate.wait_arrived()
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    with pytest.raises(TimeoutError):
+        future.exception(0)
+    gate.release()
+    assert future.result(TIMEOUT_S) == 1
+
+
+def test_a_task_that_runs_is_running_and_cannot_be_cancelled(executor, gate):
+    future = executor.submit(tasks.pass_gate, gate.path, 1)
+    gate.wait_arrived()
+    gates.wait_until(future.running, "the future is running")
+    assert not future.cancel() and not future.cancelled() and not future.done()
+    gate.release()
+    assert future.result(TIMEOUT_S) == 1
+    assert future.done() and not future.running()
+
+
+def test_a_task_that_has_not_begun_can_be_cancelled(make_executor, kind, gate, tmp_path):
+    executor = make_executor(1, kind=kind)
+    log = str(tmp_path / "log")
+    first = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    later = [executor.submit(tasks.log_line, log, f"ran {i}") for i in range(100)]
+    assert not later[0].running()
+    assert [future.cancel() for future in later[::2]] == [True] * 50
+    assert all(future.cancelled() for future in later[::2])
+    gate.release()
+    first.result(TIMEOUT_S)
+    assert [future.result(TIMEOUT_S) for future in later[1::2]] == [
+        f"ran {i}" for i in range(1, 100, 2)
+    ]
+    with open(log) as lines:
+        assert lines.read().split("\n")[:-1] == [f"ran {i}" for i in range(1, 100, 2)]
+    with pytest.raises(concurrent.futures.CancelledError):
+        later[0].result(0)
+
+
+def test_add_done_callback(executor):
+    seen = queue.SimpleQueue()
+    future = executor.submit(tasks.square, 3)
+    future.add_done_callback(seen.put)
+    assert seen.get(timeout=TIMEOUT_S) is future
+    future.add_done_callback(seen.put)  # done already: called at once
+    assert seen.get(timeout=0) is future
+
+
+def test_a_raising_done_callback_does_no_harm(executor, caplog):
+    def fail(_):
+        raise RuntimeError("from a done callback")
+
+    with caplog.at_level(logging.ERROR, logger="concurrent.futures"):
+        future = executor.submit(tasks.square, 3)
+        future.add_done_callback(fail)
+        gates.wait_until(lambda: caplog.records, "the error is logged")
+    assert executor.submit(tasks.square, 4).result(TIMEOUT_S) == 16
+
+
+def test_a_done_callback_may_submit(executor):
+    answers = queue.SimpleQueue()
+
+    def submit_next(future):
+        value = future.result()
+        if value < 1000:
+            executor.submit(tasks.multiply, value, 2).add_done_callback(submit_next)
+        else:
+            answers.put(value)
+
+    executor.submit(tasks.multiply, 1, 1).add_done_callback(submit_next)
+    assert answers.get(timeout=TIMEOUT_S) == 1024
+
+
+def test_unpicklable_argument_fails_its_own_future(make_executor, remote_kind):
+    executor = make_executor(1, kind=remote_kind)
+    with pytest.raises(TypeError, match="pickle"):
+        executor.submit(tasks.identity, tasks.make_lock()).result(TIMEOUT_S)
+    assert executor.submit(tasks.square, 2).result(TIMEOUT_S) == 4
+
+
+# ---- wait and as_completed -------------------------------------------------
+
+
+def test_wait_for_all(executor):
+    futures = [executor.submit(tasks.square, i) for i in range(20)]
+    done, not_done = concurrent.futures.wait(futures, TIMEOUT_S)
+    assert done == set(futures) and not not_done
+
+
+def test_wait_for_the_first(executor, gate):
+    held = executor.submit(tasks.pass_gate, gate.path)
+    quick = executor.submit(tasks.square, 2)
+    done, not_done = concurrent.futures.wait(
+        [held, quick], TIMEOUT_S, return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    assert done == {quick} and not_done == {held}
+    gate.release()
+    assert held.result(TIMEOUT_S) is None
+
+
+def test_wait_for_the_first_error(executor, gate):
+    held = executor.submit(tasks.pass_gate, gate.path)
+    failing = executor.submit(tasks.raise_named, "ValueError")
+    done, not_done = concurrent.futures.wait(
+        [held, failing], TIMEOUT_S, return_when=concurrent.futures.FIRST_EXCEPTION
+    )
+    assert done == {failing} and not_done == {held}
+    gate.release()
+    assert held.result(TIMEOUT_S) is None
+
+
+def test_as_completed_yields_in_order_of_completion(executor, gate):
+    held = executor.submit(tasks.pass_gate, gate.path)
+    quick = [executor.submit(tasks.square, i) for i in range(5)]
+    completed = concurrent.futures.as_completed([held, *quick], timeout=TIMEOUT_S)
+    assert {next(completed) for _ in range(5)} == set(quick)
+    gate.release()
+    assert next(completed) is held
+
+
+# ---- map -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunksize", [1, 3, 100])
+def test_map_is_in_order(executor, chunksize):
+    results = executor.map(tasks.square, range(50), chunksize=chunksize)
+    assert iter(results) is results
+    assert list(results) == [x * x for x in range(50)]
+
+
+def test_map_of_several_iterables_stops_at_the_shortest(executor):
+    assert list(executor.map(tasks.multiply, range(5), itertools.count(1))) == [0, 2, 6, 12, 20]
+    assert list(executor.map(tasks.square, [])) == []
+
+
+def test_map_starts_its_work_at_once(executor, gate):
+    results = executor.map(functools.partial(tasks.pass_gate, gate.path), range(2))
+    gate.wait_arrived(2)  # though nobody has asked for a result
+    gate.release(2)
+    assert list(results) == [0, 1]
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_map_raises_in_the_place_of_the_item(executor, chunksize):
+    results = executor.map(tasks.fail_if_odd, [0, 2, 4, 1, 6], chunksize=chunksize)
+    assert [next(results) for _ in range(3)] == [0, 2, 4]
+    with pytest.raises(ValueError, match="odd 1"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+
+
+def test_map_times_out_with_the_builtin_error(executor, gate):
+    results = executor.map(functools.partial(tasks.pass_gate, gate.path), range(2), timeout=0.05)
+    with pytest.raises(TimeoutError):
+        next(results)
+    gate.release(2)
+
+
+@pytest.mark.parametrize("chunksize", [0, -1])
+def test_map_chunksize_must_be_positive(executor, chunksize):
+    with pytest.raises(ValueError, match="chunksize must be >= 1"):
+        executor.map(tasks.square, [1], chunksize=chunksize)
+
+
+def test_map_buffersize_bounds_the_read_ahead(executor):
+    n_consumed = most_ahead = 0
+
+    def source():
+        nonlocal most_ahead
+        for i in itertools.count():
+            most_ahead = max(most_ahead, i + 1 - n_consumed)
+            yield i
+
+    results = executor.map(tasks.square, source(), buffersize=4)
+    for i in range(300):
+        assert next(results) == i * i
+        n_consumed += 1
+    results.close()
+    assert most_ahead <= 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("buffersize", "error"), [(0, ValueError), (-1, ValueError), ("1", TypeError)]
+)
+def test_map_buffersize_must_be_a_positive_integer(executor, buffersize, error):
+    with pytest.raises(error, match="buffersize"):
+        executor.map(tasks.square, [1], buffersize=buffersize)
+
+
+def test_closing_maps_iterator_cancels_what_has_not_begun(make_executor, kind, gate, tmp_path):
+    executor = make_executor(1, kind=kind)
+    log = str(tmp_path / "log")
+    results = executor.map(tasks.identity, [0])
+    assert next(results) == 0
+    held = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    results = executor.map(functools.partial(tasks.log_line, log), range(100), timeout=0.01)
+    with pytest.raises(TimeoutError):
+        next(results)
+    gate.release()
+    held.result(TIMEOUT_S)
+    executor.shutdown()
+    assert not os.path.exists(log)
+
+
+# ---- shutdown --------------------------------------------------------------
+
+
+def test_submit_after_shutdown(executor):
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        executor.submit(tasks.square, 1)
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        executor.map(tasks.square, [1])
+    executor.shutdown()
+
+
+def test_shutdown_waits_for_what_was_submitted(executor):
+    futures = [executor.submit(tasks.square, i) for i in range(100)]
+    executor.shutdown(wait=True)
+    assert [future.result(0) for future in futures] == [i * i for i in range(100)]
+
+
+def test_shutdown_without_waiting(executor, gate):
+    futures = [executor.submit(tasks.pass_gate, gate.path, i) for i in range(4)]
+    gate.wait_arrived(2)
+    executor.shutdown(wait=False)
+    assert not any(future.done() for future in futures)
+    gate.release(4)
+    assert [future.result(TIMEOUT_S) for future in futures] == [0, 1, 2, 3]
+
+
+def test_shutdown_cancels_what_has_not_begun(make_executor, kind, gate):
+    executor = make_executor(1, kind=kind)
+    running = executor.submit(tasks.pass_gate, gate.path, "ran")
+    gate.wait_arrived()
+    pending = [executor.submit(tasks.square, i) for i in range(100)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert all(future.cancelled() for future in pending)
+    gate.release()
+    assert running.result(TIMEOUT_S) == "ran"
+    executor.shutdown(wait=True)
+
+
+def test_with_waits(make_executor, kind):
+    with make_executor(2, kind=kind) as executor:
+        futures = [executor.submit(tasks.square, i) for i in range(50)]
+    assert [future.result(0) for future in futures] == [i * i for i in range(50)]
+
+
+# ---- what breaks -----------------------------------------------------------
+
+
+def test_failing_initializer_breaks_the_executor(make_executor, kind, tmp_path, caplog):
+    log = str(tmp_path / "log")
+    with caplog.at_level(logging.ERROR, logger="concurrent.futures"):
+        executor = make_executor(2, tasks.failing_init, (log, "no such thing"), kind=kind)
+        with pytest.raises(pool_party.InitializerFailed) as caught:
+            executor.submit(tasks.square, 1).result(TIMEOUT_S)
+        gates.wait_until(lambda: caplog.records, "the failure is logged")
+    assert isinstance(caught.value, concurrent.futures.BrokenExecutor)
+    assert type(caught.value.__cause__) is LookupError
+    assert caught.value.__cause__.args == ("no such thing",)
+    assert any(record.name == "concurrent.futures" for record in caplog.records)
+    with pytest.raises(concurrent.futures.BrokenExecutor):
+        executor.submit(tasks.square, 1).result(TIMEOUT_S)
+
+
+def test_lost_worker_fails_its_own_future_alone(make_executor, context):
+    executor = make_executor(2, context=context, kind="process")
+    before = [executor.submit(tasks.square, i) for i in range(50)]
+    lost = executor.submit(tasks.exit_now, 7)
+    after = [executor.submit(tasks.square, i) for i in range(50)]
+    with pytest.raises(pool_party.WorkerLost, match="7") as caught:
+        lost.result(TIMEOUT_S)
+    assert isinstance(caught.value, concurrent.futures.process.BrokenProcessPool)
+    assert caught.value.exitcode == 7
+    assert [future.result(TIMEOUT_S) for future in before + after] == [i * i for i in range(50)] * 2
+    assert executor.submit(tasks.square, 3).result(TIMEOUT_S) == 9
+
+
+# ---- asyncio ---------------------------------------------------------------
+
+
+def test_asyncio_run_in_executor(executor):
+    async def main():
+        loop = asyncio.get_running_loop()
+        calls = [loop.run_in_executor(executor, tasks.square, i) for i in range(20)]
+        return await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT_S)
+
+    assert asyncio.run(main()) == [i * i for i in range(20)]
+
+
+def test_asyncio_sees_the_error_of_a_task(executor):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with pytest.raises(ValueError, match="wrong"):
+            await loop.run_in_executor(executor, tasks.raise_named, "ValueError", "wrong")
+
+    asyncio.run(main())
+
+
+def test_asyncio_goes_on_while_a_task_runs_and_can_give_it_up(executor, gate):
+    async def main():
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(executor, tasks.pass_gate, gate.path, "held")
+        await asyncio.to_thread(gate.wait_arrived)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(call), 0.01)
+        gate.release()
+        return await asyncio.wait_for(call, TIMEOUT_S)
+
+    assert asyncio.run(main()) == "held"
+
+
+# ---- as dask uses an executor ----------------------------------------------
+
+
+def test_as_a_scheduler_of_a_task_graph(executor):
+    """dask.local: `_max_workers` tasks in flight, a queue fed by done callbacks."""
+    graph = {f"sum-{i}": (f"sum-{i - 1}", i) for i in range(1, 30)} | {"sum-0": (None, 0)}
+    finished, done = {}, queue.Queue()
+    waiting = dict(graph)
+    n_running = 0
+
+    def submit_ready():
+        nonlocal n_running
+        for key, (before, value) in list(waiting.items()):
+            if n_running >= executor._max_workers:
+                return
+            if before is None or before in finished:
+                del waiting[key]
+                future = executor.submit(lambda a, b: a + b, finished.get(before, 0), value)
+                future.add_done_callback(functools.partial(lambda key, f: done.put((key, f)), key))
+                n_running += 1
+
+    while len(finished) < len(graph):
+        submit_ready()
+        key, future = done.get(timeout=TIMEOUT_S)
+        finished[key] = future.result()
+        n_running -= 1
+    assert finished["sum-29"] == sum(range(30))
+
+
+def test_is_used_from_many_threads(executor):
+    def use(seed):
+        for i in range(20):
+            assert executor.submit(tasks.multiply, seed, i).result(TIMEOUT_S) == seed * i
+            assert list(executor.map(tasks.square, (seed, i))) == [seed**2, i**2]
+
+    for call in [gates.call_in_thread(use, seed) for seed in range(8)]:
+        call.result(60)
+    assert threading.active_count() < 200

@@ -1,0 +1,460 @@
+"""Functions and classes of `__main__`: scripts, -c, stdin, -m; guarded or not; in every kind."""
+
+import textwrap
+
+import fresh
+import pytest
+
+
+def program(kind, body, *, guarded=False, definitions=""):
+    """A program that makes a pool `p` of the kind and runs `body` with it."""
+    head = f"KIND = {kind!r}\nfrom pool_party import ComposablePool\n"
+    body = (
+        f"with ComposablePool(2, kind=KIND) as p:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+    )
+    if guarded:
+        body = f'if __name__ == "__main__":\n{textwrap.indent(body, "    ")}'
+    return f"{head}{textwrap.dedent(definitions)}\n{body}\n"
+
+
+def run_script(tmp_path, text, name="app.py"):
+    path = tmp_path / name
+    path.write_text(text)
+    return fresh.check(fresh.run([path], cwd=tmp_path))
+
+
+def is_guard_needed(kind):
+    """multiprocessing's spawn and forkserver import a script again in each worker."""
+    return kind == "process"
+
+
+# ---- the ways a program can be run -----------------------------------------
+
+DEFINITIONS = """
+    OFFSET = 10
+
+    def helper(x):
+        return x + OFFSET
+
+    def f(x):
+        return helper(x) * 2
+
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    def box(x):
+        return Box(x)
+
+    class MyError(Exception):
+        pass
+
+    def fail(x):
+        raise MyError("mine", x)
+"""
+BODY = """
+    print(p.map(f, range(4)))
+    print(p.apply(lambda x: helper(x), (1,)))
+    result = p.apply(box, (Box(7),))
+    print(isinstance(result, Box), isinstance(result.value, Box), result.value.value)
+    try:
+        p.apply(fail, (3,))
+    except MyError as error:
+        print(type(error) is MyError, error.args)
+    print(list(p.imap(f, [1])), p.starmap(f, [(2,)]), p.apply_async(f, (3,)).get(30))
+"""
+EXPECTED = """
+    [20, 22, 24, 26]
+    11
+    True True 7
+    True ('mine', 3)
+    [22] [24] 26
+"""
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+def test_script(tmp_path, kind, guarded):
+    if not guarded and is_guard_needed(kind):
+        pytest.skip("multiprocessing's contexts need the guard in a script")
+    text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
+    fresh.check(run_script(tmp_path, text), EXPECTED)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+def test_command(kind, guarded):
+    text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
+    fresh.check(fresh.run(["-c", text]), EXPECTED)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize("args", [[], ["-"]], ids=["no-argument", "dash"])
+def test_stdin(kind, args, guarded):
+    text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
+    fresh.check(fresh.run(args, stdin_text=text), EXPECTED)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+def test_module_of_a_package(tmp_path, kind, guarded):
+    if not guarded and is_guard_needed(kind):
+        pytest.skip("multiprocessing's contexts need the guard in a module")
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helpers.py").write_text("def twice(x):\n    return 2 * x\n")
+    definitions = textwrap.dedent(DEFINITIONS) + textwrap.dedent(
+        """
+        from . import helpers
+        from .helpers import twice
+
+        def g(x):
+            return helpers.twice(x) + twice(x)
+
+        def h(x):
+            from .helpers import twice as again
+            return again(x)
+        """
+    )
+    body = textwrap.dedent(BODY) + "print(p.map(g, [1, 2]), p.map(h, [1]))\n"
+    (package / "app.py").write_text(program(kind, body, guarded=guarded, definitions=definitions))
+    completed = fresh.run(["-m", "pkg.app"], cwd=tmp_path)
+    fresh.check(completed, EXPECTED + "[4, 8] [2]")
+
+
+def test_package_with_a_main_module(tmp_path, kind):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(program(kind, BODY, guarded=True, definitions=DEFINITIONS))
+    fresh.check(fresh.run(["-m", "pkg"], cwd=tmp_path), EXPECTED)
+
+
+def test_interactive_session(kind):
+    """As typed at a prompt: definitions and pool come and go, line by line."""
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+        p = ComposablePool(2, kind={kind!r})
+        def f(x): return x + 1
+
+        print(p.map(f, [1, 2]))
+        def f(x): return x + 100
+
+        print(p.map(f, [1, 2]))
+        p.terminate(); p.join()
+        """)
+    completed = fresh.run(["-i", "-q"], stdin_text=text)
+    assert completed.returncode == 0, completed
+    assert completed.out.split("\n")[:2] == ["[2, 3]", "[101, 102]"], completed
+    assert "Traceback" not in completed.err, completed
+
+
+@pytest.mark.parametrize("how", ["script", "stdin"])
+def test_unguarded_program_runs_once(tmp_path, kind, how):
+    if is_guard_needed(kind):
+        pytest.skip("multiprocessing's contexts import a script again")
+    log = tmp_path / "log"
+    definitions = f"""
+        import tasks
+
+        tasks.log_line({str(log)!r}, "ran")
+
+        def f(x):
+            return x + 1
+        """
+    text = program(kind, "print(p.map(f, [1, 2]))", definitions=definitions)
+    if how == "script":
+        fresh.check(run_script(tmp_path, text), "[2, 3]")
+    else:
+        fresh.check(fresh.run(["-"], stdin_text=text), "[2, 3]")
+    assert log.read_text() == "ran\n"
+
+
+def test_script_with_a_name_that_is_no_module(tmp_path, kind):
+    text = program(kind, BODY, guarded=True, definitions=DEFINITIONS)
+    fresh.check(run_script(tmp_path, text, name="my app-2.py"), EXPECTED)
+
+
+def test_unguarded_script_leaves_its_executor_alone(tmp_path, kind):
+    if is_guard_needed(kind):
+        pytest.skip("multiprocessing's contexts need the guard in a script")
+    text = textwrap.dedent(f"""
+        from pool_party import ComposableExecutor
+
+        def f(x):
+            return x + 1
+
+        with ComposableExecutor(2, kind={kind!r}) as executor:
+            print(list(executor.map(f, range(3))), executor.submit(f, 5).result(30))
+        """)
+    fresh.check(run_script(tmp_path, text), "[1, 2, 3] 6")
+
+
+# ---- what lives in __main__ ------------------------------------------------
+
+
+@pytest.fixture
+def run_program(tmp_path, kind):
+    """Run definitions and a body in a guarded script of each kind."""
+
+    def run(definitions, body, expected):
+        text = program(kind, body, guarded=True, definitions=definitions)
+        fresh.check(run_script(tmp_path, text), expected)
+
+    return run
+
+
+def test_recursion(run_program):
+    run_program(
+        """
+        def factorial(n):
+            return 1 if n < 2 else n * factorial(n - 1)
+
+        def is_even(n):
+            return n == 0 or is_odd(n - 1)
+
+        def is_odd(n):
+            return n != 0 and is_even(n - 1)
+
+        class Tree:
+            def __init__(self, depth):
+                self.children = [Tree(depth - 1) for _ in range(2)] if depth else []
+
+            def count(self):
+                return 1 + sum(child.count() for child in self.children)
+
+        class Ping:
+            def to(self, n):
+                return "ping" if n == 0 else Pong().to(n - 1)
+
+        class Pong:
+            def to(self, n):
+                return "pong" if n == 0 else Ping().to(n - 1)
+
+        def make_tree(depth):
+            return Tree(depth)
+        """,
+        """
+        print(p.map(factorial, [5, 10]))
+        print(p.map(is_even, [10, 7]))
+        tree = p.apply(make_tree, (4,))
+        print(type(tree) is Tree, tree.count(), p.apply(tree.count))
+        print(p.map(Ping().to, [0, 1, 2]))
+        """,
+        "[120, 3628800] [True, False] True 31 31 ['ping', 'pong', 'ping']",
+    )
+
+
+def test_classes_keep_their_identity(run_program):
+    run_program(
+        """
+        import collections
+        import dataclasses
+        import enum
+
+        class Color(enum.Enum):
+            RED = 1
+            BLUE = 2
+
+        @dataclasses.dataclass(frozen=True)
+        class Point:
+            x: int
+            y: int = 0
+
+        Pair = collections.namedtuple("Pair", "a b")
+
+        class Base:
+            def who(self):
+                return "base"
+
+        class Derived(Base):
+            def who(self):
+                return "derived of " + super().who()
+
+        class Slots:
+            __slots__ = ("a",)
+            def __init__(self, a):
+                self.a = a
+
+        class Outer:
+            class Inner:
+                pass
+
+        def check_in_worker(color, point, pair, derived):
+            assert color is Color.RED and isinstance(point, Point)
+            assert type(pair) is Pair and isinstance(derived, Base)
+            return Color.BLUE, Point(3), Pair(1, 2), Derived(), Slots(5), Outer.Inner()
+
+        def same_class(value):
+            return type(value) is Point and value == Point(1)
+        """,
+        """
+        color, point, pair, derived, slots, inner = p.apply(
+            check_in_worker, (Color.RED, Point(1), Pair(1, 2), Derived())
+        )
+        print(color is Color.BLUE, point == Point(3), type(point) is Point)
+        print(type(pair) is Pair, pair, type(derived) is Derived, derived.who())
+        print(type(slots) is Slots, slots.a, type(inner) is Outer.Inner)
+        print(p.map(same_class, [Point(1)] * 3, 1), p.apply(Point, (1, 2)))
+        print(p.apply(type, (Point(1),)) is Point, p.apply(lambda: Point) is Point)
+        """,
+        """
+        True True True
+        True Pair(a=1, b=2) True derived of base
+        True 5 True
+        [True, True, True] Point(x=1, y=2)
+        True True
+        """,
+    )
+
+
+def test_exceptions_of_main(run_program):
+    run_program(
+        """
+        class MyError(Exception):
+            pass
+
+        class SubError(MyError):
+            def __init__(self, message, code=0):
+                super().__init__(message, code)
+                self.code = code
+
+        def fail(code):
+            raise SubError("bad", code)
+
+        def catch(error):
+            try:
+                raise error
+            except MyError as caught:
+                return caught
+        """,
+        """
+        try:
+            p.map(fail, [7])
+        except MyError as error:
+            print(type(error) is SubError, error.args, error.code)
+        print(repr(p.apply(catch, (SubError("x", 1),))))
+        result = p.apply_async(fail, (5,), error_callback=lambda e: print(isinstance(e, MyError)))
+        result.wait(30)
+        """,
+        "True ('bad', 7) 7 SubError('x', 1) True",
+    )
+
+
+def test_functions_defined_after_the_pool(run_program):
+    run_program(
+        "",
+        """
+        def f(x):
+            return x + 1
+        print(p.map(f, [1, 2]))
+        class Late:
+            def __init__(self, x):
+                self.x = x
+            def double(self):
+                return Late(self.x * 2)
+        late = p.apply(Late(4).double)
+        print(type(late) is Late, late.x)
+        """,
+        "[2, 3] True 8",
+    )
+
+
+def test_redefined_function_is_the_new_one(run_program):
+    run_program(
+        """
+        def f(x):
+            return "old"
+        """,
+        """
+        print(p.map(f, [1, 2]))
+        def f(x):
+            return "new"
+        print(p.map(f, [1, 2]))
+        """,
+        "['old', 'old'] ['new', 'new']",
+    )
+
+
+def test_initializer_sets_a_global_that_tasks_read(tmp_path, kind):
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+
+        shared = None
+        n = 0
+
+        def initialize(value):
+            global shared
+            shared = value
+
+        def read(x):
+            return shared, x
+
+        def count():
+            global n
+            n += 1
+            return n
+
+        def read_count():
+            return n
+
+        if __name__ == "__main__":
+            with ComposablePool(1, initialize, ("set",), kind={kind!r}) as p:
+                print(p.map(read, [1, 2]))
+                print(p.apply(lambda: shared))
+                print([p.apply(count) for _ in range(3)], p.apply(read_count))
+                print(p.starmap(count, [(), ()]), p.apply(lambda: n))
+        """)
+    expected = "[('set', 1), ('set', 2)] set [1, 2, 3] 3 [4, 5] 5"
+    fresh.check(run_script(tmp_path, text), expected)
+
+
+@pytest.mark.parametrize("how", ["command", "stdin"])
+def test_initializer_sets_a_global_without_a_file(kind, how):
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+
+        shared = None
+
+        def initialize(value):
+            global shared
+            shared = value
+
+        def read(x):
+            return shared, x
+
+        with ComposablePool(2, initialize, ("set",), kind={kind!r}) as p:
+            print(p.map(read, [1, 2]))
+        """)
+    args, stdin_text = (["-c", text], None) if how == "command" else (["-"], text)
+    fresh.check(fresh.run(args, stdin_text=stdin_text), "[('set', 1), ('set', 2)]")
+
+
+def test_module_that_main_imported(tmp_path, kind):
+    (tmp_path / "mylib.py").write_text("def f(x):\n    return x * 3\n")
+    text = program(
+        kind,
+        "print(p.map(mylib.f, [1, 2]), p.map(g, [1]))",
+        guarded=True,
+        definitions="""
+        import mylib
+        def g(x):
+            return mylib.f(x) + 1
+        """,
+    )
+    fresh.check(run_script(tmp_path, text), "[3, 6] [4]")
+
+
+def test_name_in_the_worker_is_not_main_for_guarded_code(tmp_path, kind):
+    """A guard must not let a worker make pools of its own."""
+    log = tmp_path / "log"
+    definitions = f"""
+        def f(x):
+            return x
+
+        if __name__ == "__main__":
+            import tasks
+
+            tasks.log_line({str(log)!r}, "guarded")
+        """
+    text = program(kind, "print(p.map(f, [1]))", guarded=True, definitions=definitions)
+    fresh.check(run_script(tmp_path, text), "[1]")
+    assert log.read_text() == "guarded\n"
