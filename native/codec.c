@@ -39,11 +39,9 @@ static bool mentions_main(PyObject *pickle) {
 }
 
 static PyObject *dumps_slowly(PyObject *value, PyObject *callback) {
-    PyObject *error = PyErr_GetRaisedException();
     PyObject *codec = PyImport_ImportModule("pool_party.wire.codec");
-    PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OOO", value, callback, error ? error : Py_None) : NULL;
+    PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OO", value, callback) : NULL;
     Py_XDECREF(codec);
-    Py_XDECREF(error);
     return pickle;
 }
 
@@ -53,6 +51,7 @@ static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyOb
     if (pickle == NULL ? !PyErr_ExceptionMatches(PyExc_Exception) : !callback || !mentions_main(pickle))
         return pickle;
     Py_XDECREF(pickle);
+    PyErr_Clear();
     if (buffers && PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) < 0)
         return NULL;
     return dumps_slowly(value, callback ? callback : Py_None);

@@ -33,6 +33,7 @@ typedef struct {
 } interpreter_t;
 
 static pthread_mutex_t births_and_deaths = PTHREAD_MUTEX_INITIALIZER;
+_Atomic long pp_n_interpreters;   /* of ours, in this process */
 
 static void thread_unref(thread_t *t) {
     if (t == NULL || pp_add_seq_cst(&t->refs, -1) != 1)
@@ -88,6 +89,27 @@ static int run_loop(thread_t *t) {
     return done ? 0 : -1;
 }
 
+/* PyErr_Print would end the process for a SystemExit, from this thread. */
+static void report_error(thread_t *t) {
+    PyObject *error = PyErr_GetRaisedException();
+    if (pp_load_seq_cst(&t->segment->shared->stop) != PP_STOP) {   /* else it was interrupted to stop */
+        snprintf(t->error, sizeof t->error, "its loop raised %s; see standard error", Py_TYPE(error)->tp_name);
+        PyErr_DisplayException(error);
+    }
+    Py_DECREF(error);
+}
+
+/* Ends the threads of tasks before the mutex below is taken: they may take their time. */
+static void end_threads(thread_t *t) {
+    PyThreadState_SetAsyncExc(t->ident, NULL);   /* an interrupt that came too late for its task */
+    PyObject *loop = PyImport_ImportModule("pool_party.workers.loop");
+    PyObject *done = loop ? PyObject_CallMethod(loop, "end_threads", NULL) : NULL;
+    Py_XDECREF(loop);
+    Py_XDECREF(done);
+    if (done == NULL)
+        report_error(t);
+}
+
 /* Py_EndInterpreter aborts the process if a raw thread of a task is still there: then the interpreter stays. */
 static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
@@ -99,6 +121,7 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     pthread_mutex_lock(&births_and_deaths);
     Py_EndInterpreter(state);
     pthread_mutex_unlock(&births_and_deaths);
+    pp_add_seq_cst(&pp_n_interpreters, -1);
 }
 
 static void *run(void *arg) {
@@ -109,13 +132,14 @@ static void *run(void *arg) {
     snprintf(name, sizeof name, "pp-interp-%u", t->lane);
     pp_name_thread(name);
     PyThreadState *state = open_interpreter(t);
-    if (state) {
+    if (state == NULL) {
+        pp_add_seq_cst(&pp_n_interpreters, -1);
+    } else {
         set_interruptible(t, true);
-        if (run_loop(t) < 0) {
-            snprintf(t->error, sizeof t->error, "the worker's loop raised; see standard error");
-            PyErr_Print();
-        }
+        if (run_loop(t) < 0)
+            report_error(t);
         set_interruptible(t, false);
+        end_threads(t);
         close_interpreter(t, state);
     }
     pp_store_seq_cst(&t->done, 1);
@@ -161,8 +185,10 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, P
         Py_XDECREF(self);
         return PyErr_NoMemory();
     }
+    pp_add_seq_cst(&pp_n_interpreters, 1);
     int error = self->thread->config ? start_thread(self->thread) : ENOMEM;
     if (error) {
+        pp_add_seq_cst(&pp_n_interpreters, -1);
         thread_unref(self->thread);
         Py_DECREF(self);
         return pp_raise_errno(error);
@@ -202,13 +228,13 @@ static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     return PyBool_FromLong(pp_load_seq_cst(&self->thread->done));
 }
 
-PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the worker's Python code, if it runs any.");
+PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task that the worker runs, if any, at its next Python instruction.");
 static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
     (void)ignored;
     thread_t *t = self->thread;
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&t->mutex);
-    if (t->interpreter) {
+    if (t->interpreter && pp_load_acquire(&pp_segment_lane(t->segment, t->lane)->holds)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
         PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);

@@ -6,7 +6,10 @@
 
 _Atomic unsigned pp_n_forks;
 
-static void in_child(void) { atomic_fetch_add(&pp_n_forks, 1); }
+static void in_child(void) {
+    atomic_fetch_add(&pp_n_forks, 1);
+    pp_store_seq_cst(&pp_n_interpreters, 0);
+}
 static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 pp_module_t *pp_module_of(PyTypeObject *type) {
@@ -28,6 +31,11 @@ static PyObject *raise_in_thread(PyObject *module, PyObject *args) {
     return PyLong_FromLong(PyThreadState_SetAsyncExc(ident, exception));
 }
 
+static PyObject *n_interpreters(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(pp_load_seq_cst(&pp_n_interpreters));
+}
+
 static PyObject *die_with(PyObject *module, PyObject *arg) {
     (void)module;
     int fd = PyObject_AsFileDescriptor(arg);
@@ -42,6 +50,8 @@ static PyObject *die_with(PyObject *module, PyObject *arg) {
 static PyMethodDef functions[] = {
     {"raise_in_thread", raise_in_thread, METH_VARARGS,
      "raise_in_thread(ident, exception) -> int\n\nRaises an exception in the Python code of another thread."},
+    {"n_interpreters", n_interpreters, METH_NOARGS,
+     "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };

@@ -46,6 +46,7 @@ bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value);    /* steals 
 
 /* parent.c, worker.c, interp.c */
 extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
+extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config);
 

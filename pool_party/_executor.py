@@ -38,12 +38,14 @@ class PoolFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """The call's value, or raises what it raised; TimeoutError after `timeout` seconds."""
-        self._job.wait(timeout)
+        if not self.done():
+            self._job.wait(timeout)
         return super().result(0 if timeout is not None else None)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the call raised, or None; TimeoutError after `timeout` seconds."""
-        self._job.wait(timeout)
+        if not self.done():
+            self._job.wait(timeout)
         return super().exception(0 if timeout is not None else None)
 
 

@@ -19,7 +19,7 @@ MAX_KEPT = 128  # functions that keep their place; guess: more than programs use
 class Published:
     """A function in shared memory. `n_users` belongs to the scheduler's lock."""
 
-    ref: _native.Function
+    ref: Any
     block: int
     keep: bool
     guard: tuple[Any, ...] = ()

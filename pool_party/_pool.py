@@ -35,6 +35,21 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def resolve_context(context: Any) -> Any:
+    """A `multiprocessing` context from itself, its name, or None for the default."""
+    import multiprocessing
+
+    return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+
+
+def _check_context(context: Any) -> None:
+    if context.get_start_method() == "fork" and _native.n_interpreters():
+        raise ValueError(
+            "context 'fork' cannot be used while a pool of kind 'interp' is open: CPython crashes in the forked child "
+            "(CPython issue 139759); use 'forkserver' or 'spawn'"
+        )
+
+
 def make_scheduler(
     kind: str,
     n_workers: int | None,
@@ -55,12 +70,9 @@ def make_scheduler(
     if initializer is not None and not callable(initializer):
         raise TypeError("initializer must be a callable")
     if kind == "process":
-        import multiprocessing
-
-        if context is None:
-            context = multiprocessing.get_context()
-        elif isinstance(context, str):
-            context = multiprocessing.get_context(context)
+        if context is not None:
+            _check_context(resolve_context(context))
+        context = resolve_context(context)
     return Scheduler(kind, n_workers, Setup(initializer, tuple(initargs), max_tasks or 0, context))
 
 
@@ -94,7 +106,7 @@ class ComposablePool:
         *,
         kind: str = "process",
     ) -> None:
-        self._ctx = context
+        self._context = context
         self._scheduler = make_scheduler(kind, processes, initializer, initargs, maxtasksperchild, context)
         self._processes = self._scheduler.n_workers
 
@@ -202,6 +214,8 @@ class ComposablePool:
         _check_callable(func)
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError(f"buffersize must be an integer or None, not {buffersize!r}")
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
         if buffersize is None and hasattr(iterable, "__len__"):
@@ -268,6 +282,11 @@ class ComposablePool:
     def _pool(self) -> list[Worker]:
         """The living workers: programs read their `pid` and `is_alive`."""
         return [worker for worker in self._scheduler.workers if worker is not None]
+
+    @property
+    def _ctx(self) -> Any:
+        """The `multiprocessing` context; programs ask it for the start method."""
+        return resolve_context(self._context)
 
     @property
     def _state(self) -> str:

@@ -32,12 +32,16 @@ def call_back(callback: Callback, value: Any) -> None:
         return
     try:
         callback(value)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         _log.exception("a callback raised; the pool goes on")
 
 
 class Ticket(_native.Job):
     """Something to wait for: over when `remaining` is 0. `waiters` belongs to the scheduler's lock."""
+
+    settled: bool = False  # the outcome is decided, though callbacks may still run
 
     def __init__(self, job_id: int = 0, n_items: int = 1, chunk: int = 1, store: bool = False) -> None:
         super().__init__(job_id, n_items, chunk, store)
@@ -49,7 +53,6 @@ class PoolJob(Ticket):
 
     function: Any = None  # the scheduler's entry for its function, released when the job is finished
     sequence: int = -1  # of a single task, once it is in the channel
-    settled: bool = False
     is_abandoned: bool = False
 
     def __init__(self, scheduler: "Scheduler", n_items: int, chunk: int = 1, store: bool = False) -> None:
@@ -57,6 +60,9 @@ class PoolJob(Ticket):
         self._scheduler = scheduler
 
     def _deliver(self, index: int, status: int, value: Any) -> None:
+        raise NotImplementedError
+
+    def _complete(self) -> None:
         raise NotImplementedError
 
     def fail_task(self, index: int, error: BaseException) -> None:
@@ -248,6 +254,9 @@ class IMapJob(PoolJob):
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._scheduler.open(ticket)
+
+    def _complete(self) -> None:
+        self._finish_if_done()
 
     def _finish_if_done(self) -> None:
         if self._length is not None and self._n_delivered >= self._length and self._scheduler.settle(self):

@@ -39,6 +39,7 @@ _log = logging.getLogger("pool_party")
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 PUMP_DONE, PUMP_TIMEOUT, PUMP_EVENT, PUMP_ROOM = range(4)  # mirrors native/parent.c
 WINDOW_PER_WORKER = 64  # tasks of an unsized imap input read ahead; guess: fills the channel's latency many times over
+GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters; they end in some ms
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
 
 
@@ -63,8 +64,8 @@ class _Single:
     job: PoolJob
     index: int
     mode: int
-    function: Published | Any
-    payload: _native.Payload
+    function: Any
+    payload: Any
 
 
 @dataclass(eq=False)
@@ -200,8 +201,7 @@ class Scheduler:
         n_tasks = -(-len(items) // job.chunk)
         self._admit(job, n_tasks)
         if n_tasks == 0:
-            job.remaining = 0
-            self.finish(job)
+            job._complete()
             return
         self._enqueue(_Many(job, items, self._mode(job, star), fn))
 
@@ -330,7 +330,7 @@ class Scheduler:
         me = get_ident()
         is_nested = self._leader == me  # called by foreign code that we, the leader, run
         try:
-            while job.remaining > 0:
+            while job.remaining > 0 and not (is_nested and job.settled):  # settled: in its own callback
                 if self.is_foreign:
                     self.check_running()
                 left = None if deadline is None else max(0.0, deadline - monotonic())
@@ -655,6 +655,9 @@ class Scheduler:
         self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self.open(self._idle)
         if self.kind != "process":
+            for worker in workers:
+                if self._channel.look(worker.n)[2] is None:
+                    worker.join(GRACE_S)  # it has nothing to do and ends at once
             return
         deadline = monotonic() + KILL_AFTER_S
         for worker in workers:

@@ -48,17 +48,21 @@ def finish(process, *, stdin_text=None, timeout=60.0):
     try:
         out, err = process.communicate(stdin_text, timeout=timeout)
     except subprocess.TimeoutExpired:
-        kill_group(process)
-        out, err = process.communicate()
+        out, err = end(process)
         raise AssertionError(
             f"hung for {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}"
         ) from None
+    except BaseException:
+        end(process)
+        raise
     return Completed(process.returncode, out, err)
 
 
-def kill_group(process):
+def end(process):
+    """Kill a process of `start` and all its group; what it had written."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()
 
 
 def run(args, *, stdin_text=None, timeout=60.0, cwd=None, options=STRICT):

@@ -29,7 +29,7 @@ def executor(make_executor, kind):
 
 def test_is_a_real_executor(executor):
     assert isinstance(executor, concurrent.futures.Executor)
-    assert type(executor.submit(tasks.square, 2)) is concurrent.futures.Future
+    assert isinstance(executor.submit(tasks.square, 2), concurrent.futures.Future)
 
 
 def test_max_workers(make_executor, kind):

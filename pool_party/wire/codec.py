@@ -12,18 +12,17 @@ from typing import Any
 type Payload = bytes
 
 
-def dumps(value: object, buffer_callback: Callable[[Any], Any] | None, error: BaseException | None) -> bytes:
-    """The value's pickle, by value where plain pickle fails.
+def dumps(value: object, buffer_callback: Callable[[Any], Any] | None) -> bytes:
+    """The pickle of what plain pickle refuses, or of what it would send as a name in `__main__`.
 
-    buffer_callback: as in pickle. error: what plain pickle raised, or None if it would have sent `__main__` by name.
+    buffer_callback: as in pickle.
     Raises what the object raised, with a note that says where in `value` it was.
     """
     from pool_party.wire.main_module import Pickler
 
     try:
         return Pickler.dumps(value, buffer_callback)
-    except Exception as second:
-        failure = error if error is not None and not isinstance(second, type(error)) else second
+    except Exception as failure:
         from pool_party.wire.explain import explain
 
         note = explain(value)
@@ -36,9 +35,9 @@ def encode(value: object) -> Payload:
     """The value as bytes, for what does not travel through the channel."""
     try:
         pickle = _pickle.dumps(value, 5)
-    except Exception as error:
-        return dumps(value, None, error)
-    return dumps(value, None, None) if b"__main__" in pickle else pickle
+    except Exception:
+        return dumps(value, None)
+    return dumps(value, None) if b"__main__" in pickle else pickle
 
 
 def decode(payload: Payload) -> Any:

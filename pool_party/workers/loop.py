@@ -87,6 +87,10 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
             function(*args)
 
     run(worker, initialize, max_tasks)
+
+
+def end_threads() -> None:
+    """Waits for the interpreter's threads, as its end does; before that, other interpreters may still start."""
     threading = sys.modules.get("threading")
     if threading is not None:
-        threading._shutdown()  # while other interpreters may still start; ending this one does it again
+        threading._shutdown()

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing import parent_process, reduction
+from multiprocessing import get_context, parent_process, reduction
 from typing import Any
 
 from pool_party import _native
@@ -58,13 +58,23 @@ def main(handle: ChannelHandle, n: int, initializer: Any, initargs: tuple[Any, .
     loop.run(worker, initialize, max_tasks)
 
 
+def _usable(context: Any) -> Any:
+    """The context, or forkserver in fork's place while interpreters are alive.
+
+    A child that is forked then dies in CPython's own clean-up after the fork (CPython issue 139759).
+    """
+    if context.get_start_method() == "fork" and _native.n_interpreters():
+        return get_context("forkserver")
+    return context
+
+
 class ProcessWorker:
     """A worker that is a process."""
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
         self.n = n
         self.was_ready = False
-        context = setup.context
+        context = _usable(setup.context)
         self.process = context.Process(
             target=main,
             args=(ChannelHandle(channel.fd), n, _portable(setup.initializer, context), setup.initargs, setup.max_tasks),

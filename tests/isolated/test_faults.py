@@ -80,8 +80,7 @@ def interrupt(how, verb, kind, gate):
             assert process.stdout.readline() == "caught\n"
         gate.close()  # let go what cannot be killed: threads and interpreters
     except BaseException:
-        fresh.kill_group(process)
-        process.communicate()
+        fresh.end(process)
         raise
     completed = fresh.finish(process)
     left = list(pids_of_session(process.pid))
@@ -169,8 +168,7 @@ def test_workers_die_with_their_parent(gate):
             lambda: not list(find(process.pid, probe.is_gone)), "the session is empty", 10
         )
     finally:
-        fresh.kill_group(process)
-        process.communicate()
+        fresh.end(process)
 
 
 # ---- nesting ---------------------------------------------------------------
