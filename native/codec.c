@@ -45,10 +45,16 @@ static PyObject *dumps_slowly(PyObject *value, PyObject *callback) {
     return pickle;
 }
 
+/* Whether another try is worth it, after the exception that is set. */
+static bool may_pickle_by_value(void) {
+    return PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_RecursionError) &&
+           !PyErr_ExceptionMatches(PyExc_MemoryError);
+}
+
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers) {
     PyObject *args[] = {value, m->protocol, callback};
     PyObject *pickle = PyObject_Vectorcall(m->dumps, args, 2, callback ? m->dumps_keywords : NULL);
-    if (pickle == NULL ? !PyErr_ExceptionMatches(PyExc_Exception) : !callback || !mentions_main(pickle))
+    if (pickle ? !callback || !mentions_main(pickle) : !may_pickle_by_value())
         return pickle;
     Py_XDECREF(pickle);
     PyErr_Clear();

@@ -115,8 +115,9 @@ class ComposableExecutor(Executor):
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
-        self._scheduler = make_scheduler(kind, max_workers, initializer, initargs, max_tasks_per_child, context)
-        self._scheduler.on_broken = _log_broken
+        self._scheduler = make_scheduler(
+            kind, max_workers, initializer, initargs, max_tasks_per_child, context, _log_broken
+        )
         self._max_workers = self._scheduler.n_workers
         self._finalizer = weakref.finalize(self, _close_unused, self._scheduler)
         self._finalizer.atexit = False  # pool_party's own hook ends what is open at exit

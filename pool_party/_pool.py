@@ -57,6 +57,7 @@ def make_scheduler(
     initargs: Iterable[Any],
     max_tasks: int | None,
     context: Any,
+    on_broken: Callable[[BaseException], object] | None = None,
 ) -> Scheduler:
     """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
     kind = resolve_kind(kind)
@@ -73,7 +74,7 @@ def make_scheduler(
         if context is not None:
             _check_context(resolve_context(context))
         context = resolve_context(context)
-    return Scheduler(kind, n_workers, Setup(initializer, tuple(initargs), max_tasks or 0, context))
+    return Scheduler(kind, n_workers, Setup(initializer, tuple(initargs), max_tasks or 0, context), on_broken)
 
 
 def _check_callable(func: object) -> None:
@@ -261,9 +262,7 @@ class ComposablePool:
 
     def __del__(self) -> None:
         scheduler = self.__dict__.get("_scheduler")
-        if scheduler is None or scheduler.is_foreign:
-            return
-        if scheduler.state == RUN:
+        if scheduler is not None and scheduler.is_running:
             warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
             scheduler.abandon()
 

@@ -107,12 +107,15 @@ def _worker_class(kind: str) -> type[Worker]:
 class Scheduler:
     """The engine of a pool. Its workers are running when it is made."""
 
-    def __init__(self, kind: str, n_workers: int, setup: Setup) -> None:
+    def __init__(
+        self, kind: str, n_workers: int, setup: Setup, on_broken: Callable[[BaseException], object] | None = None
+    ) -> None:
         self.kind = kind
         self.n_workers = n_workers
         self.state = INIT
         self.workers: list[Worker | None] = [None] * n_workers
         self._setup = setup
+        self._on_broken = on_broken
         self._worker_class = _worker_class(kind)
         self._by_reference = kind == "thread"
         self._channel = _native.Channel(n_workers, self._by_reference)
@@ -144,9 +147,14 @@ class Scheduler:
 
     # ---- submitting ----
 
+    @property
+    def is_running(self) -> bool:
+        """Whether calls can be submitted."""
+        return self.state == RUN and self._cause is None and not self.is_foreign
+
     def check_running(self) -> None:
         """Raises why nothing can be submitted, if so."""
-        if self.state == RUN and self._cause is None and not self.is_foreign:
+        if self.is_running:
             return
         if self.is_foreign:
             raise PoolPartyError(
@@ -419,6 +427,8 @@ class Scheduler:
                     _log.exception("delivering results failed; the pool goes on")
                 finally:
                     self._step_down()
+        if self._watcher is not None:
+            self._watcher.stop()
 
     def _is_over(self) -> bool:
         return self._is_stopping and not any(self.workers)
@@ -593,13 +603,14 @@ class Scheduler:
             if self._cause is not None:
                 return
             self._cause = cause
-        if self.on_broken is not None:
-            self.on_broken(cause)
+        if self._on_broken is not None:
+            self._on_broken(cause)
         self._channel.stop(_native.STOP_NOW)
         self._is_stopping = True
         self._fail_all(self._broken)
-
-    on_broken: Callable[[BaseException], object] | None = None
+        for worker in self.workers:
+            if worker is not None:
+                worker.terminate()
 
     def _broken(self) -> InitializerFailed:
         error = InitializerFailed(f"the pool is broken, since its initializer failed: {self._cause!r}")
