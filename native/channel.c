@@ -270,11 +270,11 @@ void pp_hub_step_down(pp_hub_t *h) {
 int pp_hub_wait(pp_hub_t *h, int64_t deadline_ns, bool patient) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t bell = pp_load_seq_cst(&shared->bell);
-    for (int i = pp_can_spin() && !patient ? PP_SPIN : 1; i > 0; i--) {
+    int64_t until_ns = patient ? -1 : 0;
+    do {
         if (pp_hub_has_news(h))
             return 0;
-        pp_pause();
-    }
+    } while (pp_spin_once(&until_ns));
     if (patient) {
         int error = pp_futex_wait(&shared->bell, bell, pp_now_ns() + PATIENCE_NS, PP_FOREGROUND);
         if (error == EINTR || pp_hub_has_news(h))
@@ -355,16 +355,23 @@ static bool is_ready(pp_end_t *e) {
     return sequence_in(state) == head ? tag_in(state) != FREE : pp_load_seq_cst(&e->shared->head) != head;
 }
 
+static bool is_anyone_seeking(pp_segment_t *s) {
+    for (unsigned i = 0; i < s->shared->n_lanes; i++)
+        if (pp_load_relaxed(&pp_segment_lane(s, i)->park) == PP_SEEKING)
+            return true;
+    return false;
+}
+
 bool pp_end_must_stop(pp_end_t *e) { return pp_load_seq_cst(&e->shared->stop) == PP_STOP; }
 
 int pp_end_wait(pp_end_t *e) {
     _Atomic uint32_t *park = &e->lane->park;
+    int64_t until_ns = is_anyone_seeking(e->segment) ? -1 : 0;   /* one that spins is enough: it wakes the others */
     pp_store_seq_cst(park, PP_SEEKING);
-    for (int i = pp_can_spin() ? PP_SPIN : 1; i > 0; i--) {
+    do {
         if (is_ready(e))
             return 0;
-        pp_pause();
-    }
+    } while (pp_spin_once(&until_ns));
     pp_store_seq_cst(park, PP_ASLEEP);
     while (pp_load_seq_cst(park) == PP_ASLEEP) {
         if (is_ready(e)) {   /* published before the store above was seen: nobody may have woken us */

@@ -31,16 +31,17 @@ void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits) {
     syscall(SYS_futex, word, FUTEX_WAKE_BITSET, n, NULL, NULL, bits);
 }
 
-void pp_pause(void) {
+static void pause_briefly(void) {
+    for (int i = 0; i < 8; i++)
 #if defined(__x86_64__)
-    __builtin_ia32_pause();
+        __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ __volatile__("isb" ::: "memory");   /* `yield` is too short to let a neighbour run */
+        __asm__ __volatile__("isb" ::: "memory");   /* `yield` is too short to let a neighbour run */
 #endif
 }
 
 /* With one CPU a spinning thread only keeps the one it waits for from running. */
-bool pp_can_spin(void) {
+static bool can_spin(void) {
     static _Atomic int n_cpus;
     int n = pp_load_relaxed(&n_cpus);
     if (n == 0) {
@@ -49,6 +50,15 @@ bool pp_can_spin(void) {
         pp_store_relaxed(&n_cpus, n);
     }
     return n > 1;
+}
+
+bool pp_spin_once(int64_t *until_ns) {
+    if (*until_ns == 0)
+        *until_ns = can_spin() ? pp_now_ns() + PP_SPIN_NS : -1;
+    if (*until_ns < 0)
+        return false;
+    pause_briefly();
+    return pp_now_ns() < *until_ns;
 }
 
 int pp_memfd(const char *name, uint64_t size, int *out) {
