@@ -126,23 +126,28 @@ void pp_hub_wake(pp_hub_t *h, unsigned n_tasks) { wake_for(h->segment, n_tasks);
 
 /* ---- the parent: taking tasks back ---- */
 
+/* Any thread may revoke. The copy is made first: once the slot is REVOKED the putting thread may use it again. It is whole
+ * if the compare-and-swap succeeds, since no slot is READY twice with the same sequence. */
 bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy) {
     pp_slot_t *slot = &h->segment->shared->slots[sequence & MASK];
     uint64_t expected = state_of(sequence, 0, READY);
-    if (!pp_cas_seq_cst(&slot->state, &expected, state_of(sequence, 0, REVOKED)))
+    if (pp_load_acquire(&slot->state) != expected)
         return false;
     memcpy(&copy->job, &slot->job, sizeof *copy - offsetof(pp_slot_t, job));
+    if (!pp_cas_seq_cst(&slot->state, &expected, state_of(sequence, 0, REVOKED)))
+        return false;
     if (copy->where == PP_IN_BLOCK)
         pp_block_release(h->segment, 0, ((pp_blockref_t *)copy->data)->id);
     return true;
 }
 
+static uint64_t oldest(uint64_t tail) { return tail > PP_SLOTS ? tail - PP_SLOTS : 0; }
+
 bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy) {
-    for (uint64_t sequence = h->reclaimed; sequence < pp_load_relaxed(&h->tail); sequence++)
-        if (pp_hub_revoke(h, sequence, copy)) {
-            reclaim(h);
+    uint64_t tail = pp_load_relaxed(&h->tail);
+    for (uint64_t sequence = oldest(tail); sequence < tail; sequence++)
+        if (pp_hub_revoke(h, sequence, copy))
             return true;
-        }
     return false;
 }
 
@@ -171,7 +176,8 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
         *index = pp_load_relaxed(&l->index);
         lost = true;
     }
-    for (uint64_t sequence = h->reclaimed; sequence < pp_load_relaxed(&h->tail); sequence++) {
+    uint64_t tail = pp_load_relaxed(&h->tail);
+    for (uint64_t sequence = oldest(tail); sequence < tail; sequence++) {
         pp_slot_t *slot = &shared->slots[sequence & MASK];
         if (pp_load_acquire(&slot->state) != state_of(sequence, lane, CLAIMED))
             continue;
@@ -185,7 +191,6 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     pp_store_seq_cst(&l->state, PP_LANE_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
     pp_arena_forget(h->segment, 1 + lane);
-    reclaim(h);
     pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
     return lost;
 }

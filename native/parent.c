@@ -25,6 +25,7 @@ typedef struct {
     _Atomic int64_t starved;            /* a put found no room: tasks waiting below which it is worth another try; or -1 */
     uint32_t last_function_id;
     uint64_t n_taken;
+    unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
 } channel_t;
 
 typedef struct {                        /* a map's function, for all its tasks */
@@ -56,6 +57,7 @@ static int channel_init(channel_t *self, PyObject *args, PyObject *kwargs) {
     }
     pp_hub_init(&self->hub, self->segment);
     self->starved = -1;
+    self->n_forks = pp_load_relaxed(&pp_n_forks);
     return 0;
 }
 
@@ -67,19 +69,23 @@ static void drop_slot(channel_t *self, pp_slot_t *slot) {
     Py_DECREF(pair[1]);
 }
 
+/* Objects that are still on their way are ours, unless we are a child that was forked meanwhile. */
+static void drop_all(channel_t *self) {
+    pp_slot_t slot;
+    while (pp_hub_pop_waiting(&self->hub, &slot))
+        drop_slot(self, &slot);
+    for (unsigned i = 0; i < self->segment->shared->n_lanes; i++)
+        for (const pp_frame_t *f; (f = pp_hub_peek(&self->hub, i)) != NULL;) {
+            PyObject *value = *(PyObject **)(f + 1);
+            pp_hub_take(&self->hub, i, f);
+            Py_DECREF(value);
+        }
+}
+
 static void channel_dealloc(channel_t *self) {
     PyTypeObject *type = Py_TYPE(self);
-    if (self->segment) {
-        pp_slot_t slot;
-        while (pp_hub_pop_waiting(&self->hub, &slot))
-            drop_slot(self, &slot);
-        for (unsigned i = 0; self->by_reference && i < self->segment->shared->n_lanes; i++)
-            for (const pp_frame_t *f; (f = pp_hub_peek(&self->hub, i)) != NULL;) {
-                PyObject *value = *(PyObject **)(f + 1);
-                pp_hub_take(&self->hub, i, f);
-                Py_DECREF(value);
-            }
-    }
+    if (self->segment && self->by_reference && self->n_forks == pp_load_relaxed(&pp_n_forks))
+        drop_all(self);
     pp_arena_free(self->arena);
     pp_segment_unref(self->segment);
     type->tp_free(self);
@@ -347,10 +353,15 @@ static int hand_over(channel_t *self, PyObject *job, const result_t *r) {
 static PyObject *find_job(PyObject *jobs, uint64_t id, PyObject **cached) {
     if (*cached && ((pp_job_t *)*cached)->id == id)
         return *cached;
-    PyObject *key = PyLong_FromUnsignedLongLong(id);
-    PyObject *job = key ? PyDict_GetItemWithError(jobs, key) : NULL;
+    PyObject *key = PyLong_FromUnsignedLongLong(id), *job = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (key)
+        PyDict_GetItemRef(jobs, key, &job);
+#else
+    job = key ? Py_XNewRef(PyDict_GetItemWithError(jobs, key)) : NULL;
+#endif
     Py_XDECREF(key);
-    Py_XSETREF(*cached, Py_XNewRef(job));
+    Py_XSETREF(*cached, job);
     return job;
 }
 

@@ -628,12 +628,14 @@ class Scheduler:
     def close(self) -> None:
         """No more calls; workers end when the last one is done."""
         with self._lock:
-            if self.state == RUN:
+            if self.state == RUN and not self.is_foreign:
                 self.state = CLOSE
                 self._stop_if_done()
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end of a closed pool; False after `timeout` seconds."""
+        if self.is_foreign:
+            self.check_running()
         deadline = None if timeout is None else monotonic() + timeout
         for job in self.jobs():
             job.lift_window()
@@ -708,6 +710,8 @@ class Scheduler:
     def disown(self) -> None:
         """We are in a forked child: the workers are our parent's."""
         self.is_foreign = True
+        self._lock = threading.RLock()  # another thread may have held it, or led, when we were forked
+        self._leader = None
 
     # ---- looking ----
 

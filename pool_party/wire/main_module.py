@@ -56,13 +56,25 @@ def fingerprint(definition: Any) -> str:
 
 
 def _main() -> dict[str, Any]:
-    return sys.modules["__main__"].__dict__
+    """The globals of what `__main__` defines.
+
+    In a process that `multiprocessing` spawned, `__main__` is a copy of the namespace in which the script was run again.
+    """
+    main = sys.modules["__main__"].__dict__
+    if main.get("__name__") == "__mp_main__":
+        values = list(main.values())
+        values += [method for cls in values if isinstance(cls, type) for method in cls.__dict__.values()]
+        for value in values:
+            if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == "__mp_main__":
+                return value.__globals__
+    return main
 
 
 def find(qualname: str) -> Any:
     """What `__main__` has under a dotted name, or None."""
-    found: Any = sys.modules["__main__"]
-    for name in qualname.split("."):
+    first, *rest = qualname.split(".")
+    found = _main().get(first)
+    for name in rest:
         found = getattr(found, name, None)
     return found
 
@@ -115,6 +127,19 @@ class _MainGlobals:
         return _main, ()
 
 
+def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """cloudpickle's reduction of a class, with its slots: cloudpickle 3.1 makes them an attribute like any other."""
+    maker, (metaclass, name, bases, namespace, *rest), (state, slotstate), *others = reduced
+    namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
+    made_by_type = {"__slots__", "__slotnames__"}
+    state = {
+        key: value
+        for key, value in state.items()
+        if key not in made_by_type and not isinstance(value, types.MemberDescriptorType)
+    }
+    return maker, (metaclass, name, bases, namespace, *rest), (state, slotstate), *others
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's pickler, with this module's rules for `__main__`."""
 
@@ -129,7 +154,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
-        if isinstance(reduced, tuple) and len(reduced) == 6 and _is_definition(obj) and _belongs_to_main(obj):
+        if not (isinstance(reduced, tuple) and len(reduced) == 6 and _is_definition(obj)):
+            return reduced
+        if "__slots__" in obj.__dict__ and reduced[0] is cloudpickle._make_skeleton_class:
+            reduced = _with_slots(obj, reduced)
+        if _belongs_to_main(obj):
             maker, args, state, _, _, set_state = reduced
             name = obj.__qualname__
             return _define, (name, fingerprint(obj), maker, *args), (set_state, state), None, None, _finish

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing import get_context, parent_process, reduction
 from typing import Any
@@ -68,6 +69,16 @@ def _usable(context: Any) -> Any:
     return context
 
 
+def _forget_stdin() -> None:
+    """Takes `__file__` from a `__main__` that was read from stdin, as Python did before 3.14.
+
+    multiprocessing would look for a script of that name in the child, and die.
+    """
+    main = sys.modules["__main__"].__dict__
+    if main.get("__file__") == "<stdin>":
+        main.pop("__file__", None)
+
+
 class ProcessWorker:
     """A worker that is a process."""
 
@@ -75,6 +86,7 @@ class ProcessWorker:
         self.n = n
         self.was_ready = False
         context = _usable(setup.context)
+        _forget_stdin()
         self.process = context.Process(
             target=main,
             args=(ChannelHandle(channel.fd), n, _portable(setup.initializer, context), setup.initargs, setup.max_tasks),
