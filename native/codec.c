@@ -1,4 +1,7 @@
-/* Values <-> payloads: pickle protocol 5, large buffers out of band.
+/* Values <-> payloads: pickle protocol 5, large buffers out of band; marshal for numbers, strings and tuples of them.
+ *
+ * marshal is part of the core, several times faster than pickle there, and a fresh interpreter that runs only such tasks
+ * need not import _pickle and its Python modules. A pickle begins with 0x80, which is no type code of marshal's.
  *
  * The common case never leaves C. What plain pickle cannot do, or would do by reference to a __main__ that the other
  * side does not have, goes to pool_party.wire.codec, whose output plain `loads` understands.
@@ -6,6 +9,7 @@
 #include "python.h"
 
 #include <errno.h>
+#include <marshal.h>
 #include <string.h>
 
 #define OUT_OF_BAND_MIN PP_INLINE_MAX   /* smaller buffers are cheaper inside the pickle, which then fits a ring */
@@ -28,9 +32,35 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
 
 static PyMethodDef collect_def = {"collect", collect, METH_O, NULL};
 
-static bool is_plain(PyObject *value) {
+#define PICKLE_START 0x80
+#define MARSHAL_VERSION 2               /* the last without a table of references, which costs more than all the rest */
+#define MARSHAL_ITEMS 32
+#define MARSHAL_DEPTH 3                 /* ((args), {}) with a tuple among the arguments */
+
+/* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
+static bool is_simple(PyObject *value, int depth) {
     PyTypeObject *t = Py_TYPE(value);
-    return t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type || t == &PyBytes_Type || t == &PyBool_Type;
+    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type || t == &PyBytes_Type || t == &PyBool_Type ||
+        value == Py_None)
+        return true;
+    if (t == &PyDict_Type)
+        return PyDict_GET_SIZE(value) == 0;
+    if (t != &PyTuple_Type || depth == 0 || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS)
+        return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++)
+        if (!is_simple(PyTuple_GET_ITEM(value, i), depth - 1))
+            return false;
+    return true;
+}
+
+static int ensure_pickle(pp_module_t *m) {
+    if (m->loads)
+        return 0;
+    PyObject *pickle = PyImport_ImportModule("_pickle");
+    m->dumps = pickle ? PyObject_GetAttrString(pickle, "dumps") : NULL;
+    m->loads = m->dumps ? PyObject_GetAttrString(pickle, "loads") : NULL;
+    Py_XDECREF(pickle);
+    return m->loads ? 0 : -1;
 }
 
 /* A false alarm (a string that says so) only costs time. */
@@ -53,21 +83,23 @@ static bool may_pickle_by_value(void) {
 
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers) {
     PyObject *args[] = {value, m->protocol, callback};
-    PyObject *pickle = PyObject_Vectorcall(m->dumps, args, 2, callback ? m->dumps_keywords : NULL);
-    if (pickle ? !callback || !mentions_main(pickle) : !may_pickle_by_value())
+    PyObject *pickle = PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
+    if (pickle ? !mentions_main(pickle) : !may_pickle_by_value())
         return pickle;
     Py_XDECREF(pickle);
     PyErr_Clear();
-    if (buffers && PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) < 0)
+    if (PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) < 0)
         return NULL;
-    return dumps_slowly(value, callback ? callback : Py_None);
+    return dumps_slowly(value, callback);
 }
 
 PyObject *pp_encode(pp_module_t *m, PyObject *value) {
     if (value == Py_None)
         return PyBytes_FromStringAndSize(NULL, 0);
-    if (is_plain(value))
-        return dumps(m, value, NULL, NULL);
+    if (is_simple(value, MARSHAL_DEPTH))
+        return PyMarshal_WriteObjectToString(value, MARSHAL_VERSION);
+    if (ensure_pickle(m) < 0)
+        return NULL;
     PyObject *buffers = PyList_New(0), *callback = NULL, *pickle = NULL;
     if (buffers && (callback = PyCFunction_New(&collect_def, buffers)))
         pickle = dumps(m, value, callback, buffers);
@@ -78,21 +110,26 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value) {
     return pickle;
 }
 
+static bool is_pickle(const void *data) { return *(const unsigned char *)data == PICKLE_START; }
+
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size) {
     if (size == 0)
         Py_RETURN_NONE;
+    if (!is_pickle(data))
+        return PyMarshal_ReadObjectFromString(data, size);
     PyObject *pickle = PyBytes_FromStringAndSize(data, size);
-    PyObject *value = pickle ? PyObject_CallOneArg(m->loads, pickle) : NULL;
+    PyObject *value = pickle && ensure_pickle(m) == 0 ? PyObject_CallOneArg(m->loads, pickle) : NULL;
     Py_XDECREF(pickle);
     return value;
 }
 
 PyObject *pp_decode(pp_module_t *m, PyObject *payload) {
-    if (!PyTuple_Check(payload)) {
-        if (PyBytes_GET_SIZE(payload) == 0)
-            Py_RETURN_NONE;
+    if (!PyTuple_Check(payload) && (PyBytes_GET_SIZE(payload) == 0 || !is_pickle(PyBytes_AS_STRING(payload))))
+        return pp_decode_bytes(m, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload));
+    if (ensure_pickle(m) < 0)
+        return NULL;
+    if (!PyTuple_Check(payload))
         return PyObject_CallOneArg(m->loads, payload);
-    }
     PyObject *keywords = Py_BuildValue("{sO}", "buffers", PyTuple_GET_ITEM(payload, 1));
     PyObject *args = PyTuple_Pack(1, PyTuple_GET_ITEM(payload, 0));
     PyObject *value = keywords && args ? PyObject_Call(m->loads, args, keywords) : NULL;

@@ -85,12 +85,6 @@ static int module_exec(PyObject *module) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     pp_module_t *m = PyModule_GetState(module);
-    PyObject *pickle = PyImport_ImportModule("_pickle");
-    if (pickle == NULL)
-        return -1;
-    m->dumps = PyObject_GetAttrString(pickle, "dumps");
-    m->loads = PyObject_GetAttrString(pickle, "loads");
-    Py_DECREF(pickle);
     m->dumps_keywords = Py_BuildValue("(s)", "buffer_callback");
     m->protocol = PyLong_FromLong(5);
     m->deliver = PyUnicode_InternFromString("_deliver");
@@ -99,7 +93,7 @@ static int module_exec(PyObject *module) {
     m->channel_type = add_type(module, &pp_channel_spec);
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
-    bool complete = m->dumps && m->loads && m->dumps_keywords && m->protocol && m->deliver && m->complete &&
+    bool complete = m->dumps_keywords && m->protocol && m->deliver && m->complete &&
                     m->job_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete ? add_constants(module) : -1;
 }

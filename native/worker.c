@@ -134,6 +134,22 @@ static PyObject *decode_block(worker_t *self, const pp_blockref_t *ref) {
     return value;
 }
 
+/* A function that its module has under its name travels as (module, qualified name). */
+static PyObject *resolve(PyObject *names) {
+    PyObject *module, *path;
+    if (!PyArg_ParseTuple(names, "UU", &module, &path))
+        return NULL;
+    PyObject *found = PyImport_Import(module), *dot = PyUnicode_FromString(".");
+    PyObject *steps = dot ? PyUnicode_Split(path, dot, -1) : NULL;
+    for (Py_ssize_t i = 0; steps && found && i < PyList_GET_SIZE(steps); i++)
+        Py_SETREF(found, PyObject_GetAttr(found, PyList_GET_ITEM(steps, i)));
+    if (steps == NULL)
+        Py_CLEAR(found);
+    Py_XDECREF(steps);
+    Py_XDECREF(dot);
+    return found;
+}
+
 static PyObject *fetch_function(worker_t *self, const pp_slot_t *task) {
     if (task->function_id == 0)
         Py_RETURN_NONE;
@@ -144,6 +160,8 @@ static PyObject *fetch_function(worker_t *self, const pp_slot_t *task) {
         if (PyDict_GET_SIZE(self->functions) >= FUNCTIONS_MAX)
             PyDict_Clear(self->functions);
         function = decode_block(self, &ref);
+        if (function && PyTuple_CheckExact(function))
+            Py_SETREF(function, resolve(function));
         if (function && PyDict_SetItem(self->functions, id, function) < 0)
             Py_CLEAR(function);
     }

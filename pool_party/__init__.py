@@ -6,15 +6,13 @@
 Names are resolved when first used: a worker that imports pool_party for its own needs loads only those.
 """
 
-import platform
+import os
 import sys
-from typing import TYPE_CHECKING, Any
 
-if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
-    raise ImportError(
-        f"pool_party supports Linux on x86-64 and arm64; this is {sys.platform} on {platform.machine()}"
-    )
+if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
+    raise ImportError(f"pool_party supports Linux on x86-64 and arm64; this is {sys.platform}")
 
+TYPE_CHECKING = False  # without the import of typing, which costs a fresh interpreter as much as it does itself
 if TYPE_CHECKING:
     from pool_party._errors import InitializerFailed as InitializerFailed
     from pool_party._errors import PoolClosed as PoolClosed
@@ -49,7 +47,7 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,6 @@
-"""Functions on their way to workers: pickled and published once, fetched by each worker once.
+"""Functions on their way to workers: published once, by name or pickled, and fetched by each worker once.
 
-A function that pickles by reference, or lives in `__main__`, keeps its place in shared memory for later calls; any other
+A function that its module has under its name, or that lives in `__main__`, keeps its place in shared memory for later calls; any other
 (a closure, a bound method) may change between two calls and travels with each.
 """
 
@@ -84,10 +84,14 @@ class Functions:
         found = self.find(function)
         if found is not None:
             return found
-        ref = self._channel.publish(self._channel.encode(function))
+        keep = self.is_keepable(function)
+        if keep and function.__module__ != "__main__":
+            ref = self._channel.publish(self._channel.encode((function.__module__, function.__qualname__)))
+        else:
+            ref = self._channel.publish(self._channel.encode(function))
         if ref is None:
             return None
-        published = Published(ref, ref[3], self.is_keepable(function))
+        published = Published(ref, ref[3], keep)
         if published.keep:
             published.guard = _guard(function)
             published.function = function  # so that its id stays its own
