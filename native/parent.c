@@ -1,32 +1,15 @@
-/* Channel: the parent's side, for Python. It puts tasks, takes results and stores them in their Jobs.
+/* Channel: the parent's side, for Python: putting tasks and looking after workers. results.c takes results.
  *
- * The scheduler sees to it that one thread at a time puts and one thread at a time (the leader) takes. Both may run
- * Python code of the user in the middle (pickling), which may call back into the same thread's Channel: so every
- * function here reads its state anew after such a call, and a frame is taken before its value is decoded.
+ * The scheduler sees to it that one thread at a time puts. Pickling may run Python code of the user, which may call back
+ * into the same thread's Channel: so every function here reads its state anew after such a call.
  */
 #include "python.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define PATIENT_MIN 4u                  /* tasks waiting per worker from which on results may gather for a moment */
 #define WAKE_EVERY 32                   /* puts between two looks for sleeping workers */
 #define BLOCK_BYTES_MAX (64ull << 20)   /* of arguments in shared memory beyond what workers need at once; guess */
-
-enum { PUMP_DONE, PUMP_TIMEOUT, PUMP_EVENT, PUMP_ROOM };   /* results of pump(); mirrored in _scheduler.py */
-
-typedef struct {
-    PyObject_HEAD
-    pp_module_t *module;
-    pp_segment_t *segment;
-    pp_arena_t *arena;
-    pp_hub_t hub;
-    bool by_reference;
-    _Atomic int64_t starved;            /* a put found no room: tasks waiting below which it is worth another try; or -1 */
-    uint32_t last_function_id;
-    uint64_t n_taken;
-    unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
-} channel_t;
 
 typedef struct {                        /* a map's function, for all its tasks */
     uint64_t at;
@@ -34,7 +17,7 @@ typedef struct {                        /* a map's function, for all its tasks *
     PyObject *object;                   /* by reference only */
 } function_t;
 
-static int channel_init(channel_t *self, PyObject *args, PyObject *kwargs) {
+static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"n_workers", "by_reference", NULL};
     unsigned n_lanes;
     int by_reference = 0;
@@ -61,7 +44,7 @@ static int channel_init(channel_t *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static void drop_slot(channel_t *self, pp_slot_t *slot) {
+static void drop_slot(pp_channel_t *self, pp_slot_t *slot) {
     if (!self->by_reference)
         return;
     PyObject **pair = (PyObject **)slot->data;
@@ -70,7 +53,7 @@ static void drop_slot(channel_t *self, pp_slot_t *slot) {
 }
 
 /* Objects that are still on their way are ours, unless we are a child that was forked meanwhile. */
-static void drop_all(channel_t *self) {
+static void drop_all(pp_channel_t *self) {
     pp_slot_t slot;
     while (pp_hub_pop_waiting(&self->hub, &slot))
         drop_slot(self, &slot);
@@ -82,7 +65,7 @@ static void drop_all(channel_t *self) {
         }
 }
 
-static void channel_dealloc(channel_t *self) {
+static void channel_dealloc(pp_channel_t *self) {
     PyTypeObject *type = Py_TYPE(self);
     if (self->segment && self->by_reference && self->n_forks == pp_load_relaxed(&pp_n_forks))
         drop_all(self);
@@ -95,17 +78,17 @@ static void channel_dealloc(channel_t *self) {
 /* ---- tasks out ---- */
 
 PyDoc_STRVAR(encode_doc, "encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
-static PyObject *channel_encode(channel_t *self, PyObject *value) {
+static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
     return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value);
 }
 
-static void note_full(channel_t *self) {
+static void note_full(pp_channel_t *self) {
     pp_store_seq_cst(&self->starved, (int64_t)pp_hub_n_waiting(&self->hub) / 2);
 }
 
 PyDoc_STRVAR(publish_doc, "publish(function) -> (id, at, size, block) or None if there is no room\n\n"
                           "Puts an encoded function where every worker can fetch it, until `retract(block)`.");
-static PyObject *channel_publish(channel_t *self, PyObject *payload) {
+static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
     pp_packed_t packed;
     PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
     if (buffers == NULL && (buffers = PyList_New(0)))
@@ -124,7 +107,7 @@ static PyObject *channel_publish(channel_t *self, PyObject *payload) {
                          (unsigned long long)packed.block.size, packed.block.id);
 }
 
-static PyObject *channel_retract(channel_t *self, PyObject *arg) {
+static PyObject *channel_retract(pp_channel_t *self, PyObject *arg) {
     unsigned long id = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return NULL;
@@ -133,7 +116,7 @@ static PyObject *channel_retract(channel_t *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-static int parse_function(channel_t *self, PyObject *arg, function_t *f) {
+static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
     *f = (function_t){.object = arg};
     if (self->by_reference || arg == Py_None)
         return 0;
@@ -151,12 +134,12 @@ static int parse_function(channel_t *self, PyObject *arg, function_t *f) {
 }
 
 /* Large arguments wait in our memory until a worker is nearly ready for them. */
-static bool is_too_much(channel_t *self) {
+static bool is_too_much(pp_channel_t *self) {
     return pp_hub_n_waiting(&self->hub) >= self->segment->shared->n_lanes &&
            pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
 }
 
-static int put(channel_t *self, pp_task_t *task, const function_t *f, PyObject *payload, uint64_t *sequence) {
+static int put(pp_channel_t *self, pp_task_t *task, const function_t *f, PyObject *payload, uint64_t *sequence) {
     PyObject *pair[] = {f->object, payload};
     task->function_id = f->id;
     task->function_at = f->at;
@@ -189,7 +172,7 @@ static int put(channel_t *self, pp_task_t *task, const function_t *f, PyObject *
 }
 
 PyDoc_STRVAR(put_doc, "put(job, index, mode, function, payload) -> int\n\nThe task's sequence number, or -1 if there is no room now.");
-static PyObject *channel_put(channel_t *self, PyObject *args) {
+static PyObject *channel_put(pp_channel_t *self, PyObject *args) {
     unsigned long long job;
     unsigned index, mode;
     PyObject *function, *payload;
@@ -210,7 +193,7 @@ static PyObject *channel_put(channel_t *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(sequence);
 }
 
-static PyObject *next_argument(channel_t *self, pp_job_t *job, PyObject *items) {
+static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items) {
     Py_ssize_t first = job->cursor * job->chunk;
     if (job->chunk == 1)
         return channel_encode(self, PyList_GET_ITEM(items, first));
@@ -223,7 +206,7 @@ static PyObject *next_argument(channel_t *self, pp_job_t *job, PyObject *items) 
 PyDoc_STRVAR(put_many_doc, "put_many(job, items, mode, function) -> bool\n\n"
                            "Puts the job's tasks from its cursor on while there is room; True once all are put.\n"
                            "Raises what pickling raised, with the cursor at the task that failed.");
-static PyObject *channel_put_many(channel_t *self, PyObject *args) {
+static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *items, *function;
     unsigned mode;
@@ -263,7 +246,7 @@ static PyObject *channel_put_many(channel_t *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(revoke_doc, "revoke(sequence) -> bool\n\nTakes a task back that no worker has begun.");
-static PyObject *channel_revoke(channel_t *self, PyObject *arg) {
+static PyObject *channel_revoke(pp_channel_t *self, PyObject *arg) {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(arg);
     pp_slot_t slot;
     if (PyErr_Occurred())
@@ -275,7 +258,7 @@ static PyObject *channel_revoke(channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(revoke_all_doc, "revoke_all() -> int\n\nTakes back every task that no worker has begun; their number.");
-static PyObject *channel_revoke_all(channel_t *self, PyObject *ignored) {
+static PyObject *channel_revoke_all(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_slot_t slot;
     long n = 0;
@@ -284,164 +267,8 @@ static PyObject *channel_revoke_all(channel_t *self, PyObject *ignored) {
     return PyLong_FromLong(n);
 }
 
-/* ---- results back ---- */
-
-typedef struct {
-    uint64_t job;
-    uint32_t index;
-    uint16_t status;
-    PyObject *payload;     /* or the value, by reference */
-} result_t;
-
-static int take_result(channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
-    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status};
-    const void *data = frame + 1;
-    if (self->by_reference) {
-        r->payload = *(PyObject *const *)data;
-    } else if (frame->where == PP_IN_BLOCK) {
-        pp_blockref_t ref = *(const pp_blockref_t *)data;
-        r->payload = pp_copy_block(self->segment, &ref);
-        pp_block_release(self->segment, 1 + lane, ref.id);
-    } else {
-        r->payload = PyBytes_FromStringAndSize(data, frame->size);
-    }
-    pp_hub_take(&self->hub, lane, frame);
-    self->n_taken++;
-    return r->payload ? 0 : -1;
-}
-
-static int deliver(channel_t *self, PyObject *job, const result_t *r, unsigned status, PyObject *value) {
-    PyObject *index = PyLong_FromUnsignedLong(r->index), *code = PyLong_FromUnsignedLong(status);
-    PyObject *args[] = {job, index, code, value};
-    PyObject *done = index && code ? PyObject_VectorcallMethod(self->module->deliver, args, 4, NULL) : NULL;
-    Py_XDECREF(index);
-    Py_XDECREF(code);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
-}
-
-/* The value did not unpickle: that is this task's outcome. What is no Exception (Ctrl-C) also goes on to our caller. */
-static int deliver_undecodable(channel_t *self, PyObject *job, const result_t *r) {
-    PyObject *error = PyErr_GetRaisedException();
-    int failed = deliver(self, job, r, PP_STATUS_BROKEN_INIT + 1, error);
-    if (failed || PyObject_IsInstance(error, PyExc_Exception)) {
-        Py_DECREF(error);
-        return failed;
-    }
-    PyErr_SetRaisedException(error);
-    return -1;
-}
-
-static int hand_over(channel_t *self, PyObject *job, const result_t *r) {
-    PyObject *value = self->by_reference ? Py_NewRef(r->payload) : pp_decode(self->module, r->payload);
-    if (value == NULL)
-        return deliver_undecodable(self, job, r);
-    pp_job_t *store = (pp_job_t *)job;
-    if (r->status != PP_STATUS_OK || store->results == NULL) {
-        int failed = deliver(self, job, r, r->status, value);
-        Py_DECREF(value);
-        return failed;
-    }
-    if (!pp_job_store(store, r->index, value) || store->remaining > 0)
-        return 0;
-    PyObject *done = PyObject_CallMethodNoArgs(job, self->module->complete);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
-}
-
-/* The job of a result, or NULL if nobody waits for it any more. */
-static PyObject *find_job(PyObject *jobs, uint64_t id, PyObject **cached) {
-    if (*cached && ((pp_job_t *)*cached)->id == id)
-        return *cached;
-    PyObject *key = PyLong_FromUnsignedLongLong(id), *job = NULL;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (key)
-        PyDict_GetItemRef(jobs, key, &job);
-#else
-    job = key ? Py_XNewRef(PyDict_GetItemWithError(jobs, key)) : NULL;
-#endif
-    Py_XDECREF(key);
-    Py_XSETREF(*cached, job);
-    return job;
-}
-
-static Py_ssize_t take_all(channel_t *self, PyObject *jobs) {
-    PyObject *cached = NULL;
-    Py_ssize_t n = 0;
-    int failed = 0;
-    for (unsigned lane = 0; !failed && lane < self->segment->shared->n_lanes; lane++)
-        for (const pp_frame_t *f; !failed && (f = pp_hub_peek(&self->hub, lane)) != NULL; n++) {
-            result_t r;
-            if ((failed = take_result(self, lane, f, &r)) != 0)
-                break;
-            PyObject *job = find_job(jobs, r.job, &cached);
-            failed = job ? hand_over(self, job, &r) : PyErr_Occurred() ? -1 : 0;
-            Py_DECREF(r.payload);
-        }
-    Py_XDECREF(cached);
-    return failed ? -1 : n;
-}
-
-/* True once for each time that a put was refused. It reads only what any thread may read. */
-static bool has_new_room(channel_t *self) {
-    int64_t below = pp_load_seq_cst(&self->starved);
-    return below >= 0 && (int64_t)pp_hub_n_waiting(&self->hub) <= below && pp_cas_seq_cst(&self->starved, &below, -1);
-}
-
-static int wait_for_news(channel_t *self, int64_t deadline_ns) {
-    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
-    int error;
-    Py_BEGIN_ALLOW_THREADS
-    error = pp_hub_wait(&self->hub, deadline_ns, patient);
-    Py_END_ALLOW_THREADS
-    return error;
-}
-
-PyDoc_STRVAR(pump_doc,
-             "pump(jobs, job=None, timeout_s=None) -> int\n\n"
-             "Takes results and stores or delivers them, as leader. Returns 0 when `job` has no task left (without a job:\n"
-             "when no result is there), 1 after timeout_s, 2 when something happened to a worker, 3 when there is room\n"
-             "for tasks that were refused. Raises what a signal handler or a delivery raised.");
-static PyObject *channel_pump(channel_t *self, PyObject *args) {
-    PyObject *jobs, *job = Py_None, *timeout = Py_None;
-    if (!PyArg_ParseTuple(args, "O!|OO", &PyDict_Type, &jobs, &job, &timeout))
-        return NULL;
-    if (job != Py_None && !PyObject_TypeCheck(job, self->module->job_type)) {
-        PyErr_SetString(PyExc_TypeError, "pump waits for a Job");
-        return NULL;
-    }
-    int64_t deadline_ns = -1;
-    if (timeout != Py_None) {
-        double seconds = PyFloat_AsDouble(timeout);
-        if (PyErr_Occurred())
-            return NULL;
-        if (seconds < 1e9)   /* longer than anybody waits, and the sum below can't overflow */
-            deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
-    }
-    for (;;) {
-        Py_ssize_t n = take_all(self, jobs);
-        if (n < 0)
-            return NULL;
-        if (job != Py_None && ((pp_job_t *)job)->remaining <= 0)
-            return PyLong_FromLong(PUMP_DONE);
-        if (pp_load_seq_cst(&self->segment->shared->events))
-            return PyLong_FromLong(PUMP_EVENT);
-        if (has_new_room(self))
-            return PyLong_FromLong(PUMP_ROOM);
-        if (n > 0)
-            continue;
-        if (job == Py_None)
-            return PyLong_FromLong(PUMP_DONE);
-        int error = wait_for_news(self, deadline_ns);
-        if (error == EINTR && PyErr_CheckSignals() < 0)
-            return NULL;
-        if (deadline_ns >= 0 && !pp_hub_has_news(&self->hub) && pp_now_ns() >= deadline_ns)
-            return PyLong_FromLong(PUMP_TIMEOUT);
-    }
-}
-
 PyDoc_STRVAR(wait_background_doc, "wait_background()\n\nSleeps until results must be taken and nobody leads.");
-static PyObject *channel_wait_background(channel_t *self, PyObject *ignored) {
+static PyObject *channel_wait_background(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     Py_BEGIN_ALLOW_THREADS
     pp_hub_wait_background(&self->hub);
@@ -449,13 +276,13 @@ static PyObject *channel_wait_background(channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-static PyObject *channel_lead(channel_t *self, PyObject *ignored) {
+static PyObject *channel_lead(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_hub_lead(&self->hub);
     Py_RETURN_NONE;
 }
 
-static PyObject *channel_step_down(channel_t *self, PyObject *ignored) {
+static PyObject *channel_step_down(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_hub_step_down(&self->hub);
     Py_RETURN_NONE;
@@ -463,7 +290,7 @@ static PyObject *channel_step_down(channel_t *self, PyObject *ignored) {
 
 /* ---- workers ---- */
 
-static int lane_number(channel_t *self, PyObject *arg) {
+static int lane_number(pp_channel_t *self, PyObject *arg) {
     unsigned long lane = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return -1;
@@ -474,7 +301,7 @@ static int lane_number(channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes a worker's place ready for a new worker.");
-static PyObject *channel_open_lane(channel_t *self, PyObject *arg) {
+static PyObject *channel_open_lane(pp_channel_t *self, PyObject *arg) {
     int lane = lane_number(self, arg);
     if (lane < 0)
         return NULL;
@@ -484,7 +311,7 @@ static PyObject *channel_open_lane(channel_t *self, PyObject *arg) {
 
 PyDoc_STRVAR(bury_doc, "bury(worker) -> (job, index) or None\n\n"
                        "After a worker's end, when its results are taken: the task that it had begun, if any.");
-static PyObject *channel_bury(channel_t *self, PyObject *arg) {
+static PyObject *channel_bury(pp_channel_t *self, PyObject *arg) {
     int lane = lane_number(self, arg);
     if (lane < 0)
         return NULL;
@@ -496,7 +323,7 @@ static PyObject *channel_bury(channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(look_doc, "look(worker) -> (state, n_done, job or None)\n\nA worker's state, finished tasks and current job.");
-static PyObject *channel_look(channel_t *self, PyObject *arg) {
+static PyObject *channel_look(pp_channel_t *self, PyObject *arg) {
     int n = lane_number(self, arg);
     if (n < 0)
         return NULL;
@@ -507,7 +334,7 @@ static PyObject *channel_look(channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(stop_doc, "stop(how)\n\n1: workers end when no task waits; 2: at once, between two tasks.");
-static PyObject *channel_stop(channel_t *self, PyObject *arg) {
+static PyObject *channel_stop(pp_channel_t *self, PyObject *arg) {
     unsigned long how = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return NULL;
@@ -516,26 +343,26 @@ static PyObject *channel_stop(channel_t *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-static PyObject *channel_announce(channel_t *self, PyObject *ignored) {
+static PyObject *channel_announce(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_announce(self->segment->shared);
     Py_RETURN_NONE;
 }
 
-static PyObject *channel_take_events(channel_t *self, PyObject *ignored) {
+static PyObject *pp_channel_take_events(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     return PyBool_FromLong(pp_swap_seq_cst(&self->segment->shared->events, 0));
 }
 
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
-static PyObject *channel_worker(channel_t *self, PyObject *arg) {
+static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     int lane = lane_number(self, arg);
     return lane < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)lane);
 }
 
 PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n, config) -> Interpreter\n\n"
                                     "Starts worker n in a thread with an interpreter of its own; config: marshalled bytes.");
-static PyObject *channel_start_interpreter(channel_t *self, PyObject *args) {
+static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *args) {
     PyObject *n, *config;
     if (!PyArg_ParseTuple(args, "OS", &n, &config))
         return NULL;
@@ -543,22 +370,22 @@ static PyObject *channel_start_interpreter(channel_t *self, PyObject *args) {
     return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane, config);
 }
 
-static PyObject *get_fd(channel_t *self, void *closure) {
+static PyObject *get_fd(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyLong_FromLong(self->segment->fd);
 }
 
-static PyObject *get_n_waiting(channel_t *self, void *closure) {
+static PyObject *get_n_waiting(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyLong_FromUnsignedLongLong(pp_hub_n_waiting(&self->hub));
 }
 
-static PyObject *get_n_taken(channel_t *self, void *closure) {
+static PyObject *get_n_taken(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyLong_FromUnsignedLongLong(self->n_taken);
 }
 
-static PyObject *get_is_starved(channel_t *self, void *closure) {
+static PyObject *get_is_starved(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyBool_FromLong(pp_load_seq_cst(&self->starved) >= 0);
 }
@@ -579,7 +406,7 @@ static PyMethodDef methods[] = {
     {"put_many", (PyCFunction)channel_put_many, METH_VARARGS, put_many_doc},
     {"revoke", (PyCFunction)channel_revoke, METH_O, revoke_doc},
     {"revoke_all", (PyCFunction)channel_revoke_all, METH_NOARGS, revoke_all_doc},
-    {"pump", (PyCFunction)channel_pump, METH_VARARGS, pump_doc},
+    {"pump", (PyCFunction)pp_channel_pump, METH_VARARGS, pp_pump_doc},
     {"wait_background", (PyCFunction)channel_wait_background, METH_NOARGS, wait_background_doc},
     {"lead", (PyCFunction)channel_lead, METH_NOARGS, "lead()\n\nThe caller takes results from now on."},
     {"step_down", (PyCFunction)channel_step_down, METH_NOARGS, "step_down()\n\nThe background thread takes results."},
@@ -588,7 +415,7 @@ static PyMethodDef methods[] = {
     {"look", (PyCFunction)channel_look, METH_O, look_doc},
     {"stop", (PyCFunction)channel_stop, METH_O, stop_doc},
     {"announce", (PyCFunction)channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."},
-    {"take_events", (PyCFunction)channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"},
+    {"take_events", (PyCFunction)pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"},
     {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},
     {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_VARARGS, start_interpreter_doc},
     {0},
@@ -603,7 +430,7 @@ static PyType_Slot slots[] = {
 
 PyType_Spec pp_channel_spec = {
     .name = "pool_party._native.Channel",
-    .basicsize = sizeof(channel_t),
+    .basicsize = sizeof(pp_channel_t),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = slots,
 };

@@ -44,6 +44,24 @@ typedef struct {
 extern PyType_Spec pp_job_spec;
 bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value);    /* steals value; false: had its outcome already */
 
+/* parent.c: the Channel */
+typedef struct {
+    PyObject_HEAD
+    pp_module_t *module;
+    pp_segment_t *segment;
+    pp_arena_t *arena;
+    pp_hub_t hub;
+    bool by_reference;
+    _Atomic int64_t starved;            /* a put found no room: tasks waiting below which it is worth another try; or -1 */
+    uint32_t last_function_id;
+    uint64_t n_taken;
+    unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
+} pp_channel_t;
+
+/* results.c */
+extern const char pp_pump_doc[];
+PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args);
+
 /* parent.c, worker.c, interp.c */
 extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;

@@ -1,0 +1,166 @@
+/* Channel, continued: taking results and storing them in their Jobs.
+ *
+ * The scheduler sees to it that one thread at a time, the leader, does this. Unpickling may run Python code of the user,
+ * which may wait for another result and so come back here: a frame is taken before its value is decoded.
+ */
+#include "python.h"
+
+#include <errno.h>
+
+#define PATIENT_MIN 4u   /* tasks waiting per worker from which on results may gather for a moment */
+
+enum { PUMP_DONE, PUMP_TIMEOUT, PUMP_EVENT, PUMP_ROOM };   /* mirrored in _scheduler.py */
+
+typedef struct {
+    uint64_t job;
+    uint32_t index;
+    uint16_t status;
+    PyObject *payload;     /* or the value, by reference */
+} result_t;
+
+static int take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
+    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status};
+    const void *data = frame + 1;
+    if (self->by_reference) {
+        r->payload = *(PyObject *const *)data;
+    } else if (frame->where == PP_IN_BLOCK) {
+        pp_blockref_t ref = *(const pp_blockref_t *)data;
+        r->payload = pp_copy_block(self->segment, &ref);
+        pp_block_release(self->segment, 1 + lane, ref.id);
+    } else {
+        r->payload = PyBytes_FromStringAndSize(data, frame->size);
+    }
+    pp_hub_take(&self->hub, lane, frame);
+    self->n_taken++;
+    return r->payload ? 0 : -1;
+}
+
+static int deliver(pp_channel_t *self, PyObject *job, const result_t *r, unsigned status, PyObject *value) {
+    PyObject *index = PyLong_FromUnsignedLong(r->index), *code = PyLong_FromUnsignedLong(status);
+    PyObject *args[] = {job, index, code, value};
+    PyObject *done = index && code ? PyObject_VectorcallMethod(self->module->deliver, args, 4, NULL) : NULL;
+    Py_XDECREF(index);
+    Py_XDECREF(code);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* The value did not unpickle: that is this task's outcome. What is no Exception (Ctrl-C) also goes on to our caller. */
+static int deliver_undecodable(pp_channel_t *self, PyObject *job, const result_t *r) {
+    PyObject *error = PyErr_GetRaisedException();
+    int failed = deliver(self, job, r, PP_STATUS_BROKEN_INIT + 1, error);
+    if (failed || PyObject_IsInstance(error, PyExc_Exception)) {
+        Py_DECREF(error);
+        return failed;
+    }
+    PyErr_SetRaisedException(error);
+    return -1;
+}
+
+static int hand_over(pp_channel_t *self, PyObject *job, const result_t *r) {
+    PyObject *value = self->by_reference ? Py_NewRef(r->payload) : pp_decode(self->module, r->payload);
+    if (value == NULL)
+        return deliver_undecodable(self, job, r);
+    pp_job_t *store = (pp_job_t *)job;
+    if (r->status != PP_STATUS_OK || store->results == NULL) {
+        int failed = deliver(self, job, r, r->status, value);
+        Py_DECREF(value);
+        return failed;
+    }
+    if (!pp_job_store(store, r->index, value) || store->remaining > 0)
+        return 0;
+    PyObject *done = PyObject_CallMethodNoArgs(job, self->module->complete);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* The job of a result, or NULL if nobody waits for it any more. */
+static PyObject *find_job(PyObject *jobs, uint64_t id, PyObject **cached) {
+    if (*cached && ((pp_job_t *)*cached)->id == id)
+        return *cached;
+    PyObject *key = PyLong_FromUnsignedLongLong(id), *job = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (key)
+        PyDict_GetItemRef(jobs, key, &job);
+#else
+    job = key ? Py_XNewRef(PyDict_GetItemWithError(jobs, key)) : NULL;
+#endif
+    Py_XDECREF(key);
+    Py_XSETREF(*cached, job);
+    return job;
+}
+
+static Py_ssize_t take_all(pp_channel_t *self, PyObject *jobs) {
+    PyObject *cached = NULL;
+    Py_ssize_t n = 0;
+    int failed = 0;
+    for (unsigned lane = 0; !failed && lane < self->segment->shared->n_lanes; lane++)
+        for (const pp_frame_t *f; !failed && (f = pp_hub_peek(&self->hub, lane)) != NULL; n++) {
+            result_t r;
+            if ((failed = take_result(self, lane, f, &r)) != 0)
+                break;
+            PyObject *job = find_job(jobs, r.job, &cached);
+            failed = job ? hand_over(self, job, &r) : PyErr_Occurred() ? -1 : 0;
+            Py_DECREF(r.payload);
+        }
+    Py_XDECREF(cached);
+    return failed ? -1 : n;
+}
+
+/* True once for each time that a put was refused. It reads only what any thread may read. */
+static bool has_new_room(pp_channel_t *self) {
+    int64_t below = pp_load_seq_cst(&self->starved);
+    return below >= 0 && (int64_t)pp_hub_n_waiting(&self->hub) <= below && pp_cas_seq_cst(&self->starved, &below, -1);
+}
+
+static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
+    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_hub_wait(&self->hub, deadline_ns, patient);
+    Py_END_ALLOW_THREADS
+    return error;
+}
+
+const char pp_pump_doc[] = PyDoc_STR(
+             "pump(jobs, job=None, timeout_s=None) -> int\n\n"
+             "Takes results and stores or delivers them, as leader. Returns 0 when `job` has no task left (without a job:\n"
+             "when no result is there), 1 after timeout_s, 2 when something happened to a worker, 3 when there is room\n"
+             "for tasks that were refused. Raises what a signal handler or a delivery raised.");
+PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
+    PyObject *jobs, *job = Py_None, *timeout = Py_None;
+    if (!PyArg_ParseTuple(args, "O!|OO", &PyDict_Type, &jobs, &job, &timeout))
+        return NULL;
+    if (job != Py_None && !PyObject_TypeCheck(job, self->module->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "pump waits for a Job");
+        return NULL;
+    }
+    int64_t deadline_ns = -1;
+    if (timeout != Py_None) {
+        double seconds = PyFloat_AsDouble(timeout);
+        if (PyErr_Occurred())
+            return NULL;
+        if (seconds < 1e9)   /* longer than anybody waits, and the sum below can't overflow */
+            deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
+    }
+    for (;;) {
+        Py_ssize_t n = take_all(self, jobs);
+        if (n < 0)
+            return NULL;
+        if (job != Py_None && ((pp_job_t *)job)->remaining <= 0)
+            return PyLong_FromLong(PUMP_DONE);
+        if (pp_load_seq_cst(&self->segment->shared->events))
+            return PyLong_FromLong(PUMP_EVENT);
+        if (has_new_room(self))
+            return PyLong_FromLong(PUMP_ROOM);
+        if (n > 0)
+            continue;
+        if (job == Py_None)
+            return PyLong_FromLong(PUMP_DONE);
+        int error = wait_for_news(self, deadline_ns);
+        if (error == EINTR && PyErr_CheckSignals() < 0)
+            return NULL;
+        if (deadline_ns >= 0 && !pp_hub_has_news(&self->hub) && pp_now_ns() >= deadline_ns)
+            return PyLong_FromLong(PUMP_TIMEOUT);
+    }
+}

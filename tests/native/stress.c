@@ -1,0 +1,787 @@
+/* Stress test of the channel alone: segment.c, channel.c, blocks.c and prim/linux.c, without Python.
+ *
+ *   stress units                             single cases, in one thread
+ *   stress threads   SEED ROUNDS LANES       workers are threads, which also end by themselves now and then
+ *   stress processes SEED ROUNDS LANES       workers are forked processes, which are SIGKILLed at random instants
+ *   stress stop      SEED ROUNDS LANES       STOP in mid-flight, again and again
+ *
+ * A round puts some tasks and waits until each has its outcome, so that a wake-up that is lost is a hang and not a
+ * delay: SIGALRM then ends the test. The last tasks of some rounds wait for each other: they are as many as there are
+ * workers, so none may sleep while one of them waits.
+ */
+#include "native.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition, ...) ((condition) ? (void)0 : fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
+#define HANG_S 120
+#define BATCH_MAX 400
+#define LANES_MAX 64
+
+enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* a slot's tags, as channel.c has them */
+enum { PENDING, DONE, TAKEN_BACK, LOST };                    /* a task's outcome */
+enum { QUICK, MEETING };                                     /* a task's mode: MEETING waits until LANES have begun */
+enum { NOBODY, FOREGROUND, BACKGROUND };                     /* who leads */
+
+typedef struct {
+    bool alive;
+    pid_t pid;
+    pthread_t thread;
+} worker_t;
+
+typedef struct {                                             /* the parent's side of one pool */
+    pp_segment_t *segment;
+    pp_hub_t hub;
+    pp_arena_t *arena;
+    unsigned n_lanes, seed;
+    bool by_process;
+    uint64_t n_max;
+    _Atomic uint64_t n_put;
+    _Atomic uint32_t n_settled, n_revoked, n_lost, n_deaths; /* n_settled: futex word of the waiting main thread */
+    _Atomic uint8_t *outcomes;
+    _Atomic bool is_stopping, is_over, no_kills, no_revokes;
+    pthread_mutex_t lock;                                    /* guards what follows */
+    int leader;
+    worker_t workers[LANES_MAX];
+    unsigned dead[LANES_MAX], n_dead;
+} pool_t;
+
+static _Atomic uint32_t *n_met;                              /* MEETING tasks begun, by their index; shared with processes */
+
+static _Noreturn void fail(const char *file, int line, const char *what, const char *why, uint64_t value) {
+    fprintf(stderr, "%s:%d: not %s: %s (%llu)\n", file, line, what, why, (unsigned long long)value);
+    abort();
+}
+
+static uint32_t draw(uint32_t *state, uint32_t below) {
+    *state ^= *state << 13, *state ^= *state >> 17, *state ^= *state << 5;
+    return *state % below;
+}
+static uint32_t mix(uint64_t id, uint32_t salt) {
+    uint64_t x = (id + 1) * 0x9e3779b97f4a7c15ull ^ salt * 0xc2b2ae3d27d4eb4full;
+    x ^= x >> 29, x *= 0xbf58476d1ce4e5b9ull;
+    return (uint32_t)(x >> 32) | 1;
+}
+
+/* ---- payloads: size and bytes follow from the task's number ---- */
+
+static uint32_t size_of(uint64_t id, uint32_t salt) {
+    uint32_t r = mix(id, salt), kind = draw(&r, 64);
+    return kind < 32 ? draw(&r, PP_SLOT_INLINE + 1) : kind < 61 ? draw(&r, PP_INLINE_MAX + 1)
+                                                                 : PP_INLINE_MAX + 1 + draw(&r, 1u << 17);
+}
+static void write_payload(void *to, uint32_t size, uint64_t id) { memset(to, (int)(id % 251) + 1, size); }
+static void check_payload(const void *from, uint32_t size, uint64_t id) {
+    const unsigned char *p = from;
+    CHECK(size == 0 || (p[0] == id % 251 + 1 && memcmp(p, p + 1, size - 1) == 0), "payload of task", id);
+}
+
+/* ---- a worker ---- */
+
+/* 0, EAGAIN or ECANCELED. */
+static int reply(pp_end_t *end, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
+    uint32_t size = size_of(task->job, 2);
+    pp_blockref_t ref;
+    pp_frame_t frame = {.job = task->job, .index = task->index, .where = PP_IN_RING, .size = size};
+    const void *data = buffer;
+    void *to = buffer;
+    int error;
+    if (size > PP_INLINE_MAX) {
+        CHECK(pp_block_open(arena, size, &ref, &to) == 0, "block for the result of", task->job);
+        frame.where = PP_IN_BLOCK;
+        frame.size = sizeof ref;
+        data = &ref;
+    }
+    write_payload(to, size, task->job);
+    while ((error = pp_end_reply(end, &frame, data)) == EAGAIN)
+        if ((error = pp_end_wait_room(end)) != 0)
+            break;
+    return error;
+}
+
+static void run(pp_end_t *end, const pp_slot_t *task, const void *payload) {
+    uint32_t size = size_of(task->job, 1);
+    if (task->where == PP_IN_BLOCK) {
+        void *memory;
+        const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
+        CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", task->job);
+        check_payload(memory, size, task->job);
+        pp_block_unmap(ref, memory);
+        pp_end_copied(end, task);
+    } else {
+        CHECK(task->size == size, "size of task", task->job);
+        check_payload(task->where == PP_IN_RING ? payload : task->data, size, task->job);
+    }
+    if (task->mode == MEETING) {
+        pp_add_seq_cst(&n_met[task->index], 1);
+        while (pp_load_seq_cst(&n_met[task->index]) < end->shared->n_lanes && !pp_end_must_stop(end))
+            sched_yield();
+    }
+}
+
+/* Until the pool ends, or n_left tasks have run. */
+static void serve(pp_segment_t *s, unsigned lane, uint64_t n_left) {
+    static _Thread_local unsigned char payload[PP_INLINE_MAX], buffer[PP_INLINE_MAX];
+    pp_end_t end;
+    pp_slot_t task;
+    pp_arena_t *arena = pp_arena_new(s, 1 + lane);
+    CHECK(arena && pp_end_init(&end, s, lane) == 0, "lane", lane);
+    pp_end_state(&end, PP_LANE_READY);
+    while (n_left > 0 && !pp_end_must_stop(&end)) {
+        if (!pp_end_claim(&end, &task, payload)) {
+            if (pp_end_wait(&end) != 0)
+                break;
+            continue;
+        }
+        run(&end, &task, payload);
+        if (reply(&end, arena, &task, buffer) != 0)
+            break;                                           /* it still holds the task, which is lost */
+        pp_end_finish(&end);
+        n_left--;
+    }
+    pp_arena_free(arena);
+    pp_end_state(&end, PP_LANE_EXITED);
+}
+
+typedef struct {
+    pool_t *pool;
+    unsigned lane;
+    uint64_t n_tasks;
+} start_t;
+
+static void *run_thread(void *arg) {
+    start_t start = *(start_t *)arg;
+    free(arg);
+    serve(start.pool->segment, start.lane, start.n_tasks);
+    return NULL;
+}
+
+static void start_worker(pool_t *p, unsigned lane) {
+    worker_t w = {.alive = true};
+    pp_hub_open_lane(&p->hub, lane);
+    if (p->by_process) {
+        if ((w.pid = fork()) == 0) {
+            alarm(HANG_S);
+            serve(p->segment, lane, UINT64_MAX);
+            _exit(0);
+        }
+        CHECK(w.pid > 0, "fork", errno);
+    } else {
+        start_t *start = malloc(sizeof *start);
+        *start = (start_t){p, lane, 500 + mix(pp_load_relaxed(&p->n_put), lane) % 5000};
+        CHECK(pthread_create(&w.thread, NULL, run_thread, start) == 0, "thread", lane);
+    }
+    pthread_mutex_lock(&p->lock);
+    p->workers[lane] = w;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- the parent: outcomes ---- */
+
+static void settle(pool_t *p, uint64_t id, uint8_t outcome) {
+    uint8_t before = PENDING;
+    CHECK(id < p->n_max, "no such task", id);
+    if (!atomic_compare_exchange_strong(&p->outcomes[id], &before, outcome)) {
+        CHECK(outcome == LOST && before == DONE, "two outcomes of task", id);   /* killed between reply and finish */
+        return;
+    }
+    if (outcome == TAKEN_BACK)
+        pp_add_seq_cst(&p->n_revoked, 1);
+    if (outcome == LOST)
+        pp_add_seq_cst(&p->n_lost, 1);
+    pp_add_seq_cst(&p->n_settled, 1);
+    pp_futex_wake(&p->n_settled, 1, UINT32_MAX);
+}
+
+static unsigned take_lane(pool_t *p, unsigned lane) {
+    unsigned n = 0;
+    for (const pp_frame_t *f; (f = pp_hub_peek(&p->hub, lane)) != NULL; n++) {
+        uint64_t id = f->job;
+        uint32_t size = size_of(id, 2);
+        if (f->where == PP_IN_BLOCK) {
+            pp_blockref_t ref;
+            void *memory;
+            memcpy(&ref, f + 1, sizeof ref);
+            CHECK(ref.size == size && pp_block_map(p->segment, &ref, &memory) == 0, "block of result", id);
+            check_payload(memory, size, id);
+            pp_block_unmap(&ref, memory);
+            pp_block_release(p->segment, 1 + lane, ref.id);
+        } else {
+            CHECK(f->size == size, "size of result", id);
+            check_payload(f + 1, size, id);
+        }
+        pp_hub_take(&p->hub, lane, f);
+        settle(p, id, DONE);
+    }
+    return n;
+}
+
+static void bury(pool_t *p, unsigned lane) {
+    uint64_t job;
+    uint32_t index;
+    take_lane(p, lane);
+    if (pp_hub_bury(&p->hub, lane, &job, &index)) {
+        if (pp_load_relaxed(&p->outcomes[job]) == PENDING)
+            pp_add_seq_cst(&n_met[index], 1);                /* those that wait for it */
+        settle(p, job, LOST);
+    }
+    pp_add_seq_cst(&p->n_deaths, 1);
+}
+
+/* As leader. Threads tell of their end by their lane's state; the dead processes are in a list. */
+static void handle_events(pool_t *p) {
+    if (!pp_swap_seq_cst(&p->segment->shared->events, 0))
+        return;
+    unsigned dead[LANES_MAX], n = 0;
+    pthread_mutex_lock(&p->lock);
+    for (; p->n_dead > 0; n++)
+        dead[n] = p->dead[--p->n_dead];
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        if (!p->by_process && p->workers[i].alive &&
+            pp_load_acquire(&pp_segment_lane(p->segment, i)->state) == PP_LANE_EXITED) {
+            p->workers[i].alive = false;
+            dead[n++] = i;
+        }
+    pthread_mutex_unlock(&p->lock);
+    for (unsigned i = 0; i < n; i++) {
+        if (!p->by_process)
+            pthread_join(p->workers[dead[i]].thread, NULL);
+        bury(p, dead[i]);
+        if (!pp_load_seq_cst(&p->is_stopping))
+            start_worker(p, dead[i]);
+    }
+}
+
+static bool try_lead(pool_t *p, int me) {
+    pthread_mutex_lock(&p->lock);
+    bool leads = p->leader == NOBODY;
+    if (leads) {
+        p->leader = me;
+        pp_hub_lead(&p->hub);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return leads;
+}
+
+static void step_down(pool_t *p) {
+    pthread_mutex_lock(&p->lock);
+    p->leader = NOBODY;
+    pp_hub_step_down(&p->hub);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static unsigned take_all(pool_t *p) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        n += take_lane(p, i);
+    handle_events(p);
+    return n;
+}
+
+/* Leads for a number of results, or for a while; sometimes sleeps on the job, until rings are full. */
+static void *run_foreground(void *arg) {
+    pool_t *p = arg;
+    uint32_t r = mix(p->seed, 11);
+    while (!pp_load_seq_cst(&p->is_over)) {
+        if (try_lead(p, FOREGROUND)) {
+            unsigned n = 0, n_wanted = 1 + draw(&r, 300);
+            int64_t deadline_ns = draw(&r, 2) ? -1 : pp_now_ns() + draw(&r, 1000000);
+            if (draw(&r, 8) == 0)
+                usleep(draw(&r, 4000));
+            while (n < n_wanted && !pp_load_seq_cst(&p->is_over) && (deadline_ns < 0 || pp_now_ns() < deadline_ns)) {
+                unsigned n_more = take_all(p);
+                if (n_more == 0)
+                    pp_hub_wait(&p->hub, deadline_ns, draw(&r, 4) == 0);
+                n += n_more;
+            }
+            step_down(p);
+        }
+        if (draw(&r, 2))
+            usleep(draw(&r, 300));
+    }
+    return NULL;
+}
+
+static void *run_background(void *arg) {
+    pool_t *p = arg;
+    while (!pp_load_seq_cst(&p->is_over)) {
+        pp_hub_wait_background(&p->hub);
+        if (try_lead(p, BACKGROUND)) {
+            while (take_all(p) > 0) {}
+            step_down(p);
+        }
+    }
+    return NULL;
+}
+
+static bool may_be_revoked(uint64_t id) { return mix(id, 3) % 8 < 3; }   /* MEETING tasks are such that may not */
+
+static void take_back(pool_t *p, uint64_t id) {                 /* a task's number is its slot's sequence */
+    pp_slot_t copy;
+    if (!pp_hub_revoke(&p->hub, id, &copy))
+        return;
+    CHECK(copy.job == id, "revoked another task", copy.job);
+    CHECK(copy.where == PP_IN_BLOCK || copy.size == size_of(id, 1), "copy of revoked task", id);
+    settle(p, id, TAKEN_BACK);
+}
+
+/* Takes tasks back, as any thread of the parent may. */
+static void *run_revoker(void *arg) {
+    pool_t *p = arg;
+    uint32_t r = mix(p->seed, 12);
+    while (!pp_load_seq_cst(&p->no_revokes)) {
+        uint64_t n = pp_load_seq_cst(&p->n_put), back = 1 + draw(&r, draw(&r, 4) ? 20 : PP_SLOTS);
+        if (n >= back && may_be_revoked(n - back))
+            take_back(p, n - back);
+        if (draw(&r, 4) == 0)
+            usleep(draw(&r, 100));
+    }
+    return NULL;
+}
+
+static void *run_killer(void *arg) {
+    pool_t *p = arg;
+    uint32_t r = mix(p->seed, 13);
+    while (!pp_load_seq_cst(&p->no_kills)) {
+        usleep(draw(&r, 4000));
+        unsigned lane = draw(&r, p->n_lanes);
+        pthread_mutex_lock(&p->lock);
+        bool alive = p->workers[lane].alive;
+        pid_t pid = p->workers[lane].pid;
+        p->workers[lane].alive = false;
+        pthread_mutex_unlock(&p->lock);
+        if (!alive)
+            continue;
+        int status = 0;
+        kill(pid, SIGKILL);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "worker's end", status);
+        pthread_mutex_lock(&p->lock);
+        p->dead[p->n_dead++] = lane;
+        pthread_mutex_unlock(&p->lock);
+        pp_announce(p->segment->shared);
+    }
+    return NULL;
+}
+
+/* ---- the parent: tasks ---- */
+
+static void put(pool_t *p, unsigned mode, uint32_t index) {
+    static unsigned char buffer[PP_INLINE_MAX];
+    uint64_t id = pp_load_relaxed(&p->n_put), sequence;
+    uint32_t size = size_of(id, 1);
+    pp_blockref_t ref;
+    pp_task_t task = {.job = id, .index = index, .mode = (uint16_t)mode, .size = size, .data = buffer};
+    void *to = buffer;
+    int error;
+    task.where = size > PP_INLINE_MAX ? PP_IN_BLOCK : size > PP_SLOT_INLINE || mix(id, 4) % 16 == 1 ? PP_IN_RING : PP_IN_PLACE;
+    if (task.where == PP_IN_BLOCK) {
+        CHECK(pp_block_open(p->arena, size, &ref, &to) == 0, "block for task", id);
+        task.data = &ref;
+        task.size = sizeof ref;
+    }
+    write_payload(to, size, id);
+    while ((error = pp_hub_put(&p->hub, &task, &sequence)) == EAGAIN)
+        usleep(20);
+    CHECK(error == 0 && sequence == id, "sequence of task", id);
+    pp_store_seq_cst(&p->n_put, id + 1);
+}
+
+static void wait_settled(pool_t *p) {
+    for (uint32_t n; (n = pp_load_seq_cst(&p->n_settled)) != (uint32_t)pp_load_relaxed(&p->n_put);)
+        pp_futex_wait(&p->n_settled, n, -1, UINT32_MAX);
+}
+
+static unsigned put_batch(pool_t *p, uint32_t *r, unsigned n) {
+    unsigned n_unannounced = 0;
+    for (unsigned i = 0; i < n; i++) {
+        put(p, QUICK, 0);
+        if (++n_unannounced > draw(r, 32)) {
+            pp_hub_wake(&p->hub, n_unannounced);
+            n_unannounced = 0;
+        }
+    }
+    pp_hub_wake(&p->hub, n_unannounced);
+    return n;
+}
+
+static void put_meeting(pool_t *p, uint32_t index) {
+    for (unsigned i = 0; i < p->n_lanes; i++) {
+        while (may_be_revoked(pp_load_relaxed(&p->n_put))) { /* a place that the revoker may take */
+            put(p, QUICK, 0);
+            pp_hub_wake(&p->hub, 1);
+        }
+        put(p, MEETING, index);
+        pp_hub_wake(&p->hub, 1);
+    }
+}
+
+static pool_t *open_pool(bool by_process, unsigned seed, uint64_t n_max, unsigned n_lanes) {
+    pool_t *p = calloc(1, sizeof *p);
+    *p = (pool_t){.n_lanes = n_lanes, .by_process = by_process, .seed = seed, .n_max = n_max};
+    p->outcomes = calloc(n_max, 1);
+    pthread_mutex_init(&p->lock, NULL);
+    CHECK(pp_segment_create(n_lanes, false, &p->segment) == 0 && (p->arena = pp_arena_new(p->segment, 0)), "segment", errno);
+    pp_hub_init(&p->hub, p->segment);
+    for (unsigned i = 0; i < n_lanes; i++)
+        start_worker(p, i);
+    return p;
+}
+
+/* Nobody uses the segment any more: nothing may be in use. A process killed just between forgetting an argument's block
+ * and releasing it leaks that block: as many as that may be, they are counted. */
+static unsigned check_unused(pool_t *p) {
+    unsigned n_leaked = 0;
+    for (unsigned arena = 0; arena <= p->n_lanes; arena++)
+        for (unsigned i = 0; i < PP_BLOCKS; i++)
+            if (pp_load_relaxed(&pp_segment_flags(p->segment, arena)->in_use[i])) {
+                CHECK(arena == 0 && p->by_process, "block still in use", i);
+                n_leaked++;
+            }
+    CHECK(n_leaked <= 2 + pp_load_relaxed(&p->n_deaths) / 50, "blocks leaked", n_leaked);
+    for (unsigned i = 0; i < PP_SLOTS; i++) {
+        unsigned tag = pp_load_relaxed(&p->segment->shared->slots[i].state) & 0xf;
+        CHECK(tag != READY && tag != CLAIMED, "slot still in use", i);
+    }
+    for (uint64_t id = 0; id < pp_load_relaxed(&p->n_put); id++)
+        CHECK(pp_load_relaxed(&p->outcomes[id]) != PENDING, "no outcome of task", id);
+    CHECK(pp_load_relaxed(&p->n_lost) <= pp_load_relaxed(&p->n_deaths), "more tasks lost than workers", p->n_lost);
+    return n_leaked;
+}
+
+static void close_pool(pool_t *p) {
+    pp_arena_free(p->arena);
+    pp_segment_unref(p->segment);
+    pthread_mutex_destroy(&p->lock);
+    free((void *)p->outcomes);
+    free(p);
+}
+
+static void reap(pool_t *p) {                               /* the workers that are left end by themselves */
+    for (unsigned i = 0; i < p->n_lanes; i++) {
+        int status = 0;
+        pthread_mutex_lock(&p->lock);
+        bool alive = p->workers[i].alive;
+        if (p->by_process)
+            p->workers[i].alive = false;
+        pthread_mutex_unlock(&p->lock);
+        if (alive && p->by_process)
+            CHECK(waitpid(p->workers[i].pid, &status, 0) == p->workers[i].pid && status == 0, "status", status);
+    }
+    for (bool any = !p->by_process; any; usleep(100)) {      /* threads: the leader joins them */
+        any = false;
+        pthread_mutex_lock(&p->lock);
+        for (unsigned i = 0; i < p->n_lanes; i++)
+            any |= p->workers[i].alive;
+        pthread_mutex_unlock(&p->lock);
+    }
+}
+
+static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n_lanes) {
+    int64_t start_ns = pp_now_ns();
+    pool_t *p = open_pool(by_process, seed, (uint64_t)n_rounds * (BATCH_MAX + 64 * n_lanes) + 10 * PP_SLOTS, n_lanes);
+    pthread_t foreground, background, revoker, killer;
+    uint32_t r = mix(seed, 10);
+    pthread_create(&foreground, NULL, run_foreground, p);
+    pthread_create(&background, NULL, run_background, p);
+    pthread_create(&revoker, NULL, run_revoker, p);
+    if (by_process)
+        pthread_create(&killer, NULL, run_killer, p);
+    for (unsigned round = 0; round < n_rounds; round++) {
+        put_batch(p, &r, draw(&r, draw(&r, 10) ? 12 : BATCH_MAX));
+        if (draw(&r, 2))
+            put_meeting(p, round);
+        wait_settled(p);
+    }
+    put_batch(p, &r, 3 * PP_SLOTS);                          /* every slot, and more */
+    pp_store_seq_cst(&p->no_kills, true);
+    if (by_process)
+        pthread_join(killer, NULL);
+    wait_settled(p);
+    put_batch(p, &r, PP_SLOTS / 2);                          /* DRAIN still runs what is there */
+    pp_store_seq_cst(&p->no_revokes, true);
+    pthread_join(revoker, NULL);
+    pp_hub_stop(&p->hub, PP_DRAIN);
+    wait_settled(p);
+    pp_store_seq_cst(&p->is_stopping, true);
+    reap(p);
+    pp_store_seq_cst(&p->is_over, true);
+    pp_announce(p->segment->shared);
+    pthread_join(foreground, NULL);
+    pthread_join(background, NULL);
+    unsigned n_leaked = check_unused(p);
+    printf("%s: %llu tasks, %u taken back, %u lost, %u workers ended early, %u blocks leaked, %.1f s\n",
+           by_process ? "processes" : "threads", (unsigned long long)p->n_put, p->n_revoked, p->n_lost, p->n_deaths, n_leaked,
+           (double)(pp_now_ns() - start_ns) / 1e9);
+    close_pool(p);
+}
+
+/* STOP while tasks wait and rings are full: each task is done, lost with the worker that held it, or taken back. */
+static void stop_once(unsigned seed, unsigned n_lanes) {
+    pool_t *p = open_pool(seed % 2, seed, PP_SLOTS, n_lanes);
+    pthread_t foreground, background;
+    uint32_t r = mix(seed, 20);
+    pp_slot_t slot;
+    bool is_served = draw(&r, 2);
+    if (is_served) {
+        pthread_create(&foreground, NULL, run_foreground, p);
+        pthread_create(&background, NULL, run_background, p);
+    }
+    put_batch(p, &r, 1 + draw(&r, is_served ? PP_SLOTS - 1 : 50));
+    usleep(draw(&r, 2000));
+    pp_store_seq_cst(&p->is_stopping, true);
+    pp_hub_stop(&p->hub, PP_STOP);
+    while (pp_hub_pop_waiting(&p->hub, &slot))
+        settle(p, slot.job, TAKEN_BACK);
+    if (is_served || p->by_process)
+        reap(p);
+    pp_store_seq_cst(&p->is_over, true);
+    pp_announce(p->segment->shared);
+    if (is_served) {
+        pthread_join(foreground, NULL);
+        pthread_join(background, NULL);
+    }
+    for (unsigned i = 0; i < n_lanes; i++) {
+        if (!p->by_process && p->workers[i].alive)
+            pthread_join(p->workers[i].thread, NULL);
+        if (p->by_process || p->workers[i].alive)            /* else the leader has buried it */
+            bury(p, i);
+    }
+    check_unused(p);
+    close_pool(p);
+}
+
+/* ---- single cases ---- */
+
+static uint64_t put_one(pp_hub_t *h, uint64_t job, uint32_t size, pp_where_t where) {
+    static unsigned char buffer[PP_INLINE_MAX];
+    pp_task_t task = {.job = job, .size = size, .where = (uint16_t)where, .data = buffer};
+    uint64_t sequence = UINT64_MAX;
+    write_payload(buffer, size, job);
+    int error = pp_hub_put(h, &task, &sequence);
+    CHECK(error == 0 || error == EAGAIN, "put", error);
+    return sequence;
+}
+
+static bool claims(pp_end_t *end, uint64_t job, uint32_t size) {
+    static unsigned char payload[PP_INLINE_MAX];
+    pp_slot_t task;
+    if (!pp_end_claim(end, &task, payload))
+        return false;
+    CHECK(task.job == job && task.size == size, "claimed another task", task.job);
+    check_payload(task.where == PP_IN_RING ? payload : task.data, size, job);
+    pp_end_finish(end);
+    return true;
+}
+
+static void open_units(pp_segment_t **s, pp_hub_t *h, pp_end_t *ends, unsigned n) {
+    CHECK(pp_segment_create(n, false, s) == 0, "segment", 0);
+    pp_hub_init(h, *s);
+    for (unsigned i = 0; i < n; i++) {
+        pp_hub_open_lane(h, i);
+        CHECK(pp_end_init(&ends[i], *s, i) == 0, "lane", i);
+    }
+    CHECK(pp_end_init(&ends[0], *s, n) == EINVAL, "lane", n);
+}
+
+static void test_blocks(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[1];
+    pp_blockref_t a, b;
+    void *at_a, *at_b;
+    open_units(&s, &h, ends, 1);
+    pp_arena_t *arena = pp_arena_new(s, 0);
+    CHECK(pp_block_open(arena, 1, &a, &at_a) == 0 && pp_block_open(arena, 4096, &b, &at_b) == 0, "open", 0);
+    CHECK(a.id != b.id && b.at - a.at == 4096 && pp_arena_open_bytes(arena) == 8192, "classes", b.at - a.at);
+    pp_block_release(s, 0, a.id);
+    CHECK(pp_arena_open_bytes(arena) == 4096, "released", pp_arena_open_bytes(arena));
+    uint32_t id = a.id;
+    CHECK(pp_block_open(arena, 4097, &a, &at_a) == 0 && a.id != id && a.size == 4097, "another class", a.id);
+    CHECK(pp_block_open(arena, 100, &a, &at_a) == 0 && a.id == id, "used again", a.id);
+    CHECK(pp_block_open(arena, PP_ARENA_BYTES + 1, &a, &at_a) == EFBIG, "too big", 0);
+    memset(at_a, 7, 100);                                    /* the receiver's mapping shows the same bytes */
+    CHECK(pp_block_map(s, &(pp_blockref_t){.at = s ? a.at : 0, .size = 100, .id = id}, &at_b) == 0, "map", 0);
+    CHECK(memcmp(at_a, at_b, 100) == 0, "mapped", 0);
+    pp_block_unmap(&(pp_blockref_t){.size = 100}, at_b);
+    int error;
+    unsigned n = 3;
+    while ((error = pp_block_open(arena, 4096, &a, &at_a)) == 0)
+        n++;
+    CHECK(error == EAGAIN && n == PP_BLOCKS, "exhausted after", n);
+    pp_block_release(s, 0, 17);
+    CHECK(pp_block_open(arena, 4096, &a, &at_a) == 0 && a.id == 17, "after exhaustion", a.id);
+    pp_block_release(s, 0, 17);
+    CHECK(pp_block_open(arena, 1 << 20, &a, &at_a) == 0, "another class after exhaustion", 0);
+    memset(at_a, 1, 1 << 20);
+    pp_arena_forget(s, 0);
+    CHECK(pp_arena_open_bytes(arena) == 0, "forgotten", pp_arena_open_bytes(arena));
+    pp_arena_free(arena);
+    pp_segment_unref(s);
+}
+
+static void test_wrap_around(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[1];
+    open_units(&s, &h, ends, 1);
+    uint64_t n_put = 0, n_claimed = 0;
+    for (int round = 0; round < 20; round++) {
+        while (put_one(&h, n_put, size_of(n_put, 5) % (PP_INLINE_MAX + 1), PP_IN_RING) != UINT64_MAX)
+            n_put++;                                         /* until the ring of bytes is full */
+        CHECK(n_put > n_claimed, "room", n_put);
+        while (claims(&ends[0], n_claimed, size_of(n_claimed, 5) % (PP_INLINE_MAX + 1)))
+            n_claimed++;
+        CHECK(n_put == n_claimed, "claimed", n_claimed);
+    }
+    for (int round = 0; round < 3; round++) {
+        uint64_t first = n_put;
+        while (put_one(&h, n_put, 8, PP_IN_PLACE) != UINT64_MAX)
+            n_put++;                                         /* until the slots are full */
+        CHECK(n_put - first == PP_SLOTS && !pp_hub_has_room(&h) && pp_hub_n_waiting(&h) == PP_SLOTS, "slots", n_put - first);
+        pp_slot_t copy;
+        CHECK(pp_hub_revoke(&h, n_put - PP_SLOTS + 1, &copy) && copy.job == n_put - PP_SLOTS + 1, "revoke", copy.job);
+        CHECK(!pp_hub_revoke(&h, n_put - PP_SLOTS + 1, &copy) && !pp_hub_has_room(&h), "twice", 0);
+        for (; n_claimed < n_put; n_claimed++)
+            if (n_claimed != n_put - PP_SLOTS + 1)
+                CHECK(claims(&ends[0], n_claimed, 8), "claim", n_claimed);
+        CHECK(!claims(&ends[0], 0, 0) && pp_hub_n_waiting(&h) == 0, "empty", 0);
+    }
+    pp_segment_unref(s);
+}
+
+/* What a worker leaves that is killed right after its compare-and-swap, before it moves the head on. */
+static void claim_and_die(pp_segment_t *s, uint64_t sequence, unsigned lane) {
+    uint64_t ready = sequence << 16 | READY;
+    CHECK(pp_cas_seq_cst(&s->shared->slots[sequence % PP_SLOTS].state, &ready, sequence << 16 | lane << 4 | CLAIMED), "claim", lane);
+}
+
+static void test_death(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[3];
+    pp_blockref_t ref;
+    void *memory;
+    uint64_t job, sequence;
+    uint32_t index;
+    open_units(&s, &h, ends, 3);
+    put_one(&h, 100, 8, PP_IN_PLACE);
+    put_one(&h, 101, 8, PP_IN_PLACE);
+    claim_and_die(s, 0, 1);
+    CHECK(claims(&ends[2], 101, 8), "another worker helps the head on", 0);
+    CHECK(!pp_hub_bury(&h, 2, &job, &index), "held nothing", job);
+    CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 100, "lost", job);
+    CHECK(!pp_hub_bury(&h, 1, &job, &index), "lost twice", job);
+    for (uint64_t i = 2; i < 2 * PP_SLOTS; i++)              /* nobody helps: the parent moves the head itself */
+        if (put_one(&h, i, 8, PP_IN_PLACE) == UINT64_MAX) {
+            for (uint64_t done = i - PP_SLOTS; done < i; done++) {
+                claim_and_die(s, done, 1);
+                CHECK(pp_hub_bury(&h, 1, &job, &index) && job == done, "lost", job);
+            }
+            CHECK(put_one(&h, i, 8, PP_IN_PLACE) == i, "slot of a dead worker", i);
+            break;
+        }
+    CHECK(claims(&ends[2], PP_SLOTS + 2, 8), "claim after deaths", 0);
+
+    /* Killed while the block was its own: released once, with or without `holds`. */
+    pp_arena_t *arena = pp_arena_new(s, 0);
+    for (int with_holds = 0; with_holds < 2; with_holds++) {
+        CHECK(pp_block_open(arena, 5000, &ref, &memory) == 0, "open", 0);
+        pp_task_t task = {.job = 7, .index = 9, .where = PP_IN_BLOCK, .size = sizeof ref, .data = &ref};
+        CHECK(pp_hub_put(&h, &task, &sequence) == 0, "put", 0);
+        claim_and_die(s, sequence, 1);
+        pp_lane_t *lane = pp_segment_lane(s, 1);
+        pp_store_relaxed(&lane->job, 7);
+        pp_store_relaxed(&lane->index, 9);
+        pp_store_relaxed(&lane->block, ref.id + 1);
+        pp_store_relaxed(&lane->holds, with_holds);
+        CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 7 && index == 9, "lost", job);
+        CHECK(pp_arena_open_bytes(arena) == 0, "block of a dead worker", 0);
+        pp_hub_open_lane(&h, 1);
+    }
+
+    /* Claimed by a worker that died before the putting thread, stopped in pp_hub_put, could count the task. */
+    sequence = put_one(&h, 500, 8, PP_IN_PLACE);
+    pp_store_relaxed(&h.tail, sequence);
+    claim_and_die(s, sequence, 1);
+    CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 500, "lost while it was put", job);
+    pp_arena_free(arena);
+    pp_segment_unref(s);
+}
+
+/* A seeker that takes a task passes the parent's count on, also if the next task's claimer has not moved the head on yet. */
+static void test_pass_on(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[3];
+    open_units(&s, &h, ends, 3);
+    pp_store_seq_cst(&ends[1].lane->park, PP_SEEKING);
+    pp_store_seq_cst(&ends[2].lane->park, PP_ASLEEP);
+    for (uint64_t i = 0; i < 3; i++) {
+        put_one(&h, i, 8, PP_IN_PLACE);
+        pp_hub_wake(&h, 1);
+    }
+    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_ASLEEP, "the seeker counts", 0);
+    claim_and_die(s, 1, 0);                                  /* lane 0 was busy; it goes on after the seeker's look */
+    CHECK(claims(&ends[1], 0, 8), "claim", 0);
+    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
+    pp_segment_unref(s);
+}
+
+static void test_stop(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[1];
+    open_units(&s, &h, ends, 1);
+    put_one(&h, 1, 8, PP_IN_PLACE);
+    pp_hub_stop(&h, PP_DRAIN);
+    CHECK(pp_end_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8) && pp_end_wait(&ends[0]) == ECANCELED, "drain", 0);
+    pp_hub_stop(&h, PP_STOP);
+    pp_hub_stop(&h, PP_DRAIN);                               /* of two threads that stop, the stricter prevails */
+    CHECK(pp_end_must_stop(&ends[0]), "stop", 0);
+    pp_segment_unref(s);
+}
+
+static void on_alarm(int signal) {
+    (void)signal;
+    static const char text[] = "stress: hangs\n";
+    (void)!write(2, text, sizeof text - 1);
+    abort();
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "";
+    unsigned seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1, n_rounds = argc > 3 ? (unsigned)atoi(argv[3]) : 100;
+    unsigned n_lanes = argc > 4 ? (unsigned)atoi(argv[4]) : 4;
+    signal(SIGALRM, on_alarm);
+    alarm(HANG_S);
+    if (n_lanes < 1 || n_lanes > LANES_MAX)
+        return 2;
+    n_met = mmap(NULL, (n_rounds + 1) * sizeof *n_met, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (strcmp(mode, "units") == 0) {
+        test_blocks();
+        test_wrap_around();
+        test_death();
+        test_pass_on();
+        test_stop();
+        puts("units: passed");
+    } else if (strcmp(mode, "stop") == 0) {
+        for (unsigned i = 0; i < n_rounds; i++)
+            stop_once(seed + i, n_lanes);
+        printf("stop: %u times\n", n_rounds);
+    } else if (strcmp(mode, "threads") == 0 || strcmp(mode, "processes") == 0) {
+        stress(mode[0] == 'p', seed, n_rounds, n_lanes);
+    } else {
+        fputs("usage: stress units | threads|processes|stop SEED ROUNDS LANES\n", stderr);
+        return 2;
+    }
+    return 0;
+}
