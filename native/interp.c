@@ -17,6 +17,7 @@ typedef struct {
     _Atomic long refs;              /* the thread's and the handle's */
     _Atomic uint32_t done;          /* futex: 1 once the thread no longer touches Python */
     _Atomic int leaked;             /* the interpreter was left alive: foreign threads still run in it */
+    _Atomic int is_interrupting;    /* a thread is on its way to interrupt the task */
     pthread_mutex_t mutex;          /* guards the two below; never held while its holder waits for a worker's task */
     PyInterpreterState *interpreter;   /* NULL when there is nothing to interrupt */
     unsigned long ident;
@@ -151,15 +152,16 @@ static void *run(void *arg) {
 
 /* ---- in the parent ---- */
 
-static int start_thread(thread_t *t) {
+/* Signals are the main thread's: ours has them all blocked. */
+static int start_thread(void *(*main)(void *), thread_t *t) {
     pthread_attr_t attributes;
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);   /* signals are the main thread's */
-    int error = pthread_create(&thread, &attributes, run, t);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, &attributes, main, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;
@@ -186,7 +188,7 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, P
         return PyErr_NoMemory();
     }
     pp_add_seq_cst(&pp_n_interpreters, 1);
-    int error = self->thread->config ? start_thread(self->thread) : ENOMEM;
+    int error = self->thread->config ? start_thread(run, self->thread) : ENOMEM;
     if (error) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
         thread_unref(self->thread);
@@ -228,11 +230,9 @@ static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     return PyBool_FromLong(pp_load_seq_cst(&self->thread->done));
 }
 
-PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task that the worker runs, if any, at its next Python instruction.");
-static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
-    (void)ignored;
-    thread_t *t = self->thread;
-    Py_BEGIN_ALLOW_THREADS
+/* In a thread of its own, since it must wait for the GIL of an interpreter that may be inside a long C call. */
+static void *interrupt_task(void *arg) {
+    thread_t *t = arg;
     pthread_mutex_lock(&t->mutex);
     if (t->interpreter && pp_load_acquire(&pp_segment_lane(t->segment, t->lane)->holds)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
@@ -242,7 +242,25 @@ static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
         PyThreadState_DeleteCurrent();
     }
     pthread_mutex_unlock(&t->mutex);
-    Py_END_ALLOW_THREADS
+    pp_store_seq_cst(&t->is_interrupting, 0);
+    thread_unref(t);
+    return NULL;
+}
+
+PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task that the worker runs, if any, at its next Python instruction.\n"
+                            "Does not wait for that.");
+static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
+    (void)ignored;
+    thread_t *t = self->thread;
+    if (pp_swap_seq_cst(&t->is_interrupting, 1))
+        Py_RETURN_NONE;
+    pp_add_seq_cst(&t->refs, 1);
+    int error = start_thread(interrupt_task, t);
+    if (error) {
+        pp_store_seq_cst(&t->is_interrupting, 0);
+        thread_unref(t);
+        return pp_raise_errno(error);
+    }
     Py_RETURN_NONE;
 }
 
