@@ -73,10 +73,22 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
     return found;
 }
 
+/* A new block; once all numbers are given out, in the place of an idle one of another capacity. Its address range is not
+ * used again: ranges are plenty, and else a burst of PP_BLOCKS small payloads would leave no block for larger ones for ever. */
 static block_t *extend(pp_arena_t *a, uint64_t capacity) {
-    if (a->n_blocks == PP_BLOCKS || capacity > a->limit - a->end)
+    if (capacity > a->limit - a->end)
         return NULL;
-    block_t *b = &a->blocks[a->n_blocks++];
+    uint32_t i = a->n_blocks;
+    if (i == PP_BLOCKS) {
+        for (i = 0; i < PP_BLOCKS && a->blocks[i].open; i++) {}
+        if (i == PP_BLOCKS)
+            return NULL;
+        if (a->blocks[i].memory)
+            give_back(a, &a->blocks[i]);
+    } else {
+        a->n_blocks++;
+    }
+    block_t *b = &a->blocks[i];
     *b = (block_t){.at = a->end, .capacity = capacity};
     a->end += capacity;
     return b;

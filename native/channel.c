@@ -176,12 +176,12 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
         *index = pp_load_relaxed(&l->index);
         lost = true;
     }
-    uint64_t tail = pp_load_relaxed(&h->tail);
-    for (uint64_t sequence = oldest(tail); sequence < tail; sequence++) {
-        pp_slot_t *slot = &shared->slots[sequence & MASK];
-        if (pp_load_acquire(&slot->state) != state_of(sequence, lane, CLAIMED))
+    for (unsigned i = 0; i < PP_SLOTS; i++) {   /* all: the putting thread may not have counted the newest task yet */
+        pp_slot_t *slot = &shared->slots[i];
+        uint64_t state = pp_load_acquire(&slot->state), sequence = sequence_in(state);
+        if (state != state_of(sequence, lane, CLAIMED))
             continue;
-        if (slot->where == PP_IN_BLOCK)
+        if (!lost && slot->where == PP_IN_BLOCK)   /* else it was released above, and may be in use again */
             pp_block_release(h->segment, 0, ((pp_blockref_t *)slot->data)->id);
         *job = slot->job;
         *index = slot->index;
@@ -197,7 +197,8 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
 
 void pp_hub_stop(pp_hub_t *h, pp_stop_t stop) {
     pp_shared_t *shared = h->segment->shared;
-    pp_store_seq_cst(&shared->stop, stop);
+    uint32_t now = pp_load_seq_cst(&shared->stop);
+    while (now < stop && !pp_cas_seq_cst(&shared->stop, &now, stop)) {}   /* of two threads that stop, the stricter prevails */
     for (unsigned i = 0; i < shared->n_lanes; i++) {
         pp_lane_t *lane = lane_of(h, i);
         wake_lane(lane);
@@ -331,6 +332,13 @@ static bool claim_slot(pp_end_t *e, pp_slot_t **out) {
     }
 }
 
+/* Whether a claim is worth trying: there is a task, or there was one a moment ago. */
+static bool is_ready(pp_end_t *e) {
+    uint64_t head = pp_load_seq_cst(&e->shared->head);
+    uint64_t state = pp_load_seq_cst(&e->shared->slots[head & MASK].state);
+    return sequence_in(state) == head ? tag_in(state) != FREE : pp_load_seq_cst(&e->shared->head) != head;
+}
+
 bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
     pp_slot_t *slot;
     if (!claim_slot(e, &slot))
@@ -346,18 +354,11 @@ bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
     if (copy->where == PP_IN_RING)
         memcpy(payload, e->shared->task_ring + (copy->at & (PP_TASK_BYTES - 1)), copy->size);
     pp_store_seq_cst(&slot->state, state_of(sequence_in(pp_load_relaxed(&slot->state)), e->n_lane, TAKEN));
-    if (sought) {   /* the parent counted on this seeker for every task it had put: pass the count on */
-        uint64_t head = pp_load_seq_cst(&e->shared->head);
-        if (pp_load_seq_cst(&e->shared->slots[head & MASK].state) == state_of(head, 0, READY))
-            wake_for(e->segment, 1);
-    }
+    /* The parent counted on this seeker for every task it had put: pass the count on. Not only if the next slot is READY:
+     * one that was busy may have claimed it, not moved the head on yet, and will not look whether another follows. */
+    if (sought && is_ready(e))
+        wake_for(e->segment, 1);
     return true;
-}
-
-static bool is_ready(pp_end_t *e) {
-    uint64_t head = pp_load_seq_cst(&e->shared->head);
-    uint64_t state = pp_load_seq_cst(&e->shared->slots[head & MASK].state);
-    return sequence_in(state) == head ? tag_in(state) != FREE : pp_load_seq_cst(&e->shared->head) != head;
 }
 
 static bool is_anyone_seeking(pp_segment_t *s) {

@@ -119,7 +119,9 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
         PyEval_SaveThread();
         return;
     }
+    PyEval_SaveThread();   /* detached while we wait: who holds the mutex may have to stop all threads first */
     pthread_mutex_lock(&births_and_deaths);
+    PyEval_RestoreThread(state);
     Py_EndInterpreter(state);
     pthread_mutex_unlock(&births_and_deaths);
     pp_add_seq_cst(&pp_n_interpreters, -1);

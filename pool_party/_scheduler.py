@@ -289,7 +289,9 @@ class Scheduler:
                 return
 
     def _put_next(self) -> bool:
-        """Puts the oldest entry; False if there is no room."""
+        """Puts the oldest entry; False if there is no room. Only who holds `_feeding` removes entries."""
+        if not self._backlog:
+            return True
         entry = self._backlog[0]
         if entry.job.settled:
             complete = True
@@ -297,19 +299,24 @@ class Scheduler:
             complete = self._put_single(entry)
         else:
             complete = self._put_many(entry)
-        if complete and self._backlog and self._backlog[0] is entry:
+        if complete:
             self._backlog.popleft()
         return complete
 
     def _put_single(self, entry: _Single) -> bool:
         function = entry.function.ref if isinstance(entry.function, Published) else entry.function
+        job = entry.job
         try:
-            sequence = self._channel.put(entry.job.id, entry.index, entry.mode, function, entry.payload)
+            with self._lock:  # so that `cancel` sees it either outside or inside the channel
+                if job.settled:
+                    return True
+                job.sequence = self._channel.put(
+                    job.id, entry.index, entry.mode, function, entry.payload
+                )
         except Exception as error:
-            entry.job.fail_task(entry.index, error)
+            job.fail_task(entry.index, error)
             return True
-        entry.job.sequence = sequence
-        return sequence >= 0
+        return job.sequence >= 0
 
     def _put_many(self, entry: _Many) -> bool:
         function = entry.function
@@ -469,12 +476,7 @@ class Scheduler:
     def cancel(self, job: PoolJob) -> bool:
         """Takes back a single task that no worker has begun."""
         with self._lock:
-            if job.settled:
-                return False
-            in_channel = job.sequence >= 0
-            if in_channel and not self._channel.revoke(job.sequence):
-                return False
-            if not in_channel and not any(entry.job is job for entry in list(self._backlog)):
+            if job.settled or (job.sequence >= 0 and not self._channel.revoke(job.sequence)):
                 return False
             job.settled = True
         self.finish(job)
@@ -618,10 +620,9 @@ class Scheduler:
         return error
 
     def _fail_all(self, make_error: Callable[[], BaseException]) -> None:
-        with self._lock:
-            self._backlog.clear()
         for job in self.jobs():
             job.fail(make_error())
+        self._feed()  # drops what they had left to put
 
     # ---- the end ----
 

@@ -61,8 +61,13 @@ def start_method(request):
 
 
 @pytest.fixture
-def context(start_method):
-    """multiprocessing's context of each start method, for kind="process"."""
+def context(start_method, _shared_pools):
+    """multiprocessing's context of each start method, for kind="process".
+
+    The library refuses to fork while interpreters are alive, so the shared ones are ended first.
+    """
+    if start_method == "fork":
+        _end_shared(_shared_pools, "interp")
     return multiprocessing.get_context(start_method)
 
 
@@ -70,7 +75,14 @@ def context(start_method):
 def _shared_pools():
     pools = {}
     yield pools
-    for pool in pools.values():
+    for kind in list(pools):
+        _end_shared(pools, kind)
+
+
+def _end_shared(pools, kind):
+    """End a shared pool; the next test that asks for it gets a new one."""
+    if kind in pools:
+        pool = pools.pop(kind)
         pool.terminate()
         pool.join(timeout=30)
 
@@ -88,8 +100,7 @@ def _check_still_idle(pools, kind):
         gates.wait_until(lambda: pool.statistics().n_pending == 0, f"{pool!r} idle", timeout=10)
         assert "state=RUN" in repr(pool)
     except BaseException:
-        del pools[kind]
-        pool.terminate()
+        _end_shared(pools, kind)
         raise
 
 

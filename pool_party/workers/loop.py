@@ -90,7 +90,8 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
 
 def end_threads() -> None:
-    """Waits for the interpreter's threads, as its end does; before that, other interpreters may still start."""
+    """Waits for the interpreter's threads, as its end would; before that, other interpreters may still start."""
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()
+        threading._shutdown = lambda: None  # the interpreter's end calls it once more, which 3.12 does not allow

@@ -1,6 +1,7 @@
 """os.fork() in a process that has a pool: the child gets clear errors, the parent goes on."""
 
 import contextlib
+import faulthandler
 import gc
 import os
 import tempfile
@@ -79,7 +80,9 @@ def fork_and_exit_normally(kind):
     """The child leaves through the interpreter's shutdown, its finalizers included."""
     pool = ComposablePool(2, kind=kind)
     assert pool.apply(tasks.square, (3,)) == 9
+    faulthandler.cancel_dump_traceback_later()  # a child would wait for the thread of it at its exit
     pid = os.fork()
+    faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
     if pid == 0:
         return
     _, status = os.waitpid(pid, 0)

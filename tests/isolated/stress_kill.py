@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from probe import ComposablePool, descendants, gates, resources, signal, tasks, worker_pids
+from probe import ComposablePool, descendants, gates, is_gone, resources, signal, tasks, worker_pids
 
 from pool_party import WorkerLost
 
@@ -41,53 +41,65 @@ def submit(pool, i, outcomes):
 
 
 class Killer:
-    """A thread that SIGKILLs one worker after each `every` finished tasks."""
+    """A thread that SIGKILLs one worker each time that `every` more tasks have finished."""
 
-    def __init__(self, pool, n_kills, n_tasks, seed):
-        self.pool, self.n_kills, self.n_done = pool, 0, 0
-        self._goals = [round((k + 1) * n_tasks / (n_kills + 1)) for k in range(n_kills)]
+    def __init__(self, pool, n_kills, every, seed):
+        self.pool, self.n_left = pool, n_kills
+        self._every = self._goal = every
+        self._n_done = 0
+        self._is_time = threading.Event()
         self._rng = random.Random(seed)
         self._thread = threading.Thread(target=self._run)
-        self._stop = False
         self._thread.start()
 
+    def note_done(self):
+        self._n_done += 1
+        if self._n_done >= self._goal:
+            self._is_time.set()
+
     def _run(self):
-        for goal in self._goals:
-            while self.n_done < goal and not self._stop:
-                time.sleep(0.0005)
-            if self._stop:
-                return
-            time.sleep(self._rng.random() * 0.002)  # at any instant of a worker's loop
-            while True:  # a worker that died already, or is not started yet, does not count
-                pid = self._rng.choice(worker_pids(self.pool))
-                with contextlib.suppress(ProcessLookupError, TypeError):
+        while self.n_left:
+            self._is_time.wait()
+            time.sleep(self._rng.random() * 0.002)  # to come at any instant of a worker's loop
+            self._kill()
+            self._goal = self._n_done + self._every
+            self._is_time.clear()
+
+    def _kill(self):
+        while self.n_left:  # a worker that died already, or is not started yet, does not count
+            pid = self._rng.choice(worker_pids(self.pool))
+            if pid is not None and not is_gone(pid):
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                    self.n_kills += 1
-                    break
+                    self.n_left -= 1
+                    return
 
     def stop(self):
-        self._stop = True
+        self.n_left = 0
+        self._is_time.set()
         self._thread.join()
 
 
 def run(n_tasks, n_kills, context, seed, n_workers):
-    outcomes = [[] for _ in range(n_tasks)]
+    """At least n_tasks tasks, and as many more as it takes until the last worker is killed."""
+    outcomes = []
     n_lost_by_get = 0
     with ComposablePool(n_workers, context=context, kind="process") as pool:
-        killer = Killer(pool, n_kills, n_tasks, seed)
+        killer = Killer(pool, n_kills, n_tasks // (n_kills + 1), seed)
         try:
             in_flight = collections.deque()
-            next_task = 0
-            while in_flight or next_task < n_tasks:
-                while next_task < n_tasks and len(in_flight) < WINDOW:
-                    in_flight.append((next_task, submit(pool, next_task, outcomes)))
-                    next_task += 1
+            while in_flight or len(outcomes) < n_tasks:
+                while len(in_flight) < WINDOW and (len(outcomes) < n_tasks or killer.n_left):
+                    outcomes.append([])
+                    i = len(outcomes) - 1
+                    in_flight.append((i, submit(pool, i, outcomes)))
                 i, result = in_flight.popleft()
                 try:
                     assert result.get(60) == expected_of(i), f"task {i}: wrong value"
                 except WorkerLost:
                     n_lost_by_get += 1
-                killer.n_done += 1
+                killer.note_done()
+            assert killer.n_left == 0
         finally:
             killer.stop()
         pool.map(tasks.square, range(100), 1)
@@ -98,8 +110,7 @@ def run(n_tasks, n_kills, context, seed, n_workers):
     assert not wrong, f"not exactly one right outcome: {dict(list(wrong.items())[:10])}"
     n_lost = outcomes.count(["lost"])
     assert n_lost == n_lost_by_get
-    assert n_lost <= killer.n_kills, f"{n_lost} tasks lost by {killer.n_kills} kills"
-    assert killer.n_kills == n_kills, f"only {killer.n_kills} of {n_kills} kills"
+    assert n_lost <= n_kills, f"{n_lost} tasks lost by {n_kills} kills"
     assert stats.n_pending == 0 and stats.n_workers_lost <= n_kills, stats
     return n_lost
 

@@ -339,8 +339,10 @@ static void *run_revoker(void *arg) {
     pool_t *p = arg;
     uint32_t r = mix(p->seed, 12);
     while (!pp_load_seq_cst(&p->no_revokes)) {
-        uint64_t n = pp_load_seq_cst(&p->n_put), back = 1 + draw(&r, draw(&r, 4) ? 20 : PP_SLOTS);
-        if (n >= back && may_be_revoked(n - back))
+        uint64_t n = pp_load_seq_cst(&p->n_put), back = 1 + draw(&r, 20);
+        if (draw(&r, 2))                                     /* the oldest, which workers are about to claim */
+            back = pp_hub_n_waiting(&p->hub) + 1 - draw(&r, 3);
+        if (back > 0 && n >= back && may_be_revoked(n - back))
             take_back(p, n - back);
         if (draw(&r, 4) == 0)
             usleep(draw(&r, 100));
