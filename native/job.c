@@ -111,6 +111,7 @@ static PyMemberDef members[] = {
     {"n_items", T_PYSSIZET, offsetof(pp_job_t, n_items), READONLY, "number of items"},
     {"chunk", T_PYSSIZET, offsetof(pp_job_t, chunk), READONLY, "items per task"},
     {"cursor", T_PYSSIZET, offsetof(pp_job_t, cursor), 0, "index of the next task to put"},
+    {"done", T_BOOL, offsetof(pp_job_t, done), 0, "whether its outcome can be had"},
     {"remaining", T_PYSSIZET, offsetof(pp_job_t, remaining), 0, "tasks without an outcome"},
     {0},
 };

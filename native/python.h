@@ -39,6 +39,7 @@ typedef struct {
     PyObject_HEAD
     uint64_t id;
     Py_ssize_t n_items, chunk, cursor, remaining;   /* cursor: next task to put; remaining: tasks without an outcome */
+    char done;                                      /* its outcome can be had; set by Python, last of all */
     PyObject **results;                             /* n_items, or NULL for jobs that store results themselves */
 } pp_job_t;
 extern PyType_Spec pp_job_spec;

@@ -124,7 +124,7 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
 
 const char pp_pump_doc[] = PyDoc_STR(
              "pump(jobs, job=None, timeout_s=None) -> int\n\n"
-             "Takes results and stores or delivers them, as leader. Returns 0 when `job` has no task left (without a job:\n"
+             "Takes results and stores or delivers them, as leader. Returns 0 when `job` is done (without a job:\n"
              "when no result is there), 1 after timeout_s, 2 when something happened to a worker, 3 when there is room\n"
              "for tasks that were refused. Raises what a signal handler or a delivery raised.");
 PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
@@ -147,7 +147,7 @@ PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
         Py_ssize_t n = take_all(self, jobs);
         if (n < 0)
             return NULL;
-        if (job != Py_None && ((pp_job_t *)job)->remaining <= 0)
+        if (job != Py_None && ((pp_job_t *)job)->done)
             return PyLong_FromLong(PUMP_DONE);
         if (pp_load_seq_cst(&self->segment->shared->events))
             return PyLong_FromLong(PUMP_EVENT);

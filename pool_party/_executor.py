@@ -89,7 +89,7 @@ class _FutureJob(PoolJob):
         return self._scheduler.is_begun(self)
 
     def wait(self, timeout: float | None) -> None:
-        if self.remaining > 0:
+        if not self.done:
             self._scheduler.wait(self, timeout)
 
 
@@ -118,6 +118,7 @@ class ComposableExecutor(Executor):
         self._scheduler = make_scheduler(
             kind, max_workers, initializer, initargs, max_tasks_per_child, context, _log_broken
         )
+        self._scheduler.drains_at_exit = True
         self._max_workers = self._scheduler.n_workers
         self._finalizer = weakref.finalize(self, _close_unused, self._scheduler)
         self._finalizer.atexit = False  # pool_party's own hook ends what is open at exit

@@ -1,6 +1,8 @@
 """Pools that are still open when the interpreter ends, or when the process forks."""
 
+import atexit
 import os
+import sys
 import threading
 import weakref
 from typing import Any
@@ -11,28 +13,56 @@ _finalized_in: int | None = None  # the process in which multiprocessing's own h
 
 
 def register(scheduler: Any, kind: str) -> None:
-    """Sees to it that a forgotten pool is terminated in time, and disowned in forked children."""
+    """Sees to it that a forgotten pool is ended in time, and disowned in forked children."""
     global _is_hooked, _finalized_in
     _open.add(scheduler)
     if not _is_hooked:
         _is_hooked = True
         os.register_at_fork(after_in_child=_disown_all)
-        threading._register_atexit(end_all)  # type: ignore[attr-defined]  # before threads are joined
+        threading._register_atexit(_end_before_threads)  # type: ignore[attr-defined]
+        atexit.register(end_all)
     if kind == "process" and _finalized_in != os.getpid():
         from multiprocessing import util
 
         _finalized_in = os.getpid()
-        util.Finalize(None, end_all, exitpriority=20)  # multiprocessing joins its children before threading's hook
+        util.Finalize(None, end_all, exitpriority=20)  # multiprocessing joins its children, perhaps before our hook
+
+
+def _end_before_threads() -> None:
+    """Called before the interpreter joins its threads, which may still use pools.
+
+    Executors finish what was submitted, as in `concurrent.futures`. Pools end now where their own threads are joined.
+    """
+    are_joined = not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
+    for scheduler in list(_open):
+        if scheduler.drains_at_exit or are_joined:
+            _end(scheduler)
 
 
 def end_all() -> None:
-    """Terminates every open pool of this interpreter."""
+    """Ends every open pool of this interpreter."""
     for scheduler in list(_open):
-        _open.discard(scheduler)
-        scheduler.end_at_exit()
+        _end(scheduler)
+
+
+def _end(scheduler: Any) -> None:
+    _open.discard(scheduler)
+    scheduler.end_at_exit()
 
 
 def _disown_all() -> None:
     for scheduler in list(_open):
         scheduler.disown()
     _open.clear()
+    _forget_children()
+
+
+def _forget_children() -> None:
+    """What multiprocessing started is the parent's: it would wait for that in vain, in a child that `os.fork` made."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process._children.clear()
+    forkserver = sys.modules.get("multiprocessing.forkserver")
+    if forkserver is not None:
+        forkserver._forkserver._lock = threading.Lock()
+        forkserver._forkserver._forkserver_pid = None

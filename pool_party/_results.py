@@ -39,7 +39,7 @@ def call_back(callback: Callback, value: Any) -> None:
 
 
 class Ticket(_native.Job):
-    """Something to wait for: over when `remaining` is 0. `waiters` belongs to the scheduler's lock."""
+    """Something to wait for, until it is `done`. `waiters` belongs to the scheduler's lock."""
 
     settled: bool = False  # the outcome is decided, though callbacks may still run
 
@@ -99,7 +99,7 @@ class AsyncResult(PoolJob):
 
     def ready(self) -> bool:
         """Whether the outcome is there."""
-        return self.remaining <= 0
+        return self.done
 
     def successful(self) -> bool:
         """Whether the call returned without raising. Raises ValueError before the outcome is there."""
@@ -109,12 +109,12 @@ class AsyncResult(PoolJob):
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the outcome, at most `timeout` seconds."""
-        if self.remaining > 0:
+        if not self.done:
             self._scheduler.wait(self, timeout)
 
     def get(self, timeout: float | None = None) -> Any:
         """The value, or raises what the task raised; `multiprocessing.TimeoutError` after `timeout` seconds."""
-        if self.remaining > 0 and not self._scheduler.wait(self, timeout):
+        if not self.done and not self._scheduler.wait(self, timeout):
             raise _timed_out()
         if self._success:
             return self._value
@@ -260,7 +260,6 @@ class IMapJob(PoolJob):
 
     def _finish_if_done(self) -> None:
         if self._length is not None and self._n_delivered >= self._length and self._scheduler.settle(self):
-            self.remaining = 0
             self._scheduler.finish(self)
 
     # ---- the consumer ----

@@ -132,6 +132,8 @@ class Scheduler:
         self.is_foreign = False  # we are in a child that was forked from the pool's process
         self._is_abandoned = self._is_released = False  # the owner is garbage: terminate, close
         self._is_stopping = False  # workers were told to end
+        self._is_exiting = False  # the interpreter ends
+        self.drains_at_exit = False  # finishes what was submitted before the interpreter ends
         self._last_job_id = 0
         self._n_submitted = self._n_failed = self._n_started = self._n_lost = self._n_false_starts = 0
         self._watcher: Any = None
@@ -340,12 +342,12 @@ class Scheduler:
     # ---- waiting ----
 
     def wait(self, job: Ticket, timeout: float | None) -> bool:
-        """Waits until job.remaining is 0, as leader if nobody leads; False after `timeout` seconds."""
+        """Waits until the job is done, as leader if nobody leads; False after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + max(0.0, timeout)
         me = get_ident()
         is_nested = self._leader == me  # called by foreign code that we, the leader, run
         try:
-            while job.remaining > 0 and not (is_nested and job.settled):  # settled: in its own callback
+            while not job.done and not (is_nested and job.settled):  # settled: in its own callback
                 if self.is_foreign:
                     self.check_running()
                 left = None if deadline is None else max(0.0, deadline - monotonic())
@@ -381,7 +383,7 @@ class Scheduler:
         waiter = threading.Lock()
         waiter.acquire()
         with self._lock:
-            if job.remaining <= 0 or self._leader is None:
+            if job.done or self._leader is None:
                 return True
             job.waiters.append(waiter)
             self._followers.append(waiter)
@@ -409,7 +411,7 @@ class Scheduler:
     def open(self, ticket: Ticket) -> None:
         """Ends a ticket's wait."""
         with self._lock:
-            ticket.remaining = 0
+            ticket.done = True
             self._wake(ticket)
 
     def _wake(self, job: Ticket) -> None:
@@ -459,6 +461,7 @@ class Scheduler:
         with self._lock:
             job.settled = True
             job.remaining = 0
+            job.done = True
             self._jobs.pop(job.id, None)
             published, job.function = job.function, None
             if published is not None:
@@ -468,7 +471,7 @@ class Scheduler:
             self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        if self.state != RUN and len(self._jobs) == 1 and self._idle.remaining:
+        if self.state != RUN and len(self._jobs) == 1 and not self._idle.done:
             self._is_stopping = True
             self._channel.stop(_native.STOP_DRAIN)
             self.open(self._idle)
@@ -666,7 +669,8 @@ class Scheduler:
         workers = [worker for worker in self.workers if worker is not None]
         for worker in workers:
             worker.terminate()
-        self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
+        if not self._is_exiting:  # else only daemon threads can wait for results: they stay where they are
+            self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self.open(self._idle)
         if self.kind != "process":
             for worker in workers:
@@ -678,7 +682,7 @@ class Scheduler:
             if not worker.join(max(0.0, deadline - monotonic())):
                 worker.kill()
                 worker.join()
-        if self._watcher is not None:
+        if self._watcher is not None and not self._is_exiting:
             self._stop_threads()
 
     def _stop_threads(self) -> None:
@@ -692,7 +696,12 @@ class Scheduler:
             background.join()
 
     def end_at_exit(self) -> None:
-        """Terminates a forgotten pool before the interpreter ends; interpreters must have ended by then."""
+        """Ends a forgotten pool before the interpreter ends; interpreters must have ended by then."""
+        if self.drains_at_exit and self._cause is None:
+            self.close()
+            self.join()
+            return
+        self._is_exiting = self._background.daemon
         self.terminate()
         for worker in self.workers:
             while self.kind == "interp" and worker is not None and not worker.join(0.25):

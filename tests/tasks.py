@@ -529,6 +529,12 @@ def burn(n):
     return total
 
 
+def burn_and_square(x):
+    """Some 100 us of work: a worker that is killed at a random instant is likely to be in it."""
+    burn(1_000)
+    return x * x
+
+
 def nested_map(kind, n):
     """Sum of squares, through a pool made inside this worker."""
     from pool_party import ComposablePool

@@ -748,11 +748,9 @@ def test_terminate_fails_what_is_pending(make_pool, kind, gate):
 
 def test_terminate_wakes_a_blocked_get(make_pool, kind, gate):
     pool = make_pool(1, kind=kind)
-    waiting = [
-        gates.call_in_thread(pool.apply, tasks.pass_gate, (gate.path,)),
-        gates.call_in_thread(pool.map, tasks.square, range(3)),
-    ]
+    waiting = [gates.call_in_thread(pool.apply, tasks.pass_gate, (gate.path,))]
     gate.wait_arrived()
+    waiting.append(gates.call_in_thread(pool.map, tasks.square, range(3)))
     gates.wait_until(lambda: pool.statistics().n_pending >= 2, "both calls are in")
     gates.call_in_thread(pool.terminate).result(TIMEOUT_S)
     for call in waiting:

@@ -3,8 +3,9 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
-from multiprocessing import get_context, parent_process, reduction
+from multiprocessing import connection, get_context, parent_process, reduction
 from typing import Any
 
 from pool_party import _native
@@ -85,6 +86,7 @@ class ProcessWorker:
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
         self.n = n
         self.was_ready = False
+        self._reaping = threading.Lock()  # of two threads that reap a process at a time, one finds no exit code
         context = _usable(setup.context)
         _forget_stdin()
         self.process = context.Process(
@@ -105,14 +107,16 @@ class ProcessWorker:
 
     @property
     def exitcode(self) -> int | None:
-        return self.process.exitcode
+        with self._reaping:
+            return self.process.exitcode
 
     @property
     def sentinel(self) -> int:
         return self.process.sentinel
 
     def is_alive(self) -> bool:
-        return self.process.is_alive()
+        with self._reaping:
+            return self.process.is_alive()
 
     def terminate(self) -> None:
         self.process.terminate()
@@ -121,5 +125,8 @@ class ProcessWorker:
         self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
-        self.process.join(timeout)
-        return self.process.exitcode is not None
+        if not connection.wait([self.process.sentinel], timeout):
+            return False
+        with self._reaping:
+            self.process.join()
+        return True

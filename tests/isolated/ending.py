@@ -1,5 +1,6 @@
 """Interpreter shutdown with a forgotten pool, and the death of the parent."""
 
+import atexit
 import os
 import sys
 import threading
@@ -87,7 +88,11 @@ def executor_busy(kind):
     """As concurrent.futures does, the interpreter waits for what was submitted."""
     executor = ComposableExecutor(2, kind=kind)
     futures = [executor.submit(tasks.burn, 1_000) for _ in range(200)]
-    futures[-1].add_done_callback(lambda _: os.write(1, b"all done\n"))
+    results = []
+    for future in futures:
+        future.add_done_callback(lambda done: results.append(done.result()))
+    futures[-1].add_done_callback(lambda _: os.write(1, b"last done\n"))
+    atexit.register(lambda: print(len(results), set(results)))
     forgotten.append((executor, futures))
 
 

@@ -51,7 +51,7 @@ def errors(**options):
     with ComposablePool(2, **options) as pool:
         for name in ("ValueError", "SystemExit"):
             expect(BaseException, pool.apply, tasks.raise_named, (name,))
-        expect(Exception, pool.apply_async(5).get, TIMEOUT_S)
+        expect(TypeError, pool.apply_async, 5)
     pool.join(timeout=TIMEOUT_S)
 
 

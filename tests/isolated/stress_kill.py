@@ -36,7 +36,7 @@ def submit(pool, i, outcomes):
     if i % 500 == 0:
         function, args = tasks.identity, (tasks.pattern(60_000, i),)
     else:
-        function, args = tasks.square, (i,)
+        function, args = tasks.burn_and_square, (i,)
     return pool.apply_async(function, args, {}, succeeded, failed)
 
 

@@ -121,8 +121,15 @@ def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
 
 
 @pytest.mark.parametrize("how", ["fork", "fork_and_exit_normally"])
+@pytest.mark.parametrize("kind", ["thread", "process"])
 def test_fork_in_a_process_with_a_pool(kind, how):
     check("forking.py", how, kind)
+
+
+def test_fork_beside_interpreters_leaves_the_parent_alone():
+    # The child reports its crash on stderr, as faulthandler does.
+    completed = run("forking.py", "fork_beside_interpreters")
+    assert completed.returncode == 0, completed
 
 
 # ---- ends ------------------------------------------------------------------
@@ -150,7 +157,7 @@ def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatc
 
 
 def test_shutdown_waits_for_an_executor(kind):
-    fresh.check(run("ending.py", "executor_busy", kind, options=()), "all done")
+    fresh.check(run("ending.py", "executor_busy", kind, options=()), "last done 200 {332833500}")
 
 
 def test_workers_die_with_their_parent(gate):

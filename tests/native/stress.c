@@ -24,7 +24,7 @@
 
 #define CHECK(condition, ...) ((condition) ? (void)0 : fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
 #define HANG_S 120
-#define BATCH_MAX 400
+#define BATCH_MAX (2 * PP_SLOTS)
 #define LANES_MAX 64
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* a slot's tags, as channel.c has them */
@@ -47,6 +47,7 @@ typedef struct {                                             /* the parent's sid
     uint64_t n_max;
     _Atomic uint64_t n_put;
     _Atomic uint32_t n_settled, n_revoked, n_lost, n_deaths; /* n_settled: futex word of the waiting main thread */
+    _Atomic uint32_t round;                                  /* futex word of the foreground thread when it is away */
     _Atomic uint8_t *outcomes;
     _Atomic bool is_stopping, is_over, no_kills, no_revokes;
     pthread_mutex_t lock;                                    /* guards what follows */
@@ -287,7 +288,8 @@ static unsigned take_all(pool_t *p) {
     return n;
 }
 
-/* Leads for a number of results, or for a while; sometimes sleeps on the job, until rings are full. */
+/* Leads for a number of results, or for a while; sometimes sleeps on the job, until rings are full. Then goes away, often
+ * until the next round, so that the rest of this one is the background thread's. */
 static void *run_foreground(void *arg) {
     pool_t *p = arg;
     uint32_t r = mix(p->seed, 11);
@@ -305,8 +307,11 @@ static void *run_foreground(void *arg) {
             }
             step_down(p);
         }
+        uint32_t round = pp_load_seq_cst(&p->round);
         if (draw(&r, 2))
             usleep(draw(&r, 300));
+        else if (draw(&r, 2) && !pp_load_seq_cst(&p->is_over))
+            pp_futex_wait(&p->round, round, -1, UINT32_MAX);
     }
     return NULL;
 }
@@ -487,6 +492,11 @@ static void reap(pool_t *p) {                               /* the workers that 
     }
 }
 
+static void next_round(pool_t *p) {
+    pp_add_seq_cst(&p->round, 1);
+    pp_futex_wake(&p->round, 1, UINT32_MAX);
+}
+
 static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n_lanes) {
     int64_t start_ns = pp_now_ns();
     pool_t *p = open_pool(by_process, seed, (uint64_t)n_rounds * (BATCH_MAX + 64 * n_lanes) + 10 * PP_SLOTS, n_lanes);
@@ -498,7 +508,8 @@ static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n
     if (by_process)
         pthread_create(&killer, NULL, run_killer, p);
     for (unsigned round = 0; round < n_rounds; round++) {
-        put_batch(p, &r, draw(&r, draw(&r, 10) ? 12 : BATCH_MAX));
+        next_round(p);
+        put_batch(p, &r, draw(&r, draw(&r, 40) == 0 ? BATCH_MAX : draw(&r, 10) == 0 ? 200 : 12));
         if (draw(&r, 2))
             put_meeting(p, round);
         wait_settled(p);
@@ -516,6 +527,7 @@ static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n
     pp_store_seq_cst(&p->is_stopping, true);
     reap(p);
     pp_store_seq_cst(&p->is_over, true);
+    next_round(p);
     pp_announce(p->segment->shared);
     pthread_join(foreground, NULL);
     pthread_join(background, NULL);
@@ -546,6 +558,7 @@ static void stop_once(unsigned seed, unsigned n_lanes) {
     if (is_served || p->by_process)
         reap(p);
     pp_store_seq_cst(&p->is_over, true);
+    next_round(p);
     pp_announce(p->segment->shared);
     if (is_served) {
         pthread_join(foreground, NULL);
@@ -716,6 +729,15 @@ static void test_death(void) {
     claim_and_die(s, sequence, 1);
     CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 500, "lost while it was put", job);
     pp_arena_free(arena);
+
+    /* A dead seeker had been counted on. */
+    pp_store_seq_cst(&ends[1].lane->park, PP_SEEKING);
+    pp_store_seq_cst(&ends[2].lane->park, PP_ASLEEP);
+    pp_store_relaxed(&h.tail, sequence + 1);
+    put_one(&h, 600, 8, PP_IN_PLACE);
+    pp_hub_wake(&h, 1);
+    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_ASLEEP && !pp_hub_bury(&h, 1, &job, &index), "seeker", 0);
+    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_SEEKING, "nobody runs what a dead seeker was counted on for", 0);
     pp_segment_unref(s);
 }
 
