@@ -191,6 +191,8 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     pp_store_seq_cst(&l->state, PP_LANE_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
     pp_arena_forget(h->segment, 1 + lane);
+    for (unsigned i = 0; i < shared->n_lanes; i++)   /* it may have died in wake_lane: its sleeper is SEEKING and still asleep */
+        pp_futex_wake(&lane_of(h, i)->park, 1, UINT32_MAX);
     pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
     return lost;
 }

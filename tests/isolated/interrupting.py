@@ -1,6 +1,7 @@
 """Ctrl-C while the parent waits: `python interrupting.py caught|uncaught verb kind gate-path`."""
 
 import functools
+import os
 
 from probe import ComposablePool, gates, main, tasks
 
@@ -28,6 +29,8 @@ def caught(verb, kind, gate_path):
         gates.wait_until(
             lambda: not any(worker.is_alive() for worker in pool._pool), "no worker is left"
         )
+    # What comes in one read with "caught" would be lost to the test, which reads a line, then the rest.
+    gates.wait_until(lambda: not os.path.exists(gate_path + ".pass"), "the gate is closed")
     with ComposablePool(2, kind=kind) as again:
         print(again.map(tasks.square, range(3)), flush=True)
 

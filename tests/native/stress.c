@@ -760,6 +760,38 @@ static void test_pass_on(void) {
     pp_segment_unref(s);
 }
 
+/* A worker is killed between making a sleeper SEEKING and waking it: its burial does that, or the sleeper would be counted
+ * on for ever. */
+static void *claim_one(void *arg) {
+    static unsigned char payload[PP_INLINE_MAX];
+    pp_end_t *end = arg;
+    pp_slot_t task;
+    while (!pp_end_claim(end, &task, payload))
+        CHECK(pp_end_wait(end) == 0, "wait", 0);
+    pp_end_finish(end);
+    return NULL;
+}
+
+static void test_half_wake(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[2];
+    pthread_t sleeper;
+    uint64_t job;
+    uint32_t index, asleep = PP_ASLEEP;
+    open_units(&s, &h, ends, 2);
+    pthread_create(&sleeper, NULL, claim_one, &ends[0]);
+    while (pp_load_seq_cst(&ends[0].lane->park) != PP_ASLEEP)
+        usleep(100);
+    usleep(20000);                                           /* now it sleeps in the kernel, too */
+    CHECK(pp_cas_seq_cst(&ends[0].lane->park, &asleep, PP_SEEKING), "asleep", asleep);
+    CHECK(!pp_hub_bury(&h, 1, &job, &index), "held nothing", job);
+    put_one(&h, 1, 8, PP_IN_PLACE);
+    pp_hub_wake(&h, 1);
+    pthread_join(sleeper, NULL);
+    pp_segment_unref(s);
+}
+
 static void test_stop(void) {
     pp_segment_t *s;
     pp_hub_t h;
@@ -795,6 +827,7 @@ int main(int argc, char **argv) {
         test_wrap_around();
         test_death();
         test_pass_on();
+        test_half_wake();
         test_stop();
         puts("units: passed");
     } else if (strcmp(mode, "stop") == 0) {
