@@ -388,7 +388,12 @@ int pp_end_wait(pp_end_t *e) {
         }
         if (pp_load_seq_cst(&e->shared->stop) != PP_RUN)
             return ECANCELED;
-        pp_futex_wait(park, PP_ASLEEP, -1, UINT32_MAX);
+        if (pp_futex_wait(park, PP_ASLEEP, -1, UINT32_MAX) == EINTR) {
+            pp_store_seq_cst(park, PP_BUSY);   /* a signal handler runs next: do not count on us */
+            if (is_ready(e))
+                wake_for(e->segment, 1);
+            return EINTR;
+        }
     }
     return !is_ready(e) && pp_load_seq_cst(&e->shared->stop) != PP_RUN ? ECANCELED : 0;
 }

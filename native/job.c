@@ -29,6 +29,7 @@ static int job_init(pp_job_t *self, PyObject *args, PyObject *kwargs) {
 
 static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->failure);
     for (Py_ssize_t i = 0; self->results && i < self->n_items; i++)
         Py_VISIT(self->results[i]);
     return 0;
@@ -37,6 +38,7 @@ static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
 static int job_clear(pp_job_t *self) {
     PyObject **results = self->results;
     self->results = NULL;
+    Py_CLEAR(self->failure);
     for (Py_ssize_t i = 0; results && i < self->n_items; i++)
         Py_XDECREF(results[i]);
     PyMem_Free(results);
@@ -51,39 +53,52 @@ static void job_dealloc(pp_job_t *self) {
     Py_DECREF(type);
 }
 
+/* The leader stores results while the putting thread may settle an argument that does not pickle. */
+#ifndef Py_BEGIN_CRITICAL_SECTION
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
 static bool is_settled(pp_job_t *job, uint32_t index) {
     Py_ssize_t first = (Py_ssize_t)index * job->chunk;
     return job->results == NULL || first >= job->n_items || job->results[first] != NULL;
 }
 
 /* A chunk's value is the list of its items' results, made by the worker's loop. */
-bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value) {
-    if (is_settled(job, index)) {
-        Py_DECREF(value);
-        return false;
-    }
-    if (job->chunk == 1) {
-        job->results[index] = value;
-    } else {
+bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value, bool *last) {
+    bool is_first;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    is_first = !is_settled(job, index);
+    if (is_first && job->chunk == 1) {
+        job->results[index] = Py_NewRef(value);
+    } else if (is_first) {
         PyObject **to = job->results + (Py_ssize_t)index * job->chunk;
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); i++)
             to[i] = Py_NewRef(PyList_GET_ITEM(value, i));
-        Py_DECREF(value);
     }
-    job->remaining--;
-    return true;
+    *last = is_first && --job->remaining == 0;
+    Py_END_CRITICAL_SECTION();
+    Py_DECREF(value);
+    return is_first;
 }
 
-PyDoc_STRVAR(settle_doc, "settle(index) -> bool\n\nNotes that task `index` has failed; False if it had its outcome already.");
-static PyObject *job_settle(pp_job_t *self, PyObject *arg) {
-    unsigned long index = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred())
+PyDoc_STRVAR(settle_doc, "settle(index, error) -> bool\n\nNotes that task `index` has failed; False if it had its outcome already.");
+static PyObject *job_settle(pp_job_t *self, PyObject *args) {
+    unsigned index;
+    PyObject *error;
+    if (!PyArg_ParseTuple(args, "IO", &index, &error))
         return NULL;
-    if (is_settled(self, (uint32_t)index))
-        Py_RETURN_FALSE;
-    self->results[(Py_ssize_t)index * self->chunk] = Py_NewRef(Py_Ellipsis);
-    self->remaining--;
-    Py_RETURN_TRUE;
+    bool is_first;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    is_first = !is_settled(self, index);
+    if (is_first) {
+        self->results[(Py_ssize_t)index * self->chunk] = Py_NewRef(Py_Ellipsis);
+        if (self->failure == NULL)
+            self->failure = Py_NewRef(error);
+        self->remaining--;
+    }
+    Py_END_CRITICAL_SECTION();
+    return PyBool_FromLong(is_first);
 }
 
 PyDoc_STRVAR(take_doc, "take_results() -> list\n\nThe results of all items, which the job then no longer has.");
@@ -96,12 +111,11 @@ static PyObject *job_take_results(pp_job_t *self, PyObject *ignored) {
         PyList_SET_ITEM(list, i, self->results[i] ? self->results[i] : Py_NewRef(Py_None));
         self->results[i] = NULL;
     }
-    job_clear(self);
     return list;
 }
 
 static PyMethodDef methods[] = {
-    {"settle", (PyCFunction)job_settle, METH_O, settle_doc},
+    {"settle", (PyCFunction)job_settle, METH_VARARGS, settle_doc},
     {"take_results", (PyCFunction)job_take_results, METH_NOARGS, take_doc},
     {0},
 };
@@ -111,6 +125,7 @@ static PyMemberDef members[] = {
     {"n_items", T_PYSSIZET, offsetof(pp_job_t, n_items), READONLY, "number of items"},
     {"chunk", T_PYSSIZET, offsetof(pp_job_t, chunk), READONLY, "items per task"},
     {"cursor", T_PYSSIZET, offsetof(pp_job_t, cursor), 0, "index of the next task to put"},
+    {"failure", T_OBJECT, offsetof(pp_job_t, failure), READONLY, "the first failure of a task, or None"},
     {"done", T_BOOL, offsetof(pp_job_t, done), 0, "whether its outcome can be had"},
     {"remaining", T_PYSSIZET, offsetof(pp_job_t, remaining), 0, "tasks without an outcome"},
     {0},

@@ -173,7 +173,7 @@ typedef struct {           /* a worker's private half */
 
 int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane);
 bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
-int pp_end_wait(pp_end_t *e);                                     /* 0: look again; ECANCELED: stop */
+int pp_end_wait(pp_end_t *e);                                     /* 0: look again; EINTR: after signal handlers; ECANCELED: stop */
 bool pp_end_must_stop(pp_end_t *e);
 void pp_end_copied(pp_end_t *e, const pp_slot_t *slot);           /* the argument's block is no longer needed */
 int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */

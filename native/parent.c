@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define WAKE_EVERY 32                   /* puts between two looks for sleeping workers */
 #define BLOCK_BYTES_MAX (64ull << 20)   /* of arguments in shared memory beyond what workers need at once; guess */
 
 typedef struct {                        /* a map's function, for all its tasks */
@@ -82,8 +81,12 @@ static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
     return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value);
 }
 
+/* The leader tells when there is room, unless it took the last result just before: then the caller tries again at once. */
 static void note_full(pp_channel_t *self) {
-    pp_store_seq_cst(&self->starved, (int64_t)pp_hub_n_waiting(&self->hub) / 2);
+    int64_t below = (int64_t)pp_hub_n_waiting(&self->hub) / 2;
+    pp_store_seq_cst(&self->starved, below);
+    if ((int64_t)pp_hub_n_waiting(&self->hub) <= below)
+        pp_store_seq_cst(&self->starved, -1);
 }
 
 PyDoc_STRVAR(publish_doc, "publish(function) -> (id, at, size, block) or None if there is no room\n\n"
@@ -214,7 +217,6 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!O!IO", self->module->job_type, &job, &PyList_Type, &items, &mode, &function) ||
         parse_function(self, function, &f) < 0)
         return NULL;
-    unsigned n_put = 0;
     int error = 0;
     while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
         if (!pp_hub_has_room(&self->hub)) {
@@ -233,11 +235,8 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
         if (error)
             break;
         job->cursor++;
-        if (++n_put % WAKE_EVERY == 0)
-            pp_hub_wake(&self->hub, WAKE_EVERY);
+        pp_hub_wake(&self->hub, 1);   /* at once: pickling the next argument may take its time */
     }
-    if (n_put % WAKE_EVERY)
-        pp_hub_wake(&self->hub, n_put % WAKE_EVERY);
     if (error < 0)
         return NULL;
     if (error == EAGAIN)

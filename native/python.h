@@ -40,10 +40,11 @@ typedef struct {
     uint64_t id;
     Py_ssize_t n_items, chunk, cursor, remaining;   /* cursor: next task to put; remaining: tasks without an outcome */
     char done;                                      /* its outcome can be had; set by Python, last of all */
+    PyObject *failure;                              /* the first to arrive, or NULL */
     PyObject **results;                             /* n_items, or NULL for jobs that store results themselves */
 } pp_job_t;
 extern PyType_Spec pp_job_spec;
-bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value);    /* steals value; false: had its outcome already */
+bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value, bool *last);   /* steals value; false: had its outcome */
 
 /* parent.c: the Channel */
 typedef struct {

@@ -18,7 +18,8 @@ typedef struct {
     PyObject *payload;     /* or the value, by reference */
 } result_t;
 
-static int take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
+/* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. */
+static void take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
     *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status};
     const void *data = frame + 1;
     if (self->by_reference) {
@@ -32,7 +33,6 @@ static int take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *fram
     }
     pp_hub_take(&self->hub, lane, frame);
     self->n_taken++;
-    return r->payload ? 0 : -1;
 }
 
 static int deliver(pp_channel_t *self, PyObject *job, const result_t *r, unsigned status, PyObject *value) {
@@ -58,7 +58,7 @@ static int deliver_undecodable(pp_channel_t *self, PyObject *job, const result_t
 }
 
 static int hand_over(pp_channel_t *self, PyObject *job, const result_t *r) {
-    PyObject *value = self->by_reference ? Py_NewRef(r->payload) : pp_decode(self->module, r->payload);
+    PyObject *value = r->payload == NULL ? NULL : self->by_reference ? Py_NewRef(r->payload) : pp_decode(self->module, r->payload);
     if (value == NULL)
         return deliver_undecodable(self, job, r);
     pp_job_t *store = (pp_job_t *)job;
@@ -67,7 +67,8 @@ static int hand_over(pp_channel_t *self, PyObject *job, const result_t *r) {
         Py_DECREF(value);
         return failed;
     }
-    if (!pp_job_store(store, r->index, value) || store->remaining > 0)
+    bool last;
+    if (!pp_job_store(store, r->index, value, &last) || !last)
         return 0;
     PyObject *done = PyObject_CallMethodNoArgs(job, self->module->complete);
     Py_XDECREF(done);
@@ -97,11 +98,15 @@ static Py_ssize_t take_all(pp_channel_t *self, PyObject *jobs) {
     for (unsigned lane = 0; !failed && lane < self->segment->shared->n_lanes; lane++)
         for (const pp_frame_t *f; !failed && (f = pp_hub_peek(&self->hub, lane)) != NULL; n++) {
             result_t r;
-            if ((failed = take_result(self, lane, f, &r)) != 0)
-                break;
+            take_result(self, lane, f, &r);
+            PyObject *error = PyErr_GetRaisedException();
             PyObject *job = find_job(jobs, r.job, &cached);
+            if (error && job)
+                PyErr_SetRaisedException(error);
+            else
+                Py_XDECREF(error);
             failed = job ? hand_over(self, job, &r) : PyErr_Occurred() ? -1 : 0;
-            Py_DECREF(r.payload);
+            Py_XDECREF(r.payload);
         }
     Py_XDECREF(cached);
     return failed ? -1 : n;

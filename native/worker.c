@@ -288,8 +288,10 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
             Py_BEGIN_ALLOW_THREADS
             error = pp_end_wait(&self->end);
             Py_END_ALLOW_THREADS
-            if (error)
+            if (error == ECANCELED)
                 Py_RETURN_NONE;
+            if (error && PyErr_CheckSignals() < 0)
+                return NULL;
             continue;
         }
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};

@@ -152,25 +152,21 @@ class AsyncResult(PoolJob):
 class MapResult(AsyncResult):
     """The result of `map_async`: a list in the order of the input, or the first failure to arrive."""
 
-    _failure: BaseException | None = None
-
     def _deliver(self, index: int, status: int, value: Any) -> None:
         self.fail_task(index, self._scheduler.error_of(status, value))
 
     def fail_task(self, index: int, error: BaseException) -> None:
-        if not self.settle(index):
+        if not self.settle(index, error):
             return
         self._scheduler.count_failure()
-        if self._failure is None:
-            self._failure = error
         if self.remaining <= 0:
             self._complete()
 
     def _complete(self) -> None:
-        if self._failure is None:
+        if self.failure is None:
             self._settle(True, self.take_results())
         else:
-            self._settle(False, self._failure)
+            self._settle(False, self.failure)
 
 
 class IMapJob(PoolJob):

@@ -122,6 +122,7 @@ class Scheduler:
         self._functions = Functions(self._channel)
         self._lock = threading.RLock()
         self._feeding = threading.Lock()
+        self._starting = threading.Lock()  # held while a worker is started: after a stop, none is
         self._backlog: deque[_Single | _Many] = deque()
         self._jobs: dict[int, Any] = {0: _InitReports(self)}
         self._leader: object = None  # a thread's ident, or the lock that a follower waits on
@@ -537,13 +538,16 @@ class Scheduler:
                 worker.was_ready = self._channel.look(worker.n)[0] == _native.LANE_READY
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
         ended = [worker for worker in self.workers if worker is not None and self._has_ended(worker)]
-        while self._dead:
-            ended.append(self._dead.popleft())
+        ended.extend(self._dead.copy())
         if not ended:
             return
-        self._channel.pump(self._jobs)  # their last results, which came before their end
-        for worker in ended:
-            self._bury(worker)
+        try:
+            self._channel.pump(self._jobs)  # their last results, which came before their end
+            for worker in ended:
+                self._bury(worker)
+        except BaseException:
+            self._channel.announce()  # a signal came between: whoever leads next begins again
+            raise
 
     def _has_ended(self, worker: Worker) -> bool:
         """Processes are reported by the watcher, once they are really dead."""
@@ -553,6 +557,8 @@ class Scheduler:
         if self.workers[worker.n] is not worker:
             return
         worker.join()
+        if worker in self._dead:
+            self._dead.remove(worker)
         n_done = self._channel.look(worker.n)[1]
         lost = self._channel.bury(worker.n)
         self.workers[worker.n] = None
@@ -596,7 +602,9 @@ class Scheduler:
 
     def _replace(self, n: int) -> None:
         try:
-            self._start_worker(n)
+            with self._starting:
+                if not self._is_stopping:
+                    self._start_worker(n)
         except Exception as error:
             _log.exception("a worker could not be replaced")
             if not any(self.workers):
@@ -610,8 +618,8 @@ class Scheduler:
             self._cause = cause
         if self._on_broken is not None:
             self._on_broken(cause)
+        self._is_stopping = True  # we are the leader, who alone replaces workers
         self._channel.stop(_native.STOP_NOW)
-        self._is_stopping = True
         self._fail_all(self._broken)
         for worker in self.workers:
             if worker is not None:
@@ -663,7 +671,8 @@ class Scheduler:
         self._stop_now()
 
     def _stop_now(self) -> None:
-        self._is_stopping = True
+        with self._starting:
+            self._is_stopping = True
         self._channel.stop(_native.STOP_NOW)
         self.state = TERMINATE
         workers = [worker for worker in self.workers if worker is not None]

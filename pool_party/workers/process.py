@@ -2,6 +2,7 @@
 
 import os
 import signal
+import weakref
 import sys
 import threading
 from collections.abc import Callable
@@ -80,6 +81,21 @@ def _forget_stdin() -> None:
         main.pop("__file__", None)
 
 
+def _open_sentinel(process: Any) -> int:
+    """A descriptor that is readable once the process is dead.
+
+    That of `multiprocessing` is a pipe, which children that a task has forked may hold open. A fork server's is not: there
+    the pipe's other end stays in the server, and the process is no child of ours.
+    """
+    if process._start_method != "forkserver" and hasattr(os, "pidfd_open"):
+        try:
+            return os.pidfd_open(process.pid)
+        except OSError:
+            pass  # an old kernel or an emulated one
+    sentinel: int = process.sentinel
+    return sentinel
+
+
 class ProcessWorker:
     """A worker that is a process."""
 
@@ -100,6 +116,9 @@ class ProcessWorker:
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        self.sentinel = _open_sentinel(self.process)
+        if self.sentinel != self.process.sentinel:
+            weakref.finalize(self, os.close, self.sentinel).atexit = False
 
     @property
     def pid(self) -> int | None:
@@ -109,10 +128,6 @@ class ProcessWorker:
     def exitcode(self) -> int | None:
         with self._reaping:
             return self.process.exitcode
-
-    @property
-    def sentinel(self) -> int:
-        return self.process.sentinel
 
     def is_alive(self) -> bool:
         with self._reaping:
@@ -125,7 +140,7 @@ class ProcessWorker:
         self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
-        if not connection.wait([self.process.sentinel], timeout):
+        if not connection.wait([self.sentinel], timeout):
             return False
         with self._reaping:
             self.process.join()

@@ -77,7 +77,8 @@ def interrupt(how, verb, kind, gate):
         gate.wait_arrived(1)
         os.killpg(process.pid, signal.SIGINT)
         if how == "caught":
-            assert process.stdout.readline() == "caught\n"
+            line = process.stdout.readline()
+            assert line == "caught\n", fresh.finish(process)
         gate.close()  # let go what cannot be killed: threads and interpreters
     except BaseException:
         fresh.end(process)
