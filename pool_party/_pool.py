@@ -151,7 +151,9 @@ class ComposablePool:
         """`map` without waiting. chunksize: items per task; None: a quarter of each worker's share."""
         return self._map(func, iterable, chunksize, callback, error_callback, star=False)
 
-    def starmap(self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None) -> list[Any]:
+    def starmap(
+        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[Any]:
         """[func(*x) for x in iterable], in workers."""
         result: list[Any] = self.starmap_async(func, iterable, chunksize).get()
         return result
@@ -306,7 +308,10 @@ class ThreadPool(ComposablePool):
     """A ComposablePool of threads."""
 
     def __init__(
-        self, processes: int | None = None, initializer: Callable[..., object] | None = None, initargs: Iterable[Any] = ()
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
     ) -> None:
         super().__init__(processes, initializer, initargs, kind="thread")
 

@@ -313,9 +313,7 @@ class Scheduler:
             with self._lock:  # so that `cancel` sees it either outside or inside the channel
                 if job.settled:
                     return True
-                job.sequence = self._channel.put(
-                    job.id, entry.index, entry.mode, function, entry.payload
-                )
+                job.sequence = self._channel.put(job.id, entry.index, entry.mode, function, entry.payload)
         except Exception as error:
             job.fail_task(entry.index, error)
             return True

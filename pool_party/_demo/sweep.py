@@ -98,8 +98,7 @@ def _table(plan: Plan, rates: dict[str, _Rates]) -> str:
     """Return the problems per second of each kind, with the speed-up over one worker."""
     orders = [problems.order for problems in plan.sweep]
     rows = [
-        (kind, *(f"{own[n]:.0f}/s {own[n] / rates[ALONE][n]:5.2f} x" for n in orders))
-        for kind, own in rates.items()
+        (kind, *(f"{own[n]:.0f}/s {own[n] / rates[ALONE][n]:5.2f} x" for n in orders)) for kind, own in rates.items()
     ]
     return format_table(("workers", *(f"{n} x {n}" for n in orders)), rows)
 

@@ -43,7 +43,12 @@ def _find(value: object, path: str, depth: int) -> tuple[str, object]:
 
 def _roots(value: object) -> Iterator[tuple[str, object]]:
     """A call travels as (function, args, kwargs) or (args, kwargs): its parts are named as the user wrote them."""
-    if isinstance(value, tuple) and len(value) in (2, 3) and isinstance(value[-1], dict) and isinstance(value[-2], tuple):
+    if (
+        isinstance(value, tuple)
+        and len(value) in (2, 3)
+        and isinstance(value[-1], dict)
+        and isinstance(value[-2], tuple)
+    ):
         if len(value) == 3:
             yield "the function", value[0]
         yield "args", value[-2]

@@ -40,7 +40,9 @@ class ThreadWorker:
         worker = self._channel.worker(self.n)
         setup = self._setup
         try:
-            loop.run(worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep)
+            loop.run(
+                worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep
+            )
         finally:
             worker.exited()
 
