@@ -127,8 +127,7 @@ _SECTIONS = {
         is_more_better=True,
     ),
     "round-trip": Section(
-        "one apply(noop) or submit(noop).result(), back to back and after 2 ms without a task; "
-        "lower is better",
+        "one apply(noop) or submit(noop).result(), back to back and after 2 ms without a task; lower is better",
         _sum_up_round_trip,
         (
             Column("median", "median", _us),
@@ -236,17 +235,13 @@ def _measure(name: str, peers: Sequence[Peer], options: argparse.Namespace) -> R
     return runs
 
 
-def _best_of_others(
-    kind: str, peers: Sequence[Peer], figures: dict[str, float], pick: Any
-) -> float:
+def _best_of_others(kind: str, peers: Sequence[Peer], figures: dict[str, float], pick: Any) -> float:
     others = [peer for peer in peers if peer.kind == kind and not peer.is_ours]
     found = [figures[peer.name] for peer in others if peer.name in figures]
     return float(pick(found)) if found else math.nan
 
 
-def _ratios(
-    section: Section, peers: Sequence[Peer], summaries: dict[str, _Summary], peer: Peer
-) -> list[str]:
+def _ratios(section: Section, peers: Sequence[Peer], summaries: dict[str, _Summary], peer: Peer) -> list[str]:
     """Return a peer's figure divided by its reference's, and by the best of others of its kind."""
     figures = {name: summary[section.ratio_key] for name, summary in summaries.items()}
     pick = max if section.is_more_better else min

@@ -218,11 +218,7 @@ def default_start_method() -> str:
 def available_peers() -> list[Peer]:
     """Return the peers that can be measured here, without "fork" twice where it is the default."""
     is_fork_default = default_start_method() == "fork"
-    return [
-        peer
-        for peer in _PEERS
-        if peer.is_available() and not (is_fork_default and peer.name.endswith(", fork"))
-    ]
+    return [peer for peer in _PEERS if peer.is_available() and not (is_fork_default and peer.name.endswith(", fork"))]
 
 
 def peer_named(name: str) -> Peer:

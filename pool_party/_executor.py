@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from pool_party import _native
+from pool_party._outcomes import error_of
 from pool_party._pool import make_scheduler
 from pool_party._results import PoolJob
 from pool_party._scheduler import RUN, Scheduler, Statistics
@@ -61,7 +62,7 @@ class _FutureJob(PoolJob):
         if status == _native.STATUS_OK:
             self._settle(value, None)
         else:
-            self.fail_task(index, self._scheduler.error_of(status, value))
+            self.fail_task(index, error_of(status, value))
 
     def fail_task(self, index: int, error: BaseException) -> None:
         self._scheduler.count_failure()

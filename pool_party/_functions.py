@@ -1,7 +1,7 @@
 """Functions on their way to workers: published once, by name or pickled, and fetched by each worker once.
 
-A function that its module has under its name, or that lives in `__main__`, keeps its place in shared memory for later calls; any other
-(a closure, a bound method) may change between two calls and travels with each.
+A function that its module has under its name, or that lives in `__main__`, keeps its place in shared memory for later
+calls; any other (a closure, a bound method) may change between two calls and travels with each.
 """
 
 import sys

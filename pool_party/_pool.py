@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from pool_party import _native
-from pool_party._results import AsyncResult, Callback, IMapIterator, IMapJob, MapResult
+from pool_party._imap import IMapIterator, IMapJob
+from pool_party._results import AsyncResult, Callback, MapResult
 from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler, Statistics
 from pool_party.workers._base import Setup, Worker
 
@@ -282,7 +283,7 @@ class ComposablePool:
     @property
     def _pool(self) -> list[Worker]:
         """The living workers: programs read their `pid` and `is_alive`."""
-        return [worker for worker in self._scheduler.workers if worker is not None]
+        return self._scheduler.workers
 
     @property
     def _ctx(self) -> Any:

@@ -49,9 +49,7 @@ def finish(process, *, stdin_text=None, timeout=60.0):
         out, err = process.communicate(stdin_text, timeout=timeout)
     except subprocess.TimeoutExpired:
         out, err = end(process)
-        raise AssertionError(
-            f"hung for {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}"
-        ) from None
+        raise AssertionError(f"hung for {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}") from None
     except BaseException:
         end(process)
         raise

@@ -144,9 +144,7 @@ def test_read_only_buffers(remote_pool):
 
     for n_bytes in (10, 2 * MiB):
         value = ReadOnly(tasks.pattern(n_bytes))
-        assert remote_pool.apply(lambda v: tasks.checksum(v.data), (value,)) == tasks.checksum(
-            value.data
-        )
+        assert remote_pool.apply(lambda v: tasks.checksum(v.data), (value,)) == tasks.checksum(value.data)
 
 
 def test_array_module(remote_pool):
@@ -165,9 +163,7 @@ def numpy_pool(make_pool, remote_kind):
     return make_pool(2, kind=remote_kind)
 
 
-@pytest.mark.parametrize(
-    "shape", [(0,), (1,), (100, 100), (1000, 1000), (3, 0, 5), (8, 1024, 1024)], ids=str
-)
+@pytest.mark.parametrize("shape", [(0,), (1,), (100, 100), (1000, 1000), (3, 0, 5), (8, 1024, 1024)], ids=str)
 def test_numpy_arrays_there_and_back(numpy_pool, shape):
     import numpy as np
 

@@ -120,9 +120,7 @@ def test_meter_counts_the_cpu_time_of_a_child_that_has_ended() -> None:
 
 def test_process_tree_with_and_without_lists_of_children() -> None:
     child_code = "import os; pid = os.fork(); print(pid, flush=True); os.read(0, 1)"
-    with subprocess.Popen(
-        [sys.executable, "-Sc", child_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-Sc", child_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         grandchild = max(int(child.stdout.readline()) for _ in range(2))
         assert measure.process_tree(child.pid) == [child.pid, grandchild]
@@ -256,9 +254,7 @@ def test_sweep_tries_whether_workers_can_load_numpy(monkeypatch: pytest.MonkeyPa
     assert sweep._why_not("process").startswith("not here")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--workers", "0"], ["--kinds", "fibre"], ["--size", "10"], ["--size", "0x4"]]
-)
+@pytest.mark.parametrize("arguments", [["--workers", "0"], ["--kinds", "fibre"], ["--size", "10"], ["--size", "0x4"]])
 def test_demo_refuses_nonsense(arguments: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as exit_:
         demo(*arguments, output=tmp_path / "x.png")

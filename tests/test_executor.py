@@ -128,9 +128,7 @@ def test_a_task_that_has_not_begun_can_be_cancelled(make_executor, kind, gate, t
     assert all(future.cancelled() for future in later[::2])
     gate.release()
     first.result(TIMEOUT_S)
-    assert [future.result(TIMEOUT_S) for future in later[1::2]] == [
-        f"ran {i}" for i in range(1, 100, 2)
-    ]
+    assert [future.result(TIMEOUT_S) for future in later[1::2]] == [f"ran {i}" for i in range(1, 100, 2)]
     with open(log) as lines:
         assert lines.read().split("\n")[:-1] == [f"ran {i}" for i in range(1, 100, 2)]
     with pytest.raises(concurrent.futures.CancelledError):
@@ -190,9 +188,7 @@ def test_wait_for_all(executor):
 def test_wait_for_the_first(executor, gate):
     held = executor.submit(tasks.pass_gate, gate.path)
     quick = executor.submit(tasks.square, 2)
-    done, not_done = concurrent.futures.wait(
-        [held, quick], TIMEOUT_S, return_when=concurrent.futures.FIRST_COMPLETED
-    )
+    done, not_done = concurrent.futures.wait([held, quick], TIMEOUT_S, return_when=concurrent.futures.FIRST_COMPLETED)
     assert done == {quick} and not_done == {held}
     gate.release()
     assert held.result(TIMEOUT_S) is None
@@ -201,9 +197,7 @@ def test_wait_for_the_first(executor, gate):
 def test_wait_for_the_first_error(executor, gate):
     held = executor.submit(tasks.pass_gate, gate.path)
     failing = executor.submit(tasks.raise_named, "ValueError")
-    done, not_done = concurrent.futures.wait(
-        [held, failing], TIMEOUT_S, return_when=concurrent.futures.FIRST_EXCEPTION
-    )
+    done, not_done = concurrent.futures.wait([held, failing], TIMEOUT_S, return_when=concurrent.futures.FIRST_EXCEPTION)
     assert done == {failing} and not_done == {held}
     gate.release()
     assert held.result(TIMEOUT_S) is None
@@ -280,9 +274,7 @@ def test_map_buffersize_bounds_the_read_ahead(executor):
     assert most_ahead <= 4 + 2
 
 
-@pytest.mark.parametrize(
-    ("buffersize", "error"), [(0, ValueError), (-1, ValueError), ("1", TypeError)]
-)
+@pytest.mark.parametrize(("buffersize", "error"), [(0, ValueError), (-1, ValueError), ("1", TypeError)])
 def test_map_buffersize_must_be_a_positive_integer(executor, buffersize, error):
     with pytest.raises(error, match="buffersize"):
         executor.map(tasks.square, [1], buffersize=buffersize)

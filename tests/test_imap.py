@@ -88,9 +88,7 @@ def test_results_come_while_the_input_goes_on(pool, verb):
 
 
 @pytest.mark.parametrize("chunksize", [1, 3])
-def test_next_times_out_at_any_chunksize_and_can_be_repeated(
-    make_pool, kind, gate, verb, chunksize
-):
+def test_next_times_out_at_any_chunksize_and_can_be_repeated(make_pool, kind, gate, verb, chunksize):
     pool = make_pool(1, kind=kind)
     task = functools.partial(tasks.pass_gate, gate.path)
     iterator = getattr(pool, verb)(task, range(6), chunksize)

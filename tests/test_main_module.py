@@ -9,9 +9,7 @@ import pytest
 def program(kind, body, *, guarded=False, definitions=""):
     """A program that makes a pool `p` of the kind and runs `body` with it."""
     head = f"KIND = {kind!r}\nfrom pool_party import ComposablePool\n"
-    body = (
-        f"with ComposablePool(2, kind=KIND) as p:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
-    )
+    body = f"with ComposablePool(2, kind=KIND) as p:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
     if guarded:
         body = f'if __name__ == "__main__":\n{textwrap.indent(body, "    ")}'
     return f"{head}{textwrap.dedent(definitions)}\n{body}\n"

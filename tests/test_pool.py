@@ -34,9 +34,7 @@ def test_default_kind_is_process(make_pool):
     assert make_pool(1).statistics().kind == "process"
 
 
-@pytest.mark.parametrize(
-    ("alias", "canonical"), [("subprocess", "process"), ("subinterpreter", "interp")]
-)
+@pytest.mark.parametrize(("alias", "canonical"), [("subprocess", "process"), ("subinterpreter", "interp")])
 def test_aliases_of_kinds(make_pool, alias, canonical):
     assert make_pool(1, kind=alias).statistics().kind == canonical
 
@@ -239,9 +237,7 @@ def test_apply_async(pool):
 
 def test_apply_async_takes_its_arguments_by_position_and_name(pool):
     assert pool.apply_async(tasks.affine, (2,), {"a": 3}, None, None).get(TIMEOUT_S) == 6
-    result = pool.apply_async(
-        func=tasks.square, args=(2,), kwds={}, callback=None, error_callback=None
-    )
+    result = pool.apply_async(func=tasks.square, args=(2,), kwds={}, callback=None, error_callback=None)
     assert result.get(timeout=TIMEOUT_S) == 4
 
 
@@ -270,9 +266,7 @@ def test_result_of_a_failed_call(pool):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01, -1])
-def test_get_times_out_with_multiprocessings_error_and_can_be_repeated(
-    make_pool, kind, gate, timeout
-):
+def test_get_times_out_with_multiprocessings_error_and_can_be_repeated(make_pool, kind, gate, timeout):
     pool = make_pool(1, kind=kind)
     result = pool.apply_async(tasks.pass_gate, (gate.path, 1))
     gate.wait_arrived()
@@ -493,9 +487,7 @@ def test_callback_has_run_when_get_returns(pool):
 
 def test_error_callback_has_run_when_get_raises(pool):
     called, wrong = [], []
-    result = pool.apply_async(
-        tasks.raise_named, ("ValueError", "x"), {}, wrong.append, called.append
-    )
+    result = pool.apply_async(tasks.raise_named, ("ValueError", "x"), {}, wrong.append, called.append)
     with pytest.raises(ValueError) as caught:
         result.get(TIMEOUT_S)
     assert called == [caught.value] and wrong == []
@@ -550,9 +542,7 @@ def test_a_raising_callback_is_logged_and_the_pool_goes_on(pool, caplog, error):
     with caplog.at_level(logging.ERROR, logger="pool_party"):
         assert pool.apply_async(tasks.square, (3,), callback=fail).get(TIMEOUT_S) == 9
         with pytest.raises(KeyError):
-            pool.apply_async(tasks.raise_error, (KeyError("k"),), error_callback=fail).get(
-                TIMEOUT_S
-            )
+            pool.apply_async(tasks.raise_error, (KeyError("k"),), error_callback=fail).get(TIMEOUT_S)
         assert pool.map_async(tasks.square, [1, 2], callback=fail).get(TIMEOUT_S) == [1, 4]
     records = [record for record in caplog.records if record.name.startswith("pool_party")]
     assert len(records) == 3
@@ -594,9 +584,7 @@ def test_thread_pool_raises_the_very_object(make_pool):
     assert caught.value is error and caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize(
-    "name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "TimeoutError"]
-)
+@pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "TimeoutError"])
 def test_errors_beside_the_usual_are_their_tasks_errors(pool, name):
     for args in ((), (3,)):
         with pytest.raises(BaseException) as caught:
@@ -890,9 +878,7 @@ def test_pool_is_used_from_many_threads(pool):
     def use(seed):
         for i in range(20):
             assert pool.apply(tasks.multiply, (seed, i)) == seed * i
-            assert pool.map(tasks.square, range(seed, seed + 5), 2) == [
-                x * x for x in range(seed, seed + 5)
-            ]
+            assert pool.map(tasks.square, range(seed, seed + 5), 2) == [x * x for x in range(seed, seed + 5)]
             assert list(pool.imap(tasks.square, (seed, i))) == [seed**2, i**2]
 
     for call in [gates.call_in_thread(use, seed) for seed in range(8)]:

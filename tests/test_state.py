@@ -142,9 +142,7 @@ def test_broken_pool_can_be_ended(kind, tmp_path):
 def test_initializer_that_kills_its_process_breaks_the_pool(context, tmp_path):
     log = tmp_path / "log"
     with pytest.raises(pool_party.InitializerFailed):
-        with ComposablePool(
-            2, tasks.exiting_init, (str(log), 3), context=context, kind="process"
-        ) as pool:
+        with ComposablePool(2, tasks.exiting_init, (str(log), 3), context=context, kind="process") as pool:
             pool.apply_async(tasks.square, (1,)).get(TIMEOUT_S)
     assert len(log.read_text().splitlines()) <= 20
 

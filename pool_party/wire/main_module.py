@@ -58,7 +58,8 @@ def fingerprint(definition: Any) -> str:
 def _main() -> dict[str, Any]:
     """The globals of what `__main__` defines.
 
-    In a process that `multiprocessing` spawned, `__main__` is a copy of the namespace in which the script was run again.
+    In a process that `multiprocessing` spawned, `__main__` is a copy of the namespace in which the script was
+    run again.
     """
     main = sys.modules["__main__"].__dict__
     if main.get("__name__") == "__mp_main__":

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import weakref
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from multiprocessing import connection, get_context, parent_process, reduction
 from typing import Any
@@ -84,8 +84,8 @@ def _forget_stdin() -> None:
 def _open_sentinel(process: Any) -> int:
     """A descriptor that is readable once the process is dead.
 
-    That of `multiprocessing` is a pipe, which children that a task has forked may hold open. A fork server's is not: there
-    the pipe's other end stays in the server, and the process is no child of ours.
+    That of `multiprocessing` is a pipe, which children that a task has forked may hold open. A fork server's is not:
+    there the pipe's other end stays in the server, and the process is no child of ours.
     """
     if process._start_method != "forkserver" and hasattr(os, "pidfd_open"):
         try:
@@ -122,16 +122,18 @@ class ProcessWorker:
 
     @property
     def pid(self) -> int | None:
-        return self.process.pid
+        pid: int | None = self.process.pid
+        return pid
 
     @property
     def exitcode(self) -> int | None:
         with self._reaping:
-            return self.process.exitcode
+            exitcode: int | None = self.process.exitcode
+        return exitcode
 
     def is_alive(self) -> bool:
         with self._reaping:
-            return self.process.is_alive()
+            return bool(self.process.is_alive())
 
     def terminate(self) -> None:
         self.process.terminate()

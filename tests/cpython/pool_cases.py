@@ -91,7 +91,5 @@ def stale_rows():
     return [
         key
         for key in LEFT_OUT
-        if key[0] not in KINDS
-        or key[1] not in CLASSES
-        or not hasattr(getattr(cpython_tests, key[1]), key[2])
+        if key[0] not in KINDS or key[1] not in CLASSES or not hasattr(getattr(cpython_tests, key[1]), key[2])
     ]

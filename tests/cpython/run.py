@@ -46,9 +46,7 @@ def with_our_pool_in_scripts(kind):
 
 def run_kind(pool_cases, kind, verbosity, hang_s):
     load = unittest.defaultTestLoader.loadTestsFromTestCase
-    suite = unittest.TestSuite(
-        load(getattr(pool_cases, f"{kind}{name}")) for name in pool_cases.CLASSES
-    )
+    suite = unittest.TestSuite(load(getattr(pool_cases, f"{kind}{name}")) for name in pool_cases.CLASSES)
     faulthandler.dump_traceback_later(hang_s, exit=True)  # a hang is a failure, with stacks
     with with_our_pool_in_scripts(kind), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This process", DeprecationWarning)

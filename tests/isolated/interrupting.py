@@ -26,9 +26,7 @@ def caught(verb, kind, gate_path):
         print("not interrupted", flush=True)
     pool.join(timeout=30)
     if kind == "process":
-        gates.wait_until(
-            lambda: not any(worker.is_alive() for worker in pool._pool), "no worker is left"
-        )
+        gates.wait_until(lambda: not any(worker.is_alive() for worker in pool._pool), "no worker is left")
     # What comes in one read with "caught" would be lost to the test, which reads a line, then the rest.
     gates.wait_until(lambda: not os.path.exists(gate_path + ".pass"), "the gate is closed")
     with ComposablePool(2, kind=kind) as again:

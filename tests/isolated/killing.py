@@ -35,9 +35,7 @@ def check_works(pool, n=100):
 
 def check_replaced(pool, n_lost, n_workers=2):
     gates.wait_until(lambda: pool.statistics().n_workers_lost == n_lost, f"{n_lost} lost")
-    gates.wait_until(
-        lambda: sum(worker.is_alive() for worker in pool._pool) == n_workers, "replaced"
-    )
+    gates.wait_until(lambda: sum(worker.is_alive() for worker in pool._pool) == n_workers, "replaced")
     assert pool.statistics().n_workers == n_workers
     assert pool.statistics().n_pending == 0
 
@@ -72,9 +70,7 @@ def running_with_all_others_queued_behind(method):
 def running_in_map(method):
     """map raises WorkerLost after the rest ran; imap goes on behind the lost item."""
     with make_gate() as gate, make_pool(method) as pool:
-        held = gates.call_in_thread(
-            pool.starmap, tasks.pass_gate_if, [(gate.path, 0, x) for x in range(50)], 1
-        )
+        held = gates.call_in_thread(pool.starmap, tasks.pass_gate_if, [(gate.path, 0, x) for x in range(50)], 1)
         (pid,) = gate.wait_arrived()
         os.kill(pid, signal.SIGKILL)
         check_lost(expect(WorkerLost, held.result, TIMEOUT_S), pid)
@@ -158,9 +154,7 @@ def amid_large_messages(method):
 def in_initializer(method):
     """Killed once in its initializer: replaced, and nothing is lost."""
     with make_gate() as gate:
-        made = gates.call_in_thread(
-            make_pool, method, initializer=tasks.pass_gate, initargs=(gate.path,)
-        )
+        made = gates.call_in_thread(make_pool, method, initializer=tasks.pass_gate, initargs=(gate.path,))
         pids = gate.wait_arrived(2)
         os.kill(pids[0], signal.SIGKILL)
         gate.wait_arrived(1)
@@ -196,10 +190,7 @@ def other_signals(method):
 def many_in_a_row(method):
     """A pool survives more deaths than it has workers, many times over."""
     with make_pool(method) as pool:
-        results = [
-            pool.apply_async(tasks.exit_now if i % 5 == 0 else tasks.square, (i,))
-            for i in range(100)
-        ]
+        results = [pool.apply_async(tasks.exit_now if i % 5 == 0 else tasks.square, (i,)) for i in range(100)]
         for i, result in enumerate(results):
             if i % 5 == 0:
                 expect(WorkerLost, result.get, TIMEOUT_S)

@@ -100,9 +100,7 @@ def check(what, kind, method="default", n=30):
     seen = [settled()]
     try:
         gates.wait_until(
-            lambda: all(
-                now <= before[key] for key, now in (seen.append(settled()) or seen[-1]).items()
-            ),
+            lambda: all(now <= before[key] for key, now in (seen.append(settled()) or seen[-1]).items()),
             "resources are given back",
             timeout=15,
         )

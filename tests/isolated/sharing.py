@@ -11,9 +11,7 @@ def use_all_verbs(pool, seed, n=30):
     for i in range(seed, seed + n):
         assert pool.apply(tasks.multiply, (i, 2)) == 2 * i
         assert pool.map(tasks.square, range(i, i + 7), 2) == [x * x for x in range(i, i + 7)]
-        assert list(pool.imap(tasks.square, iter(range(i, i + 5)))) == [
-            x * x for x in range(i, i + 5)
-        ]
+        assert list(pool.imap(tasks.square, iter(range(i, i + 5)))) == [x * x for x in range(i, i + 5)]
         assert sorted(pool.imap_unordered(tasks.square, (i, i + 1))) == [i**2, (i + 1) ** 2]
         data = tasks.pattern(50_000 + i, i)
         assert pool.apply(tasks.identity, (data,)) == data

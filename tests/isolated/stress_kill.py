@@ -137,17 +137,12 @@ def main():
     def is_clean():
         gc.collect()
         now = resources()
-        return (
-            all(now[key] <= before[key] for key in now) and len(descendants(os.getpid())) <= below
-        )
+        return all(now[key] <= before[key] for key in now) and len(descendants(os.getpid())) <= below
 
     try:
         gates.wait_until(is_clean, "resources are given back", timeout=15)
     except AssertionError:
-        sys.exit(
-            f"leaked: before {before}, after {resources()};"
-            f" processes {below}, then {descendants(os.getpid())}"
-        )
+        sys.exit(f"leaked: before {before}, after {resources()}; processes {below}, then {descendants(os.getpid())}")
     print(f"{args.tasks} tasks, {args.kills} kills, {n_lost} tasks lost, {wall_s:.1f} s")
     faulthandler.cancel_dump_traceback_later()
 

@@ -25,9 +25,7 @@ def check(program, *args, **options):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit"]
-)
+@pytest.mark.parametrize("fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit"])
 def test_dead_worker(fault, method):
     check("killing.py", fault, method)
 
@@ -172,9 +170,7 @@ def test_workers_die_with_their_parent(gate):
         process.kill()
         process.wait(10)
         gates.wait_until(lambda: all(map(probe.is_gone, pids)), "workers are gone", 10)
-        gates.wait_until(
-            lambda: not list(find(process.pid, probe.is_gone)), "the session is empty", 10
-        )
+        gates.wait_until(lambda: not list(find(process.pid, probe.is_gone)), "the session is empty", 10)
     finally:
         fresh.end(process)
 

@@ -1,0 +1,49 @@
+"""The exceptions behind outcomes that are no results: tasks' own, and those of values that did not travel."""
+
+from typing import Any
+
+from pool_party import _native
+from pool_party._errors import RemoteError
+from pool_party.wire import codec
+
+
+def error_of(status: int, value: Any) -> BaseException:
+    """The exception for a task's outcome that is no result."""
+    if status == _native.STATUS_FAILED:
+        failure: BaseException = value if isinstance(value, BaseException) else _rebuild(*value)
+        return failure
+    if status == _native.STATUS_UNENCODABLE:
+        return _unencodable(*value)
+    error: BaseException = RemoteError(f"the result of a task could not be unpickled here: {value!r}")
+    error.__cause__ = value
+    return error
+
+
+class _Verbatim(str):
+    """A text whose repr is itself: a repr that was made in the worker."""
+
+    __repr__ = str.__str__
+
+
+def _unencodable(reason: str, text: str) -> BaseException:
+    import multiprocessing.pool as pool  # slow to import, and seldom needed
+
+    error: BaseException = pool.MaybeEncodingError(_Verbatim(reason), _Verbatim(text))  # type: ignore[attr-defined]
+    return error
+
+
+def _rebuild(payload: bytes | None, text: str, traceback_text: str) -> BaseException:
+    """A task's exception, with the remote traceback as its cause."""
+    import multiprocessing.pool as pool
+
+    error: BaseException
+    try:
+        if payload is None:
+            raise TypeError("it does not pickle")
+        error = codec.decode(payload)
+        if not isinstance(error, BaseException):
+            raise TypeError(f"it unpickles as {type(error).__name__}")
+    except Exception as reason:
+        error = RemoteError(f"a task raised {text}, which could not be rebuilt here: {reason!r}")
+    error.__cause__ = pool.RemoteTraceback(traceback_text)  # type: ignore[attr-defined]  # not in its stubs
+    return error
