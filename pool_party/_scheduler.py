@@ -2,8 +2,8 @@
 
 Any number of threads use a scheduler at once. Calls queue in `_backlog`; whoever gets `_feeding` moves them into the
 channel while there is room and looks again after releasing it, so nobody waits for another thread's pickling and no
-entry is left behind. `_leading` decides who takes results, `_crew` looks after the workers. `_lock` guards the few words that
-decide who does what, and is never held while foreign code runs.
+entry is left behind. `_leading` decides who takes results, `_crew` looks after the workers. `_lock` guards the few
+words that decide who does what, and is never held while foreign code runs.
 """
 
 import logging

@@ -94,4 +94,5 @@ def end_threads() -> None:
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()
-        threading._shutdown = lambda: None  # type: ignore[attr-defined]  # the interpreter's end calls it once more, which 3.12 does not allow
+        # the interpreter's end calls it once more, which 3.12 does not allow
+        threading._shutdown = lambda: None  # type: ignore[attr-defined]
