@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define MASK (PP_SLOTS - 1)
-#define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_hub_wait */
+#define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_hub_park */
 #define PAD UINT32_MAX      /* size of a frame that only fills the ring's end */
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };
@@ -273,16 +273,23 @@ void pp_hub_step_down(pp_hub_t *h) {
         ring(shared, PP_BACKGROUND);
 }
 
-/* Waits, as leader, until there is news. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
- * to be woken. Workers then run undisturbed and one wake-up serves some hundred results instead of one or two. */
-int pp_hub_wait(pp_hub_t *h, int64_t deadline_ns, bool patient) {
-    pp_shared_t *shared = h->segment->shared;
-    uint32_t bell = pp_load_seq_cst(&shared->bell);
-    int64_t until_ns = patient ? -1 : 0;
+/* Spins, as leader, while a result may be a moment away. False: there is no news, and the caller parks. */
+bool pp_hub_spin(pp_hub_t *h) {
+    int64_t until_ns = 0;
     do {
         if (pp_hub_has_news(h))
-            return 0;
+            return true;
     } while (pp_spin_once(&until_ns));
+    return false;
+}
+
+/* Sleeps, as leader, until there is news. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
+ * to be woken. Workers then run undisturbed and one wake-up serves some hundred results instead of one or two. */
+int pp_hub_park(pp_hub_t *h, int64_t deadline_ns, bool patient) {
+    pp_shared_t *shared = h->segment->shared;
+    uint32_t bell = pp_load_seq_cst(&shared->bell);
+    if (pp_hub_has_news(h))
+        return 0;
     if (patient) {
         int error = pp_futex_wait(&shared->bell, bell, pp_now_ns() + PATIENCE_NS, PP_FOREGROUND);
         if (error == EINTR || pp_hub_has_news(h))

@@ -118,13 +118,25 @@ static bool has_new_room(pp_channel_t *self) {
     return below >= 0 && (int64_t)pp_hub_n_waiting(&self->hub) <= below && pp_cas_seq_cst(&self->starved, &below, -1);
 }
 
+/* 0 or -1 with what a signal handler raised. A signal that comes while we spin interrupts no system call: so handlers run
+ * before we park, too. */
 static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
     bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
-    int error;
+    bool has_news = false;
+    int error = 0;
+    if (!patient) {
+        Py_BEGIN_ALLOW_THREADS
+        has_news = pp_hub_spin(&self->hub);
+        Py_END_ALLOW_THREADS
+    }
+    if (has_news)
+        return 0;
+    if (PyErr_CheckSignals() < 0)
+        return -1;
     Py_BEGIN_ALLOW_THREADS
-    error = pp_hub_wait(&self->hub, deadline_ns, patient);
+    error = pp_hub_park(&self->hub, deadline_ns, patient);
     Py_END_ALLOW_THREADS
-    return error;
+    return error == EINTR ? PyErr_CheckSignals() : 0;
 }
 
 const char pp_pump_doc[] = PyDoc_STR(
@@ -162,8 +174,7 @@ PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
             continue;
         if (job == Py_None)
             return PyLong_FromLong(PUMP_DONE);
-        int error = wait_for_news(self, deadline_ns);
-        if (error == EINTR && PyErr_CheckSignals() < 0)
+        if (wait_for_news(self, deadline_ns) < 0)
             return NULL;
         if (deadline_ns >= 0 && !pp_hub_has_news(&self->hub) && pp_now_ns() >= deadline_ns)
             return PyLong_FromLong(PUMP_TIMEOUT);
