@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <marshal.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,17 +153,13 @@ static void *run(void *arg) {
 
 /* ---- in the parent ---- */
 
-/* Signals are the main thread's: ours has them all blocked. */
+/* No signal is blocked there: processes that tasks start would inherit that. The kernel prefers the main thread anyhow. */
 static int start_thread(void *(*main)(void *), thread_t *t) {
     pthread_attr_t attributes;
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, &attributes, main, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;
 }
