@@ -156,11 +156,10 @@ def test_array_module(remote_pool):
 
 
 @pytest.fixture
-def numpy_pool(make_pool, remote_kind):
+def numpy_pool(make_pool):
+    """Of processes: NumPy does not load in own-GIL interpreters."""
     pytest.importorskip("numpy")
-    if remote_kind == "interp":
-        pytest.skip("numpy does not load in own-GIL interpreters yet")
-    return make_pool(2, kind=remote_kind)
+    return make_pool(2, kind="process")
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (100, 100), (1000, 1000), (3, 0, 5), (8, 1024, 1024)], ids=str)
