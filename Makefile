@@ -24,7 +24,7 @@ types:     ## mypy, strict
 	$(call with_env,dev) -m mypy $(ARGS)
 
 bench:     ## all benchmarks
-	$(call with_env,bench) -m pool_party._cli bench $(ARGS)
+	$(call with_env,bench) benchmarks/dispatch.py $(ARGS)
 
 sanitize:  ## the C code under ASAN, UBSAN and TSAN
 	@set -e; python=$$(tools/setup-env test); PYTHON="$$python" tests/native/run $(ARGS)
