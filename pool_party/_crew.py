@@ -47,6 +47,7 @@ class Crew:
         self.workers: list[Worker | None] = [None] * n_workers
         self.is_stopping = False  # workers were told to end: none is replaced
         self.n_started = self.n_lost = self._n_false_starts = 0
+        self._n_taken = 0  # results when the last of these was counted
         self._kind = kind
         self._n_workers = n_workers
         self._setup = setup
@@ -141,7 +142,10 @@ class Crew:
         )
 
     def _note_false_start(self, worker: Worker) -> None:
-        """Gives up when workers die again and again before they are ready."""
+        """Gives up when workers die again and again before they are ready, and no task gets done meanwhile."""
+        if self._channel.n_taken != self._n_taken:
+            self._n_taken = self._channel.n_taken
+            self._n_false_starts = 0
         self._n_false_starts += 1
         if self._n_false_starts <= max(3, self._n_workers):
             return

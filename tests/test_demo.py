@@ -119,7 +119,7 @@ def test_meter_counts_the_cpu_time_of_a_child_that_has_ended() -> None:
 
 
 def test_process_tree_with_and_without_lists_of_children() -> None:
-    child_code = "import os; pid = os.fork(); print(pid, flush=True); os.read(0, 1)"
+    child_code = "import os; pid = os.fork(); os.write(1, b'%d\\n' % pid); os.read(0, 1)"
     with subprocess.Popen([sys.executable, "-Sc", child_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         grandchild = max(int(child.stdout.readline()) for _ in range(2))

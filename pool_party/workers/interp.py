@@ -1,5 +1,8 @@
 """Workers that are interpreters with their own GIL, each in a thread that the native module starts."""
 
+import _pickle
+import contextlib
+import importlib
 import marshal
 import os
 import sys
@@ -7,6 +10,23 @@ import sys
 from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers._base import Setup
+
+
+def _prepare_main_interpreter() -> None:
+    """On 3.12, does first in the main interpreter what must not be done first in another.
+
+    Static types, and the keyword parsers of extension modules, keep tuples of the interpreter that uses them first.
+    Those are freed when the main interpreter ends, which then dies with "free(): invalid pointer". The list was found
+    by importing each module of the standard library in interpreters alone.
+    """
+    for name in ("_asyncio", "_datetime", "_decimal", "hashlib"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    _pickle.loads(_pickle.dumps(b"", 5, buffer_callback=[].append), buffers=[])
+
+
+if sys.version_info < (3, 13):
+    _prepare_main_interpreter()
 
 
 def _config(setup: Setup) -> bytes:

@@ -96,3 +96,5 @@ def end_threads() -> None:
         threading._shutdown()
         # the interpreter's end calls it once more, which 3.12 does not allow
         threading._shutdown = lambda: None  # type: ignore[attr-defined]
+        # 3.13.0 takes this thread for a foreign one and would complain when it forgets it after the module is gone
+        vars(getattr(threading, "_thread_local_info", threading.local())).clear()

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import signal
 import tempfile
 import threading
 
@@ -93,7 +94,7 @@ def fork_and_exit_normally(kind):
 
 
 def fork_beside_interpreters():
-    """CPython crashes in such a child, in its clean-up after the fork (CPython issue 139759)."""
+    """CPython crashes or hangs in such a child, in its clean-up after the fork (CPython issue 139759)."""
     with (
         gates.Gate(os.path.join(tempfile.mkdtemp(), "gate")) as gate,
         ComposablePool(2, kind="interp") as pool,
@@ -103,6 +104,7 @@ def fork_beside_interpreters():
         pid = os.fork()
         if pid == 0:
             os._exit(0)
+        os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         assert pool.map(tasks.square, range(100), 1) == [x * x for x in range(100)]
         gate.release()

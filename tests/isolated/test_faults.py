@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import sys
 
 import fresh
 import gates
@@ -111,7 +112,9 @@ def test_ctrl_c_is_one_keyboard_interrupt(kind, gate, verb):
 
 def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
     completed = interrupt("uncaught", "map", kind, gate)
-    assert completed.returncode == -signal.SIGINT, completed
+    # Before 3.14 the process's note of an uncaught Ctrl-C is lost when another interpreter runs code at the end.
+    statuses = {-signal.SIGINT, 1} if kind == "interp" and sys.version_info < (3, 14) else {-signal.SIGINT}
+    assert completed.returncode in statuses, completed
     assert completed.err.count("KeyboardInterrupt") == 1, completed
     assert completed.err.count("Traceback") == 1, completed
 
