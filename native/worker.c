@@ -270,6 +270,22 @@ static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyOb
     return failed;
 }
 
+/* When describing a failure failed, too: the task still gets an outcome. It is marshalled, so it needs nothing of Python's. */
+static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
+    PyObject *error = PyErr_GetRaisedException();
+    if (self->end.shared->by_reference || !PyObject_IsInstance(error, PyExc_Exception)) {
+        PyErr_SetRaisedException(error);
+        return -1;
+    }
+    PyObject *description = Py_BuildValue("(OsN)", Py_None, "an exception that could not be described",
+                                          PyUnicode_FromFormat("describing it raised %s", Py_TYPE(error)->tp_name));
+    Py_DECREF(error);
+    frame->status = PP_STATUS_FAILED;
+    int failed = description ? send_value(self, frame, description) : -1;
+    Py_XDECREF(description);
+    return failed;
+}
+
 PyDoc_STRVAR(serve_doc,
              "serve(failed, unencodable, max_tasks=0)\n\n"
              "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
@@ -302,9 +318,11 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
         if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);
         Py_XDECREF(result);
-        pp_end_finish(&self->end);
         if (error < 0)
-            return NULL;
+            error = send_bare_failure(self, &frame);
+        if (error < 0)
+            return NULL;   /* it still holds the task: the parent sees that this worker ended with it */
+        pp_end_finish(&self->end);
         if (error || (n_left && --n_left == 0))
             Py_RETURN_NONE;
     }

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -57,7 +56,8 @@ class Crew:
         self._break_pool = break_pool
         self._worker_class = _worker_class(kind)
         self._starting = threading.Lock()  # held while a worker is started: after a stop, none is
-        self._dead: deque[Worker] = deque()  # processes that the watcher has reported
+        self._dead: list[Worker] = []  # processes that the watcher has reported; under `_reporting`
+        self._reporting = threading.Lock()
         self._watcher: Any = None
 
     def start(self) -> None:
@@ -81,7 +81,8 @@ class Crew:
 
     def _report_death(self, worker: Worker) -> None:
         """Called by the watcher's thread."""
-        self._dead.append(worker)
+        with self._reporting:
+            self._dead.append(worker)
         self._channel.announce()
 
     def handle_events(self) -> None:
@@ -95,7 +96,8 @@ class Crew:
                 worker.was_ready = self._channel.look(worker.n)[0] == _native.LANE_READY
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
         ended = [worker for worker in self.workers if worker is not None and self._has_ended(worker)]
-        ended.extend(self._dead.copy())
+        with self._reporting:
+            ended.extend(self._dead)
         if not ended:
             return
         try:
@@ -114,8 +116,9 @@ class Crew:
         if self.workers[worker.n] is not worker:
             return
         worker.join()
-        if worker in self._dead:
-            self._dead.remove(worker)
+        with self._reporting:
+            if worker in self._dead:
+                self._dead.remove(worker)
         n_done = self._channel.look(worker.n)[1]
         lost = self._channel.bury(worker.n)
         self.workers[worker.n] = None

@@ -588,3 +588,13 @@ def forget_a_pool(kind):
 
 
 forgotten_pools = []
+
+
+def break_descriptions():
+    """From now on, this worker cannot describe what a task raises."""
+    from pool_party.workers import loop
+
+    def fail(value):
+        raise MemoryError(value)
+
+    loop.safe_repr = fail

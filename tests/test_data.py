@@ -476,3 +476,11 @@ def test_arguments_are_taken_as_they_are_when_the_call_is_made(make_pool, remote
     gate.release()
     held.get(30)
     assert result.get(30) == [1, 2]
+
+
+def test_failure_that_cannot_be_described_still_arrives(make_pool, remote_kind):
+    pool = make_pool(1, kind=remote_kind)
+    pool.apply(tasks.break_descriptions)
+    with pytest.raises(pool_party.RemoteError, match="could not be described"):
+        pool.apply_async(tasks.raise_named, ("ValueError",)).get(30)
+    assert pool.apply(tasks.square, (3,)) == 9

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 def format_traceback(error: BaseException) -> str:
     """The traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
     import traceback
+    import warnings
 
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # linecache warns of modules that were built by hand
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
     return f'\n"""\n{"".join(lines)}"""'
 
 
@@ -33,7 +36,10 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
     """An exception as it travels: its payload or None, its repr, its traceback."""
     from pool_party.wire import codec
 
-    text = format_traceback(error)
+    try:
+        text = format_traceback(error)
+    except Exception as reason:
+        text = f"(no traceback: formatting it raised {safe_repr(reason)})"
     error.__traceback__ = None
     try:
         payload = codec.encode(error)
