@@ -22,7 +22,7 @@ def _prepare_main_interpreter() -> None:
     for name in ("_asyncio", "_datetime", "_decimal", "hashlib"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    _pickle.loads(_pickle.dumps(b"", 5, buffer_callback=[].append), buffers=[])
+    _pickle.loads(_pickle.dumps(b"", 5, buffer_callback=lambda buffer: None), buffers=[])
 
 
 if sys.version_info < (3, 13):
