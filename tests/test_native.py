@@ -1,0 +1,68 @@
+"""What the native module claims of itself: multi-phase init, state per module, heap types, its own GIL, no GIL."""
+
+import importlib.util
+import sys
+import sysconfig
+
+import fresh
+import pytest
+import tasks
+
+from pool_party import ComposablePool, _native
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+TYPES = ("Job", "Channel", "Worker", "Interpreter")
+
+
+def load_again():
+    spec = importlib.util.spec_from_file_location("pool_party._native", _native.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_load_is_a_module_of_its_own():
+    first, second = load_again(), load_again()
+    assert len({id(module) for module in (_native, first, second)}) == 3
+    assert all(getattr(first, name) is not getattr(second, name) for name in TYPES)
+    assert first.Job(1, 2).n_items == 2
+
+
+def test_jobs_of_another_module_are_refused():
+    channel = _native.Channel(1)
+    with pytest.raises(TypeError):
+        channel.put_many(load_again().Job(1, 1), [1], _native.MODE_ITEM, None)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_are_heap_types(name):
+    assert getattr(_native, name).__flags__ & HEAP_TYPE
+
+
+def test_every_interpreter_has_a_module_of_its_own():
+    with ComposablePool(2, kind="interp") as pool:
+        ids = set(pool.map(tasks.native_module_id, range(20), 1)) | {tasks.native_module_id(0)}
+    assert len(ids) >= 2
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this build has a GIL")
+def test_import_leaves_the_gil_off():
+    code = "import sys, pool_party._native; print(sys._is_gil_enabled())"
+    fresh.check(fresh.run(["-c", code]), "False")
+
+
+def test_other_systems_are_told_so():
+    completed = fresh.run(["-c", "import sys; sys.platform = 'plan9'; import pool_party"])
+    assert completed.returncode == 1
+    assert completed.err.strip().endswith("ImportError: pool_party supports Linux on x86-64 and arm64; this is plan9")
+
+
+@pytest.mark.parametrize("n", [0, _native.MAX_WORKERS + 1, sys.maxsize])
+def test_channel_refuses_impossible_numbers_of_workers(n):
+    with pytest.raises((OSError, OverflowError)):
+        _native.Channel(n)
+
+
+def test_worker_numbers_are_checked():
+    with pytest.raises(IndexError, match="no worker 2"):
+        _native.Channel(2).look(2)
