@@ -43,17 +43,18 @@ def _guard(function: Any) -> tuple[Any, ...]:
         return ()
     main = function.__globals__
     names = [name for name in function.__code__.co_names if name in main]
-    return function.__code__, function.__defaults__, names, [main[name] for name in names]
+    return function.__code__, function.__defaults__, function.__kwdefaults__, names, [main[name] for name in names]
 
 
 def _is_unchanged(function: Any, guard: tuple[Any, ...]) -> bool:
     if not guard:
         return True
-    code, defaults, names, values = guard
+    code, defaults, keywords, names, values = guard
     main = function.__globals__
     return (
         function.__code__ is code
         and function.__defaults__ is defaults
+        and function.__kwdefaults__ is keywords
         and all(main.get(name) is value for name, value in zip(names, values, strict=True))
     )
 

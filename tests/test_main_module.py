@@ -456,3 +456,35 @@ def test_name_in_the_worker_is_not_main_for_guarded_code(tmp_path, kind):
     text = program(kind, "print(p.map(f, [1]))", guarded=True, definitions=definitions)
     fresh.check(run_script(tmp_path, text), "[1]")
     assert log.read_text() == "guarded\n"
+
+
+def test_redefinitions_reach_workers_that_have_the_old_ones(kind):
+    """As in a notebook: the same name, another default or another attribute, the same code."""
+    body = """
+    def f(x, n=2):
+        return x * n
+
+    class C:
+        factor = 2
+
+        def run(self, x):
+            return x * self.factor
+
+    def use(c):
+        return c.run(3)
+
+    print(p.map(f, [1, 2]), p.apply(use, (C(),)))
+
+    def f(x, n=5):
+        return x * n
+
+    class C:
+        factor = 7
+
+        def run(self, x):
+            return x * self.factor
+
+    print(p.map(f, [1, 2]), p.apply(use, (C(),)))
+    """
+    text = program(kind, body, guarded=True)
+    fresh.check(fresh.run(["-c", text]), "[2, 4] 6 [5, 10] 21")

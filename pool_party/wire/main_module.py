@@ -35,14 +35,26 @@ def _code_key(code: types.CodeType) -> tuple[object, ...]:
     return code.co_name, code.co_code, code.co_names, code.co_varnames, code.co_freevars, [*_constants(code)]
 
 
+def _value_key(value: object) -> object:
+    """A value as part of a fingerprint: itself if it is a number, a string or a tuple of such, else its type."""
+    if isinstance(value, tuple):
+        return [_value_key(item) for item in value]
+    return repr(value) if isinstance(value, int | float | complex | str | bytes | None) else type(value).__qualname__
+
+
+def _function_key(function: types.FunctionType) -> tuple[object, ...]:
+    keywords = sorted((function.__kwdefaults__ or {}).items())
+    return _code_key(function.__code__), _value_key(function.__defaults__), _value_key(tuple(keywords))
+
+
 def _class_key(cls: type) -> list[object]:
     key: list[object] = [[base.__qualname__ for base in cls.__bases__]]
     for name, value in sorted(cls.__dict__.items()):
         function = getattr(value, "__func__", getattr(value, "fget", value))
         if isinstance(function, types.FunctionType):
-            key.append((name, _code_key(function.__code__)))
+            key.append((name, _function_key(function)))
         elif not name.startswith("_"):
-            key.append(name)
+            key.append((name, _value_key(value)))
     return key
 
 
@@ -50,7 +62,7 @@ def fingerprint(definition: Any) -> str:
     """A hash of a function's or class's code, the same in every process that runs the same source."""
     known = _fingerprints.get(definition)
     if known is None:
-        key = _class_key(definition) if isinstance(definition, type) else _code_key(definition.__code__)
+        key = _class_key(definition) if isinstance(definition, type) else _function_key(definition)
         known = _fingerprints[definition] = hashlib.sha1(repr(key).encode()).hexdigest()
     return known
 
