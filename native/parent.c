@@ -18,17 +18,21 @@ typedef struct {                        /* a map's function, for all its tasks *
 
 static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"n_workers", "by_reference", NULL};
-    unsigned n_lanes;
+    Py_ssize_t n_lanes;
     int by_reference = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|p", names, &n_lanes, &by_reference))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n|p", names, &n_lanes, &by_reference))
         return -1;
     if (self->segment) {
         PyErr_SetString(PyExc_RuntimeError, "Channel is initialised once");
         return -1;
     }
+    if (n_lanes < 1 || n_lanes > (Py_ssize_t)PP_MAX_LANES) {
+        PyErr_Format(PyExc_ValueError, "n_workers must be from 1 to %u, not %zd", PP_MAX_LANES, n_lanes);
+        return -1;
+    }
     self->module = pp_module_of(Py_TYPE(self));
     self->by_reference = by_reference;
-    int error = pp_segment_create(n_lanes, by_reference, &self->segment);
+    int error = pp_segment_create((unsigned)n_lanes, by_reference, &self->segment);
     if (error) {
         pp_raise_errno(error);
         return -1;
