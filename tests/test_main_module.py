@@ -21,9 +21,9 @@ def run_script(tmp_path, text, name="app.py"):
     return fresh.check(fresh.run([path], cwd=tmp_path))
 
 
-def is_guard_needed(kind):
-    """multiprocessing's spawn and forkserver import a script again in each worker."""
-    return kind == "process"
+# multiprocessing's spawn and forkserver import a script again in each worker: there it needs the guard.
+UNGUARDED_KINDS = ("thread", "interp")
+KINDS_AND_GUARDS = [("process", True), *((kind, guarded) for kind in UNGUARDED_KINDS for guarded in (True, False))]
 
 
 # ---- the ways a program can be run -----------------------------------------
@@ -70,10 +70,8 @@ EXPECTED = """
 """
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize(("kind", "guarded"), KINDS_AND_GUARDS)
 def test_script(tmp_path, kind, guarded):
-    if not guarded and is_guard_needed(kind):
-        pytest.skip("multiprocessing's contexts need the guard in a script")
     text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
     fresh.check(run_script(tmp_path, text), EXPECTED)
 
@@ -91,10 +89,8 @@ def test_stdin(kind, args, guarded):
     fresh.check(fresh.run(args, stdin_text=text), EXPECTED)
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize(("kind", "guarded"), KINDS_AND_GUARDS)
 def test_module_of_a_package(tmp_path, kind, guarded):
-    if not guarded and is_guard_needed(kind):
-        pytest.skip("multiprocessing's contexts need the guard in a module")
     package = tmp_path / "pkg"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -145,10 +141,9 @@ def test_interactive_session(kind):
     assert "Traceback" not in completed.err, completed
 
 
+@pytest.mark.parametrize("kind", UNGUARDED_KINDS)
 @pytest.mark.parametrize("how", ["script", "stdin"])
 def test_unguarded_program_runs_once(tmp_path, kind, how):
-    if is_guard_needed(kind):
-        pytest.skip("multiprocessing's contexts import a script again")
     log = tmp_path / "log"
     definitions = f"""
         import tasks
@@ -171,9 +166,8 @@ def test_script_with_a_name_that_is_no_module(tmp_path, kind):
     fresh.check(run_script(tmp_path, text, name="my app-2.py"), EXPECTED)
 
 
+@pytest.mark.parametrize("kind", UNGUARDED_KINDS)
 def test_unguarded_script_leaves_its_executor_alone(tmp_path, kind):
-    if is_guard_needed(kind):
-        pytest.skip("multiprocessing's contexts need the guard in a script")
     text = textwrap.dedent(f"""
         from pool_party import ComposableExecutor
 
