@@ -142,8 +142,10 @@ class Peer:
         return sys.version_info >= self.since and importlib.util.find_spec(top_level) is not None
 
     def load(self) -> Any:
-        """Import what is needed to open it."""
-        return importlib.import_module(self.module)
+        """Import what is needed to open it, as `from module import name` does: names may be lazy."""
+        module = importlib.import_module(self.module)
+        getattr(module, "ComposablePool" if self.is_ours else self.name, None)
+        return module
 
     def open(self, n_workers: int) -> Handle:
         """Start a pool of `n_workers`."""
