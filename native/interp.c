@@ -207,13 +207,9 @@ static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     PyObject *timeout = Py_None;
     if (!PyArg_ParseTuple(args, "|O", &timeout))
         return NULL;
-    int64_t deadline_ns = -1;
-    if (timeout != Py_None) {
-        double seconds = PyFloat_AsDouble(timeout);
-        if (PyErr_Occurred())
-            return NULL;
-        deadline_ns = pp_now_ns() + (int64_t)(seconds * 1e9);
-    }
+    int64_t deadline_ns;
+    if (pp_deadline_of(timeout, &deadline_ns) < 0)
+        return NULL;
     while (!pp_load_seq_cst(&self->thread->done)) {
         int error;
         Py_BEGIN_ALLOW_THREADS

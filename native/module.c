@@ -22,6 +22,18 @@ PyObject *pp_raise_errno(int error) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
+    *deadline_ns = -1;
+    if (timeout_s == Py_None)
+        return 0;
+    double seconds = PyFloat_AsDouble(timeout_s);
+    if (PyErr_Occurred())
+        return -1;
+    if (seconds < 1e9)   /* longer than anybody waits, and the sum can't overflow */
+        *deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
+    return 0;
+}
+
 static PyObject *raise_in_thread(PyObject *module, PyObject *args) {
     (void)module;
     unsigned long ident;

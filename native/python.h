@@ -18,6 +18,7 @@ typedef struct {
 extern struct PyModuleDef pp_module_def;
 pp_module_t *pp_module_of(PyTypeObject *type);
 PyObject *pp_raise_errno(int error);
+int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, for ever. Returns -1 with an exception */
 extern _Atomic unsigned pp_n_forks;           /* grows in each forked child */
 
 /* codec.c: values <-> payloads. A payload is bytes (empty for None, else marshal's or pickle's) or (bytes, [buffers]) */

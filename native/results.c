@@ -152,14 +152,9 @@ PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
         PyErr_SetString(PyExc_TypeError, "pump waits for a Job");
         return NULL;
     }
-    int64_t deadline_ns = -1;
-    if (timeout != Py_None) {
-        double seconds = PyFloat_AsDouble(timeout);
-        if (PyErr_Occurred())
-            return NULL;
-        if (seconds < 1e9)   /* longer than anybody waits, and the sum below can't overflow */
-            deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
-    }
+    int64_t deadline_ns;
+    if (pp_deadline_of(timeout, &deadline_ns) < 0)
+        return NULL;
     for (;;) {
         Py_ssize_t n = take_all(self, jobs);
         if (n < 0)

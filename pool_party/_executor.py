@@ -9,8 +9,6 @@ from concurrent.futures import Executor, Future
 from time import monotonic
 from typing import Any
 
-from pool_party import _native
-from pool_party._outcomes import error_of
 from pool_party._pool import make_scheduler
 from pool_party._results import PoolJob
 from pool_party._scheduler import RUN, Scheduler, Statistics
@@ -58,30 +56,12 @@ class _FutureJob(PoolJob):
         self.future = PoolFuture()
         self.future._job = self
 
-    def _deliver(self, index: int, status: int, value: Any) -> None:
-        if status == _native.STATUS_OK:
-            self._settle(value, None)
+    def _show(self, success: bool, value: Any) -> None:
+        self.future.set_running_or_notify_cancel()
+        if success:
+            self.future.set_result(value)
         else:
-            self.fail_task(index, error_of(status, value))
-
-    def fail_task(self, index: int, error: BaseException) -> None:
-        self._scheduler.count_failure()
-        self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        self._settle(None, error)
-
-    def _settle(self, value: Any, error: BaseException | None) -> None:
-        if not self._scheduler.settle(self):
-            return
-        try:
-            self.future.set_running_or_notify_cancel()
-            if error is None:
-                self.future.set_result(value)
-            else:
-                self.future.set_exception(error)
-        finally:
-            self._scheduler.finish(self)
+            self.future.set_exception(value)
 
     def cancel(self) -> bool:
         return self._scheduler.cancel(self)

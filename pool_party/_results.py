@@ -59,17 +59,34 @@ class PoolJob(Ticket):
         self._scheduler = scheduler
 
     def _deliver(self, index: int, status: int, value: Any) -> None:
-        raise NotImplementedError
+        """Called by the channel with the outcome of a task."""
+        if status == _native.STATUS_OK:
+            self._settle(True, value)
+        else:
+            self.fail_task(index, error_of(status, value))
 
     def _complete(self) -> None:
-        raise NotImplementedError
+        """Called by the channel when it has stored the last result."""
 
     def fail_task(self, index: int, error: BaseException) -> None:
         """One task has failed."""
-        raise NotImplementedError
+        self._scheduler.count_failure()
+        self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """The whole call has failed; tasks that still run are ignored."""
+        self._settle(False, error)
+
+    def _settle(self, success: bool, value: Any) -> None:
+        if not self._scheduler.settle(self):
+            return
+        try:
+            self._show(success, value)
+        finally:
+            self._scheduler.finish(self)
+
+    def _show(self, success: bool, value: Any) -> None:
+        """Makes the outcome, a value or an exception, known to the user."""
         raise NotImplementedError
 
     def lift_window(self) -> None:
@@ -122,30 +139,12 @@ class AsyncResult(PoolJob):
         finally:
             del self  # no cycle of the exception, its traceback and this frame
 
-    def _deliver(self, index: int, status: int, value: Any) -> None:
-        if status == _native.STATUS_OK:
-            self._settle(True, value)
-        else:
-            self.fail_task(index, error_of(status, value))
-
-    def fail_task(self, index: int, error: BaseException) -> None:
-        self._scheduler.count_failure()
-        self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        self._settle(False, error)
-
-    def _settle(self, success: bool, value: Any) -> None:
-        if not self._scheduler.settle(self):
-            return
+    def _show(self, success: bool, value: Any) -> None:
         self._success = success
         self._value = value
         callback = self._callback if success else self._error_callback
         self._callback = self._error_callback = self._owner = None
-        try:
-            call_back(callback, value)
-        finally:
-            self._scheduler.finish(self)
+        call_back(callback, value)
 
 
 class MapResult(AsyncResult):
