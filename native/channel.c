@@ -36,24 +36,25 @@ static pp_lane_t *lane_of(pp_hub_t *h, unsigned lane) { return pp_segment_lane(h
 void pp_hub_init(pp_hub_t *h, pp_segment_t *s) {
     memset(h, 0, sizeof *h);   /* before any other thread has it */
     h->segment = s;
+    pp_store_relaxed(&h->starved, -1);
 }
 
 /* Slots are used again in order. The head may still point at the oldest one if the worker that claimed it died before
  * it could move the head on, and would then never match: so the parent moves it first. */
 static void reclaim(pp_hub_t *h) {
     pp_shared_t *shared = h->segment->shared;
-    while (h->reclaimed < pp_load_relaxed(&h->tail)) {
-        uint64_t state = pp_load_acquire(&shared->slots[h->reclaimed & MASK].state);
+    for (uint64_t next; (next = pp_load_relaxed(&h->reclaimed)) < pp_load_relaxed(&h->tail);) {
+        uint64_t state = pp_load_acquire(&shared->slots[next & MASK].state);
         if (tag_in(state) != TAKEN && tag_in(state) != REVOKED)
             return;
         uint64_t head = pp_load_seq_cst(&shared->head);
-        while (head <= h->reclaimed && !pp_cas_seq_cst(&shared->head, &head, head + 1)) {}
-        h->bytes_head = h->slot_bytes[h->reclaimed & MASK];
-        h->reclaimed++;
+        while (head <= next && !pp_cas_seq_cst(&shared->head, &head, head + 1)) {}
+        h->bytes_head = h->slot_bytes[next & MASK];
+        pp_store_relaxed(&h->reclaimed, next + 1);
     }
 }
 
-static bool has_free_slot(pp_hub_t *h) { return pp_load_relaxed(&h->tail) - h->reclaimed < PP_SLOTS; }
+static bool has_free_slot(pp_hub_t *h) { return pp_load_relaxed(&h->tail) - pp_load_relaxed(&h->reclaimed) < PP_SLOTS; }
 
 bool pp_hub_has_room(pp_hub_t *h) {
     if (!has_free_slot(h))
@@ -62,8 +63,39 @@ bool pp_hub_has_room(pp_hub_t *h) {
 }
 
 uint64_t pp_hub_n_waiting(pp_hub_t *h) {
-    uint64_t head = pp_load_seq_cst(&h->segment->shared->head), tail = pp_load_relaxed(&h->tail);
+    uint64_t head = pp_load_seq_cst(&h->segment->shared->head), tail = pp_load_seq_cst(&h->tail);
     return head < tail ? tail - head : 0;
+}
+
+/* No slot can be used again before the oldest, and that is still in its worker's hands, who may have died with it. */
+static bool is_oldest_held(pp_hub_t *h) {
+    uint64_t oldest = pp_load_relaxed(&h->reclaimed);
+    uint64_t state = pp_load_seq_cst(&h->segment->shared->slots[oldest & MASK].state);
+    return sequence_in(state) == oldest && tag_in(state) == CLAIMED;
+}
+
+static bool is_worth_a_try(pp_hub_t *h, int64_t below) {
+    return (int64_t)pp_hub_n_waiting(h) <= below && !is_oldest_held(h);
+}
+
+/* After a put that found no room: the leader tells when there is some, after a result or a burial. Unless it took the last
+ * of these just before: then nobody is starved, and the caller tries again at once. */
+void pp_hub_note_full(pp_hub_t *h) {
+    int64_t below = (int64_t)pp_hub_n_waiting(h) / 2;
+    pp_store_seq_cst(&h->starved, below);
+    if (is_worth_a_try(h, below))
+        pp_store_seq_cst(&h->starved, -1);
+}
+
+static bool has_room_for_starved(pp_hub_t *h, int64_t *below) {
+    *below = pp_load_seq_cst(&h->starved);
+    return *below >= 0 && is_worth_a_try(h, *below);
+}
+
+/* For the leader: true once for each put that found no room. Who asks must see to it that somebody puts. */
+bool pp_hub_take_room(pp_hub_t *h) {
+    int64_t below;
+    return has_room_for_starved(h, &below) && pp_cas_seq_cst(&h->starved, &below, -1);
 }
 
 static void *open_bytes(pp_hub_t *h, uint32_t size, uint64_t *at) {
@@ -100,7 +132,7 @@ int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence) {
     memcpy(to, task->data, task->size);
     h->slot_bytes[tail & MASK] = h->bytes_tail;
     pp_store_seq_cst(&slot->state, state_of(tail, 0, READY));
-    pp_store_relaxed(&h->tail, tail + 1);
+    pp_store_seq_cst(&h->tail, tail + 1);   /* before its put looks for seekers: one that is buried meanwhile is not */
     *sequence = tail;
     return 0;
 }
@@ -231,6 +263,7 @@ void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
         pp_futex_wake(&l->full, 1, UINT32_MAX);
 }
 
+/* Whether there is anything for a leader: results, events, or room for tasks that found none. */
 bool pp_hub_has_news(pp_hub_t *h) {
     pp_shared_t *shared = h->segment->shared;
     for (unsigned i = 0; i < shared->n_lanes; i++) {
@@ -238,7 +271,8 @@ bool pp_hub_has_news(pp_hub_t *h) {
         if (pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head))
             return true;
     }
-    return pp_load_seq_cst(&shared->events) != 0;
+    int64_t below;
+    return pp_load_seq_cst(&shared->events) != 0 || has_room_for_starved(h, &below);
 }
 
 static void ring(pp_shared_t *shared, uint32_t whom) {
@@ -299,10 +333,18 @@ int pp_hub_park(pp_hub_t *h, int64_t deadline_ns, bool patient) {
     return pp_hub_has_news(h) ? 0 : pp_futex_wait(&shared->bell, bell, deadline_ns, PP_FOREGROUND);
 }
 
-/* The background thread sleeps here until somebody must take results and nobody leads. */
+/* Wakes the background thread, now or when it next wants to sleep. An event would not do: any leader may take that. */
+void pp_hub_summon(pp_hub_t *h) {
+    pp_store_seq_cst(&h->summons, 1);
+    ring(h->segment->shared, PP_BACKGROUND);
+}
+
+/* The background thread sleeps here until it is summoned, or somebody must take results and nobody leads. */
 int pp_hub_wait_background(pp_hub_t *h) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t bell = pp_load_seq_cst(&shared->bell);
+    if (pp_swap_seq_cst(&h->summons, 0))
+        return 0;
     if (pp_load_seq_cst(&h->leader) == 0) {
         pp_or_seq_cst(&shared->waiting, PP_BACKGROUND);
         if (pp_hub_has_news(h))

@@ -131,10 +131,12 @@ void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* the owner is dead: g
 typedef struct {           /* the parent's private half; one thread at a time puts, one at a time takes */
     pp_segment_t *segment;
     _Atomic uint64_t tail;                  /* slots published; the putting thread writes, the leader reads */
-    uint64_t reclaimed;                     /* slots that may be used again */
+    _Atomic uint64_t reclaimed;             /* slots that may be used again; as `tail` */
+    _Atomic int64_t starved;                /* a put found no room: tasks waiting from which on it is worth a try; or -1 */
     uint64_t bytes_tail, bytes_head;        /* task ring */
     uint64_t slot_bytes[PP_SLOTS];          /* bytes_head once that slot is reclaimed */
     _Atomic uint32_t leader;                /* somebody in the foreground takes results */
+    _Atomic uint32_t summons;               /* the background thread shall come, whoever leads */
 } pp_hub_t;
 
 typedef struct {           /* what a slot is filled with; `data` is copied */
@@ -147,6 +149,8 @@ typedef struct {           /* what a slot is filled with; `data` is copied */
 void pp_hub_init(pp_hub_t *h, pp_segment_t *s);
 bool pp_hub_has_room(pp_hub_t *h);
 uint64_t pp_hub_n_waiting(pp_hub_t *h);
+void pp_hub_note_full(pp_hub_t *h);
+bool pp_hub_take_room(pp_hub_t *h);
 int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
 void pp_hub_wake(pp_hub_t *h, unsigned n_tasks);
 bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy);
@@ -162,6 +166,7 @@ void pp_hub_step_down(pp_hub_t *h);
 bool pp_hub_spin(pp_hub_t *h);
 int pp_hub_park(pp_hub_t *h, int64_t deadline_ns, bool patient);          /* 0, ETIMEDOUT or EINTR */
 int pp_hub_wait_background(pp_hub_t *h);                                 /* 0 or EINTR */
+void pp_hub_summon(pp_hub_t *h);
 void pp_ring(pp_shared_t *shared, bool everybody);
 void pp_announce(pp_shared_t *shared);
 

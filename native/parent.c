@@ -42,7 +42,6 @@ static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     pp_hub_init(&self->hub, self->segment);
-    self->starved = -1;
     self->n_forks = pp_load_relaxed(&pp_n_forks);
     return 0;
 }
@@ -85,14 +84,6 @@ static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
     return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value);
 }
 
-/* The leader tells when there is room, unless it took the last result just before: then the caller tries again at once. */
-static void note_full(pp_channel_t *self) {
-    int64_t below = (int64_t)pp_hub_n_waiting(&self->hub) / 2;
-    pp_store_seq_cst(&self->starved, below);
-    if ((int64_t)pp_hub_n_waiting(&self->hub) <= below)
-        pp_store_seq_cst(&self->starved, -1);
-}
-
 PyDoc_STRVAR(publish_doc, "publish(function) -> (id, at, size, block) or None if there is no room\n\n"
                           "Puts an encoded function where every worker can fetch it, until `retract(block)`.");
 static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
@@ -103,7 +94,7 @@ static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
     int error = buffers ? pp_pack(self->arena, buffers, &packed) : -1;
     Py_XDECREF(buffers);
     if (error == EAGAIN) {
-        note_full(self);
+        pp_hub_note_full(&self->hub);
         Py_RETURN_NONE;
     }
     if (error)
@@ -193,7 +184,7 @@ static PyObject *channel_put(pp_channel_t *self, PyObject *args) {
     if (error < 0)
         return NULL;
     if (error) {
-        note_full(self);
+        pp_hub_note_full(&self->hub);
         return PyLong_FromLong(-1);
     }
     pp_hub_wake(&self->hub, 1);
@@ -244,7 +235,7 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
     if (error < 0)
         return NULL;
     if (error == EAGAIN)
-        note_full(self);
+        pp_hub_note_full(&self->hub);
     return PyBool_FromLong(!error);
 }
 
@@ -276,6 +267,12 @@ static PyObject *channel_wait_background(pp_channel_t *self, PyObject *ignored) 
     Py_BEGIN_ALLOW_THREADS
     pp_hub_wait_background(&self->hub);
     Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_summon(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_hub_summon(&self->hub);
     Py_RETURN_NONE;
 }
 
@@ -390,7 +387,7 @@ static PyObject *get_n_taken(pp_channel_t *self, void *closure) {
 
 static PyObject *get_is_starved(pp_channel_t *self, void *closure) {
     (void)closure;
-    return PyBool_FromLong(pp_load_seq_cst(&self->starved) >= 0);
+    return PyBool_FromLong(pp_load_seq_cst(&self->hub.starved) >= 0);
 }
 
 static PyGetSetDef getset[] = {
@@ -409,8 +406,10 @@ static PyMethodDef methods[] = {
     {"put_many", (PyCFunction)channel_put_many, METH_VARARGS, put_many_doc},
     {"revoke", (PyCFunction)channel_revoke, METH_O, revoke_doc},
     {"revoke_all", (PyCFunction)channel_revoke_all, METH_NOARGS, revoke_all_doc},
+    {"take", (PyCFunction)pp_channel_take, METH_O, pp_take_doc},
     {"pump", (PyCFunction)pp_channel_pump, METH_VARARGS, pp_pump_doc},
     {"wait_background", (PyCFunction)channel_wait_background, METH_NOARGS, wait_background_doc},
+    {"summon", (PyCFunction)channel_summon, METH_NOARGS, "summon()\n\nMakes wait_background return, whoever leads."},
     {"lead", (PyCFunction)channel_lead, METH_NOARGS, "lead()\n\nThe caller takes results from now on."},
     {"step_down", (PyCFunction)channel_step_down, METH_NOARGS, "step_down()\n\nThe background thread takes results."},
     {"open_lane", (PyCFunction)channel_open_lane, METH_O, open_lane_doc},

@@ -55,14 +55,14 @@ typedef struct {
     pp_arena_t *arena;
     pp_hub_t hub;
     bool by_reference;
-    _Atomic int64_t starved;            /* a put found no room: tasks waiting below which it is worth another try; or -1 */
     uint32_t last_function_id;
     uint64_t n_taken;
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
 } pp_channel_t;
 
 /* results.c */
-extern const char pp_pump_doc[];
+extern const char pp_take_doc[], pp_pump_doc[];
+PyObject *pp_channel_take(pp_channel_t *self, PyObject *jobs);
 PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args);
 
 /* parent.c, worker.c, interp.c */

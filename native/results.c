@@ -112,12 +112,6 @@ static Py_ssize_t take_all(pp_channel_t *self, PyObject *jobs) {
     return failed ? -1 : n;
 }
 
-/* True once for each time that a put was refused. It reads only what any thread may read. */
-static bool has_new_room(pp_channel_t *self) {
-    int64_t below = pp_load_seq_cst(&self->starved);
-    return below >= 0 && (int64_t)pp_hub_n_waiting(&self->hub) <= below && pp_cas_seq_cst(&self->starved, &below, -1);
-}
-
 /* 0 or -1 with what a signal handler raised. A signal that comes while we spin interrupts no system call: so handlers run
  * before we park, too. */
 static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
@@ -137,6 +131,17 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
     error = pp_hub_park(&self->hub, deadline_ns, patient);
     Py_END_ALLOW_THREADS
     return error == EINTR ? PyErr_CheckSignals() : 0;
+}
+
+const char pp_take_doc[] = PyDoc_STR("take(jobs)\n\nTakes the results that are there, and leaves all other news for `pump`.");
+PyObject *pp_channel_take(pp_channel_t *self, PyObject *jobs) {
+    if (!PyDict_Check(jobs)) {
+        PyErr_SetString(PyExc_TypeError, "jobs is a dict");
+        return NULL;
+    }
+    if (take_all(self, jobs) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 const char pp_pump_doc[] = PyDoc_STR(
@@ -163,7 +168,7 @@ PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
             return PyLong_FromLong(PUMP_DONE);
         if (pp_load_seq_cst(&self->segment->shared->events))
             return PyLong_FromLong(PUMP_EVENT);
-        if (has_new_room(self))
+        if (pp_hub_take_room(&self->hub))
             return PyLong_FromLong(PUMP_ROOM);
         if (n > 0)
             continue;

@@ -101,9 +101,12 @@ class Crew:
         if not ended:
             return
         try:
-            self._channel.pump(self._jobs)  # their last results, which came before their end
+            self._channel.take(self._jobs)  # their last results, which came before their end
             for worker in ended:
                 self._bury(worker)
+                with self._reporting:
+                    if worker in self._dead:
+                        self._dead.remove(worker)
         except BaseException:
             self._channel.announce()  # a signal came between: whoever leads next begins again
             raise
@@ -116,9 +119,6 @@ class Crew:
         if self.workers[worker.n] is not worker:
             return
         worker.join()
-        with self._reporting:
-            if worker in self._dead:
-                self._dead.remove(worker)
         n_done = self._channel.look(worker.n)[1]
         lost = self._channel.bury(worker.n)
         self.workers[worker.n] = None
@@ -129,7 +129,8 @@ class Crew:
         elif worker.exitcode:
             self.n_lost += 1
         if self.is_stopping or self._is_broken():
-            self._channel.announce() if self.is_over() else None
+            if self.is_over():
+                self._channel.summon()  # the background thread ends
             return
         if not worker.was_ready and n_done == 0:
             self._note_false_start(worker)

@@ -173,6 +173,7 @@ class Scheduler:
             return self._open_function_feeding(job, fn)
         finally:
             self._feeding.release()
+            self._feed()  # a leader may have left it to us
 
     def _open_function_feeding(self, job: PoolJob, fn: Any) -> Published | None:
         published = self._functions.open(fn)
@@ -328,10 +329,6 @@ class Scheduler:
         me = get_ident()
         while not self._crew.is_over():
             self._channel.wait_background()
-            if self._is_abandoned and self.state != TERMINATE:
-                self.terminate()
-            elif self._is_released:
-                self.close()
             if self._leading.try_lead(me):
                 try:
                     self._leading.lead(None, None)
@@ -339,6 +336,10 @@ class Scheduler:
                     _log.exception("delivering results failed; the pool goes on")
                 finally:
                     self._leading.step_down()
+            if self._is_abandoned:
+                self.terminate()
+            elif self._is_released:
+                self.close()
         self._crew.end_watcher()
 
     # ---- outcomes ----
@@ -459,7 +460,7 @@ class Scheduler:
     def _stop_threads(self) -> None:
         """After the last worker: ends the watcher and the background thread."""
         self._crew.dismiss()
-        self._channel.announce()
+        self._channel.summon()
         background = self._background
         if background.ident and background is not threading.current_thread() and not self._leading.is_mine():
             background.join()
@@ -478,12 +479,12 @@ class Scheduler:
     def abandon(self) -> None:
         """The pool object is garbage: the background thread terminates. Takes no lock, for any thread may collect."""
         self._is_abandoned = True
-        self._channel.announce()
+        self._channel.summon()
 
     def release(self) -> None:
         """The executor is garbage: as `close`, by the background thread. Takes no lock either."""
         self._is_released = True
-        self._channel.announce()
+        self._channel.summon()
 
     def disown(self) -> None:
         """We are in a forked child: the workers are our parent's."""

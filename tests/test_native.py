@@ -9,6 +9,7 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
+from pool_party._leading import PUMP_DONE, PUMP_ROOM
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 TYPES = ("Job", "Channel", "Worker", "Interpreter")
@@ -66,3 +67,30 @@ def test_channel_refuses_impossible_numbers_of_workers(n):
 def test_worker_numbers_are_checked():
     with pytest.raises(IndexError, match="no worker 2"):
         _native.Channel(2).look(2)
+
+
+def test_taking_results_leaves_the_news_of_room():
+    """The leader takes a dead worker's results apart from its loop: room that it learned of there would be lost."""
+
+
+    class Collected(_native.Job):
+        def _deliver(self, index, status, value):
+            results.append(value)
+
+    n_slots, results = 1024, []
+    channel = _native.Channel(1, True)
+    channel.open_lane(0)
+    worker, job = channel.worker(0), Collected(1, n_slots)
+    worker.ready()
+    assert channel.take_events()
+    assert [channel.put(1, i, _native.MODE_ITEM, abs, -i) for i in range(n_slots)] == list(range(n_slots))
+    assert channel.put(1, 0, _native.MODE_ITEM, abs, 0) == -1 and channel.is_starved
+    for _ in range(4):
+        worker.serve(repr, repr, n_slots // 4)
+        channel.take({1: job})
+    assert results == list(range(n_slots)) and channel.n_waiting == 0 and channel.is_starved
+    channel.lead()
+    channel.step_down()
+    channel.wait_background()  # returns at once: there is news
+    assert channel.pump({1: job}) == PUMP_ROOM and not channel.is_starved
+    assert channel.pump({1: job}) == PUMP_DONE

@@ -68,14 +68,8 @@ def a_thread_waits(kind):
     """A daemon thread blocks in get() as the interpreter ends."""
     idle(kind)
     (pool,) = forgotten
-    waiting = threading.Event()
-
-    def wait():
-        waiting.set()
-        pool.map(tasks.burn, [20_000] * 5_000, 1)
-
-    threading.Thread(target=wait, daemon=True).start()
-    assert waiting.wait(30)
+    threading.Thread(target=pool.map, args=(tasks.burn, [20_000] * 5_000, 1), daemon=True).start()
+    gates.wait_until(lambda: pool.statistics().n_pending, "the thread's tasks are submitted")
 
 
 def executor_idle(kind):

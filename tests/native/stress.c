@@ -723,6 +723,23 @@ static void test_death(void) {
         pp_hub_open_lane(&h, 1);
     }
 
+    /* It held the oldest slot when it died, and the others have finished all the rest: no put can succeed before the
+     * burial, so nobody may try again and again. */
+    uint64_t first = put_one(&h, 700, 8, PP_IN_PLACE), last = first;
+    claim_and_die(s, first, 1);
+    while ((sequence = put_one(&h, 701, 8, PP_IN_PLACE)) != UINT64_MAX) {
+        last = sequence;
+        CHECK(claims(&ends[2], 701, 8), "claim", sequence);
+    }
+    CHECK(last - first < PP_SLOTS && pp_hub_n_waiting(&h) == 0, "full of finished tasks", last - first);
+    pp_hub_note_full(&h);
+    CHECK(pp_load_seq_cst(&h.starved) >= 0 && !pp_hub_take_room(&h), "room before the burial", last);
+    CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 700, "lost", job);
+    CHECK(pp_hub_take_room(&h) && !pp_hub_take_room(&h), "told once of the room after the burial", last);
+    CHECK(put_one(&h, 702, 8, PP_IN_PLACE) == last + 1 && claims(&ends[2], 702, 8), "after the burial", last);
+    pp_hub_note_full(&h);
+    CHECK(pp_load_seq_cst(&h.starved) < 0, "nothing waits and nobody holds anything: try at once", last);
+
     /* Claimed by a worker that died before the putting thread, stopped in pp_hub_put, could count the task. */
     sequence = put_one(&h, 500, 8, PP_IN_PLACE);
     pp_store_relaxed(&h.tail, sequence);
