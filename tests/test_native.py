@@ -72,7 +72,6 @@ def test_worker_numbers_are_checked():
 def test_taking_results_leaves_the_news_of_room():
     """The leader takes a dead worker's results apart from its loop: room that it learned of there would be lost."""
 
-
     class Collected(_native.Job):
         def _deliver(self, index, status, value):
             results.append(value)
