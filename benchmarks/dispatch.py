@@ -12,22 +12,19 @@ import argparse
 import json
 import math
 import os
-import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dispatch_sections import Figures
+from fresh import Figures, Measurement, begin, end
 from metadata import collect_metadata, format_metadata
 from peers import Peer, available_peers
 
 from pool_party._demo.report import format_table
 
-_HERE = Path(__file__).resolve().parent
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.2
 
@@ -173,34 +170,10 @@ _SECTIONS = {
 }
 
 
-def _begin(section: str, peer: Peer, options: argparse.Namespace) -> subprocess.Popen[str]:
-    """Start the process that makes one measurement, in a process group of its own."""
+def _begin(section: str, peer: Peer, options: argparse.Namespace) -> Measurement:
+    """Start the process that makes one measurement."""
     effort = _QUICK_EFFORT if options.quick else 1.0
-    arguments = [section, peer.name, str(options.workers), str(effort)]
-    search_path = [str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
-        [sys.executable, "-c", "from dispatch_sections import main; main()", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _end(process: subprocess.Popen[str]) -> tuple[Figures | None, str]:
-    """Wait for a measurement; return its figures, or None and what went wrong."""
-    try:
-        output, errors = process.communicate(timeout=_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return None, f"no result after {_TIMEOUT_S:.0f} s"
-    if process.returncode or not output.strip():
-        lines = errors.strip().splitlines() or [f"exit status {process.returncode}"]
-        return None, lines[-1]
-    figures: Figures = json.loads(output.splitlines()[-1])
-    return figures, ""
+    return begin("dispatch_sections", [section, peer.name, options.workers, effort])
 
 
 class Runs:
@@ -211,7 +184,7 @@ class Runs:
         self.failures: dict[str, str] = {}
 
     def add(self, peer: Peer, result: tuple[Figures | None, str]) -> None:
-        """Take the result of `_end` in."""
+        """Take the result of `end` in."""
         figures, failure = result
         if figures is None:
             self.failures.setdefault(peer.name, failure)
@@ -227,11 +200,11 @@ def _measure(name: str, peers: Sequence[Peer], options: argparse.Namespace) -> R
         print(f"{name}: round {repeat + 1} of {n_repeats}", file=sys.stderr, flush=True)
         if section.runs_at_once:
             begun = [(peer, _begin(name, peer, options)) for peer in peers]
-            for peer, process in begun:
-                runs.add(peer, _end(process))
+            for peer, measurement in begun:
+                runs.add(peer, end(measurement, _TIMEOUT_S))
         else:
             for peer in peers:
-                runs.add(peer, _end(_begin(name, peer, options)))
+                runs.add(peer, end(_begin(name, peer, options), _TIMEOUT_S))
     return runs
 
 

@@ -87,9 +87,9 @@ class ExecutorHandle:
 class JoblibHandle:
     """joblib.Parallel, told to make every task a batch of its own as the others do."""
 
-    def __init__(self, joblib: Any, n_workers: int) -> None:
+    def __init__(self, joblib: Any, n_workers: int, backend: str = "loky") -> None:
         self._delayed = joblib.delayed
-        self._options = {"n_jobs": n_workers, "batch_size": 1}
+        self._options = {"n_jobs": n_workers, "batch_size": 1, "backend": backend}
         self._new = joblib.Parallel
         self._parallel = joblib.Parallel(**self._options).__enter__()
 
@@ -109,7 +109,8 @@ class JoblibHandle:
     def close(self) -> None:
         """End the workers, and wait until they are gone."""
         self._parallel.__exit__(None, None, None)
-        importlib.import_module("joblib.externals.loky").get_reusable_executor().shutdown()
+        if self._options["backend"] == "loky":
+            importlib.import_module("joblib.externals.loky").get_reusable_executor().shutdown()
 
     def _calls(self, task: _Task, values: Iterable[Any]) -> Iterator[Any]:
         call = self._delayed(task)
@@ -210,6 +211,13 @@ _PEERS = (
     ),
     Peer("joblib", "process", "Pool", "joblib", JoblibHandle),
 )
+
+
+def pool_accepts(keyword: str) -> bool:
+    """Whether ComposablePool has this argument."""
+    import inspect
+
+    return keyword in inspect.signature(importlib.import_module(OURS).ComposablePool).parameters
 
 
 def default_start_method() -> str:

@@ -421,15 +421,15 @@ static bool is_anyone_seeking(pp_segment_t *s) {
 
 bool pp_end_must_stop(pp_end_t *e) { return pp_load_seq_cst(&e->shared->stop) == PP_STOP; }
 
-int pp_end_wait(pp_end_t *e) {
+void pp_pulse(pp_shared_t *shared) {
+    if (pp_load_relaxed(&shared->is_watched)) {
+        pp_add_seq_cst(&shared->pulse, 1);
+        pp_futex_wake(&shared->pulse, INT32_MAX, UINT32_MAX);
+    }
+}
+
+static int sleep_until_ready(pp_end_t *e) {
     _Atomic uint32_t *park = &e->lane->park;
-    int64_t until_ns = is_anyone_seeking(e->segment) ? -1 : 0;   /* one that spins is enough: it wakes the others */
-    pp_store_seq_cst(park, PP_SEEKING);
-    do {
-        if (is_ready(e))
-            return 0;
-    } while (pp_spin_once(&until_ns));
-    pp_store_seq_cst(park, PP_ASLEEP);
     while (pp_load_seq_cst(park) == PP_ASLEEP) {
         if (is_ready(e)) {   /* published before the store above was seen: nobody may have woken us */
             pp_store_seq_cst(park, PP_SEEKING);
@@ -445,6 +445,23 @@ int pp_end_wait(pp_end_t *e) {
         }
     }
     return !is_ready(e) && pp_load_seq_cst(&e->shared->stop) != PP_RUN ? ECANCELED : 0;
+}
+
+/* Whoever looks after budgets sees this worker as idle from after the spinning until it wakes. */
+int pp_end_wait(pp_end_t *e) {
+    int64_t until_ns = is_anyone_seeking(e->segment) ? -1 : 0;   /* one that spins is enough: it wakes the others */
+    pp_store_seq_cst(&e->lane->park, PP_SEEKING);
+    do {
+        if (is_ready(e))
+            return 0;
+    } while (pp_spin_once(&until_ns));
+    pp_store_seq_cst(&e->lane->park, PP_ASLEEP);
+    pp_budget_leave(&e->segment->budget);
+    pp_pulse(e->shared);
+    int error = sleep_until_ready(e);
+    pp_budget_enter(&e->segment->budget);
+    pp_pulse(e->shared);
+    return error;
 }
 
 void pp_end_copied(pp_end_t *e, const pp_slot_t *slot) {
@@ -497,4 +514,5 @@ void pp_end_finish(pp_end_t *e) {
 void pp_end_state(pp_end_t *e, pp_lane_state_t state) {
     pp_store_seq_cst(&e->lane->state, state);
     pp_announce(e->shared);
+    pp_pulse(e->shared);   /* a worker that finds work at once never sleeps, and is awake all the same */
 }

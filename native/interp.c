@@ -24,6 +24,9 @@ typedef struct {
     unsigned lane;
     char *config;
     Py_ssize_t config_size;
+    pp_libraries_t *libraries;         /* the interpreter's; NULL once it is settled that they stay */
+    int64_t interpreter_id;
+    pthread_t id;
     char error[200];
 } thread_t;
 
@@ -42,6 +45,15 @@ static void thread_unref(thread_t *t) {
     pp_segment_unref(t->segment);
     free(t->config);
     free(t);
+}
+
+/* No signal is blocked there: processes that tasks start would inherit that. The kernel prefers the main thread anyhow. */
+static int start_thread(void *(*main)(void *), thread_t *t, bool is_joined) {
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, main, t);
+    if (error == 0 && !is_joined)
+        pthread_detach(thread);
+    return error;
 }
 
 /* ---- in the new thread ---- */
@@ -77,6 +89,8 @@ static int run_loop(thread_t *t) {
     if (config && PyTuple_Check(config) && PyTuple_GET_SIZE(config) > 0 &&
         PySys_SetObject("path", PyTuple_GET_ITEM(config, 0)) == 0)
         module = PyImport_ImportModule("pool_party._native");
+    if (module)
+        ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new();
     if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->lane)))
         loop = PyImport_ImportModule("pool_party.workers.loop");
     if (loop)
@@ -115,21 +129,60 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
     if (PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
         pp_store_seq_cst(&t->leaked, 1);
+        t->libraries = NULL;
         PyEval_SaveThread();
         return;
     }
     PyEval_SaveThread();   /* detached while we wait: who holds the mutex may have to stop all threads first */
     pthread_mutex_lock(&births_and_deaths);
     PyEval_RestoreThread(state);
+    t->interpreter_id = PyInterpreterState_GetID(interpreter);
     Py_EndInterpreter(state);
     pthread_mutex_unlock(&births_and_deaths);
     pp_add_seq_cst(&pp_n_interpreters, -1);
 }
 
-static void *run(void *arg) {
-    thread_t *t = arg;
+/* The last that is heard of a worker. */
+static void finish(thread_t *t) {
     pp_end_t end;
     pp_end_init(&end, t->segment, t->lane);
+    pp_store_seq_cst(&t->done, 1);
+    pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
+    pp_end_state(&end, PP_LANE_EXITED);
+    thread_unref(t);
+}
+
+static void close_libraries(thread_t *t) {
+    pp_libraries_close(t->libraries);
+    pp_arenas_free(t->interpreter_id);
+    finish(t);
+}
+
+static void *join_and_close(void *arg) {
+    thread_t *t = arg;
+    pthread_join(t->id, NULL);
+    close_libraries(t);
+    return NULL;
+}
+
+/* Libraries with destructors of thread-local variables stay until their thread has ended: another thread closes them. */
+static void end_thread(thread_t *t) {
+    bool has_copies = t->libraries && pp_libraries_count(t->libraries) > 0;
+    if (has_copies && start_thread(join_and_close, t, false) == 0)
+        return;
+    pthread_detach(t->id);
+    if (has_copies) {
+        close_libraries(t);
+        return;
+    }
+    if (t->libraries)
+        pp_libraries_close(t->libraries);
+    finish(t);
+}
+
+static void *run(void *arg) {
+    thread_t *t = arg;
+    t->id = pthread_self();
     char name[16];
     snprintf(name, sizeof name, "pp-interp-%u", t->lane);
     pp_name_thread(name);
@@ -144,25 +197,11 @@ static void *run(void *arg) {
         end_threads(t);
         close_interpreter(t, state);
     }
-    pp_store_seq_cst(&t->done, 1);
-    pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
-    pp_end_state(&end, PP_LANE_EXITED);
-    thread_unref(t);
+    end_thread(t);
     return NULL;
 }
 
 /* ---- in the parent ---- */
-
-/* No signal is blocked there: processes that tasks start would inherit that. The kernel prefers the main thread anyhow. */
-static int start_thread(void *(*main)(void *), thread_t *t) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int error = pthread_create(&thread, &attributes, main, t);
-    pthread_attr_destroy(&attributes);
-    return error;
-}
 
 static thread_t *new_thread(pp_segment_t *s, unsigned lane, PyObject *config) {
     thread_t *t = calloc(1, sizeof *t);
@@ -184,8 +223,9 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, P
         Py_XDECREF(self);
         return PyErr_NoMemory();
     }
+    pp_arenas_watch();
     pp_add_seq_cst(&pp_n_interpreters, 1);
-    int error = self->thread->config ? start_thread(run, self->thread) : ENOMEM;
+    int error = self->thread->config ? start_thread(run, self->thread, true) : ENOMEM;
     if (error) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
         thread_unref(self->thread);
@@ -248,7 +288,7 @@ static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
     if (pp_swap_seq_cst(&t->is_interrupting, 1))
         Py_RETURN_NONE;
     pp_add_seq_cst(&t->refs, 1);
-    int error = start_thread(interrupt_task, t);
+    int error = start_thread(interrupt_task, t, false);
     if (error) {
         pp_store_seq_cst(&t->is_interrupting, 0);
         thread_unref(t);

@@ -9,6 +9,8 @@ _Atomic unsigned pp_n_forks;
 static void in_child(void) {
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
+    pp_limits_after_fork();
+    pp_loads_after_fork();
 }
 static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
@@ -59,11 +61,121 @@ static PyObject *die_with(PyObject *module, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
+int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus) {
+    CPU_ZERO(cpus);
+    PyObject *list = PySequence_Fast(numbers, "CPUs are a sequence of numbers");
+    if (list == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
+        long n = PyLong_AsLong(PySequence_Fast_GET_ITEM(list, i));
+        if (n >= 0 && n < CPU_SETSIZE)
+            CPU_SET(n, cpus);
+        else if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "no CPU has the number %ld", n);
+    }
+    Py_DECREF(list);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *limit_libraries(PyObject *module, PyObject *arg) {
+    (void)module;
+    pp_library_t libraries[PP_LIBRARIES_MAX];
+    PyObject *list = PySequence_Fast(arg, "libraries are a sequence");
+    unsigned n = 0;
+    for (; list && !PyErr_Occurred() && n < PP_LIBRARIES_MAX && (Py_ssize_t)n < PySequence_Fast_GET_SIZE(list); n++) {
+        unsigned long long set, get;
+        int per_thread;
+        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(list, n), "KKp", &set, &get, &per_thread))
+            break;
+        libraries[n] = (pp_library_t){.set = (void (*)(int))(uintptr_t)set, .get = (int (*)(void))(uintptr_t)get,
+                                      .per_thread = per_thread};
+    }
+    Py_XDECREF(list);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    pp_limits_replace(libraries, n);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *own_grant(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_own_grant());
+}
+
+static PyObject *process_limit(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_limits_now());
+}
+
+static PyObject *n_loads(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    uint64_t n = pp_n_loads();
+    if (n & 1) {
+        Py_BEGIN_ALLOW_THREADS
+        n = pp_look_at_loads();
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromUnsignedLongLong(n);
+}
+
+static PyObject *has_thread_library(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    bool has;
+    Py_BEGIN_ALLOW_THREADS
+    has = pp_has_thread_library();
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(has);
+}
+
+/* Some libraries' setters take a long: all of the register is set. */
+static PyObject *call_setter(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long address;
+    long n;
+    if (!PyArg_ParseTuple(args, "Kl", &address, &n))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    ((void (*)(long))(uintptr_t)address)(n);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_getter(PyObject *module, PyObject *arg) {
+    (void)module;
+    unsigned long long address = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    int n;
+    Py_BEGIN_ALLOW_THREADS
+    n = ((int (*)(void))(uintptr_t)address)();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(n);
+}
+
 static PyMethodDef functions[] = {
+    {"n_loads", n_loads, METH_NOARGS,
+     "n_loads() -> int\n\nA number that differs once more libraries are loaded into this process."},
+    {"has_thread_library", has_thread_library, METH_NOARGS,
+     "has_thread_library() -> bool\n\nWhether a library is loaded that has threads of its own, to judge by file names."},
+    {"call_setter", call_setter, METH_VARARGS, "call_setter(address, n)\n\nCalls a void (*)(int)."},
+    {"call_getter", call_getter, METH_O, "call_getter(address) -> int\n\nCalls an int (*)(void)."},
+    {"limit_libraries", limit_libraries, METH_O,
+     "limit_libraries([(setter, getter, per_thread)])\n\n"
+     "The native libraries of this process that open budgets limit: addresses of void (*)(int) and int (*)(void)."},
+    {"own_grant", own_grant, METH_NOARGS,
+     "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
+    {"process_limit", process_limit, METH_NOARGS,
+     "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
     {"raise_in_thread", raise_in_thread, METH_VARARGS,
      "raise_in_thread(ident, exception) -> int\n\nRaises an exception in the Python code of another thread."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
+    {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
+    {"pin_library", pp_pin_library, METH_O, pp_pin_library_doc},
+    {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
+    {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };
@@ -107,7 +219,7 @@ static int module_exec(PyObject *module) {
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     bool complete = m->dumps_keywords && m->protocol && m->deliver && m->complete &&
                     m->job_type && m->channel_type && m->worker_type && m->interpreter_type;
-    return complete ? add_constants(module) : -1;
+    return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {

@@ -10,6 +10,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -75,6 +76,7 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; worker: BUSY, SEEKING, ASLEEP; anyone: ASLEEP -> SEEKING */
     _Alignas(64) _Atomic uint32_t state;    /* pp_lane_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
     _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
+    _Atomic uint32_t grant;                 /* threads that the worker's libraries may use, 0: not limited; parent */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
     _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
     _Atomic uint64_t job, n_done;
@@ -82,6 +84,13 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint64_t head;     /* results: taken by the parent up to here */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_lane_t;
+
+typedef struct pp_budget { /* a pool's part in the limits of this process; see limits.c */
+    struct pp_budget *next;
+    unsigned n_awake, n_threads;            /* workers; the process's count while any of them is awake */
+    bool is_open, lends, is_lent;
+    uint64_t n_lends, n_reclaims;
+} pp_budget_t;
 
 typedef struct {           /* flags of one arena: 1 while a block is in use; the owner sets, the receiver clears */
     _Atomic uint8_t in_use[PP_BLOCKS];
@@ -95,6 +104,8 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, the parent may help */
     _Alignas(64) _Atomic uint32_t bell;     /* futex word of the parent's waiters */
     _Atomic uint32_t waiting;               /* whom a result must wake: PP_FOREGROUND | PP_BACKGROUND */
+    _Atomic uint32_t is_watched;            /* the parent wants to know when workers fall asleep and wake: */
+    _Atomic uint32_t pulse;                 /* grows then; futex word of the parent's balancer */
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
     /* then pp_arena_flags_t[1 + n_lanes], pp_lane_t[n_lanes] */
@@ -105,6 +116,7 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     int fd;
     size_t core_size;
     pp_shared_t *shared;
+    pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
 } pp_segment_t;
 
 /* segment.c: the memory that both sides map */
@@ -186,12 +198,74 @@ int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload);   /
 int pp_end_wait_room(pp_end_t *e);                                /* 0 or ECANCELED */
 void pp_end_finish(pp_end_t *e);                                  /* no longer holds a task */
 void pp_end_state(pp_end_t *e, pp_lane_state_t state);
+void pp_pulse(pp_shared_t *shared);
+
+/* limits.c: threads of native libraries */
+#define PP_LIBRARIES_MAX 64
+typedef struct {
+    void (*set)(int);
+    int (*get)(void);
+    unsigned original;
+    bool per_thread;       /* the setter reaches the calling thread only */
+} pp_library_t;
+typedef struct { uint32_t generation, n_threads; } pp_limits_seen_t;   /* what a thread has set for itself */
+void pp_limits_replace(const pp_library_t *libraries, unsigned n);
+unsigned pp_limits_now(void);                                          /* the process's count; 0: none */
+void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen);
+void pp_limits_after_fork(void);
+void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends);   /* or changes it */
+void pp_budget_close(pp_budget_t *b);
+void pp_budget_enter(pp_budget_t *b);                                  /* a worker is awake */
+void pp_budget_leave(pp_budget_t *b);
+unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
+void pp_set_own_grant(const _Atomic uint32_t *grant);
+int pp_follow_grants(pp_end_t *e, unsigned n_cpus, const cpu_set_t *cpus);
+
+/* loaded.c: the libraries of this process. The GIL may be held for the first alone: the others wait for the loader */
+uint64_t pp_n_loads(void);                                             /* differs once more libraries are loaded; never 0 */
+uint64_t pp_look_at_loads(void);                                       /* as the first, but the answer is even: looked at */
+bool pp_has_thread_library(void);                                      /* by its name; may err on the side of yes */
+void pp_loads_after_fork(void);
+
+/* gate.c: tokens shared by processes; a dead holder's come back. A thread holds tokens of one gate at a time */
+typedef struct pp_gate pp_gate_t;
+typedef struct {
+    uint32_t n_tokens, n_free, n_waiting;
+    uint64_t n_acquired, n_waits, waited_ns, n_recovered;
+} pp_gate_stats_t;
+int pp_gate_create(unsigned n_tokens, pp_gate_t **out);
+int pp_gate_attach(int fd, pp_gate_t **out);              /* takes over fd, unless it fails */
+int pp_gate_open_machine(unsigned n_tokens, const char *name, pp_gate_t **out);
+int pp_gate_machine_path(const char *name, char *path, size_t size);
+pp_gate_t *pp_gate_ref(pp_gate_t *g);
+void pp_gate_unref(pp_gate_t *g);
+int pp_gate_fd(pp_gate_t *g);
+int pp_gate_begin(pp_gate_t *g, unsigned n, unsigned *granted);   /* 0; EAGAIN: pp_gate_wait until that returns 0 */
+int pp_gate_wait(void);                                           /* 0: granted; EAGAIN, EINTR: wait again, or cancel */
+void pp_gate_cancel(void);
+int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted); /* begin, and wait until granted */
+int pp_gate_release(pp_gate_t *g);                                /* EPERM: this thread holds nothing */
+unsigned pp_gate_held(void);                                      /* tokens that the calling thread holds */
+unsigned pp_gate_forget(pp_gate_t *g, int pid);                   /* rows freed of that process's dead threads */
+void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out);
+int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never unlock: for who is killed then */
+
+/* region.c: OpenBLAS's parallel regions, on threads of ours and through a gate */
+#define PP_REGION_SPIN_NS 50000
+typedef struct {
+    uint64_t n_regions, n_waits;
+    uint32_t n_helpers;
+} pp_region_stats_t;
+int pp_regions_install(uintptr_t setter, pp_gate_t *gate, bool exclusive);
+int pp_regions_uninstall(uintptr_t setter);
+void pp_regions_stats(pp_region_stats_t *out);
 
 /* prim/linux.c: the operating system. Errors are errno values */
 int64_t pp_now_ns(void);
 int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* < 0: for ever */
 void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
 bool pp_spin_once(int64_t *until_ns);                             /* pauses; false once spinning has lasted long enough */
+void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
 int pp_memfd(const char *name, uint64_t size, int *fd);
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 void pp_unmap(void *memory, size_t size);

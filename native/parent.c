@@ -354,6 +354,82 @@ static PyObject *pp_channel_take_events(pp_channel_t *self, PyObject *ignored) {
     return PyBool_FromLong(pp_swap_seq_cst(&self->segment->shared->events, 0));
 }
 
+/* ---- budgets ---- */
+
+PyDoc_STRVAR(limit_doc, "limit(n_cpus, n_threads, lends)\n\n"
+                        "Limits this process's libraries while a worker of this channel is awake in it: to n_threads, or, if it\n"
+                        "lends, to the CPUs over all workers that are awake. n_threads 0: no longer.");
+static PyObject *channel_limit(pp_channel_t *self, PyObject *args) {
+    unsigned n_cpus, n_threads;
+    int lends;
+    if (!PyArg_ParseTuple(args, "IIp", &n_cpus, &n_threads, &lends))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (n_threads)
+        pp_budget_open(&self->segment->budget, n_cpus, n_threads, lends);
+    else
+        pp_budget_close(&self->segment->budget);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_grant(pp_channel_t *self, PyObject *args) {
+    PyObject *n;
+    unsigned n_threads;
+    if (!PyArg_ParseTuple(args, "OI", &n, &n_threads))
+        return NULL;
+    int lane = lane_number(self, n);
+    if (lane < 0)
+        return NULL;
+    _Atomic uint32_t *grant = &pp_segment_lane(self->segment, (unsigned)lane)->grant;
+    if (pp_swap_seq_cst(grant, n_threads) != n_threads)
+        pp_futex_wake(grant, INT32_MAX, UINT32_MAX);
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_watch(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_store_seq_cst(&self->segment->shared->is_watched, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_pulse(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_pulse(self->segment->shared);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(wait_pulse_doc, "wait_pulse(seen) -> int\n\nWaits until the pulse is not `seen`; the pulse.");
+static PyObject *channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
+    unsigned long seen = PyLong_AsUnsignedLongMask(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    _Atomic uint32_t *pulse = &self->segment->shared->pulse;
+    Py_BEGIN_ALLOW_THREADS
+    while (pp_load_seq_cst(pulse) == (uint32_t)seen)
+        pp_futex_wait(pulse, (uint32_t)seen, -1, UINT32_MAX);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLong(pp_load_seq_cst(pulse));
+}
+
+PyDoc_STRVAR(awake_doc, "awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
+static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    unsigned n = self->segment->shared->n_lanes;
+    PyObject *all = PyTuple_New((Py_ssize_t)n);
+    for (unsigned i = 0; all && i < n; i++) {
+        pp_lane_t *lane = pp_segment_lane(self->segment, i);
+        bool awake = pp_load_seq_cst(&lane->state) == PP_LANE_READY && pp_load_seq_cst(&lane->park) != PP_ASLEEP;
+        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(awake));
+    }
+    return all;
+}
+
+static PyObject *channel_lends(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    return Py_BuildValue("KK", self->segment->budget.n_lends, self->segment->budget.n_reclaims);
+}
+
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
 static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     int lane = lane_number(self, arg);
@@ -418,6 +494,13 @@ static PyMethodDef methods[] = {
     {"stop", (PyCFunction)channel_stop, METH_O, stop_doc},
     {"announce", (PyCFunction)channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."},
     {"take_events", (PyCFunction)pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"},
+    {"limit", (PyCFunction)channel_limit, METH_VARARGS, limit_doc},
+    {"grant", (PyCFunction)channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."},
+    {"watch", (PyCFunction)channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."},
+    {"pulse", (PyCFunction)channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."},
+    {"wait_pulse", (PyCFunction)channel_wait_pulse, METH_O, wait_pulse_doc},
+    {"awake", (PyCFunction)channel_awake, METH_NOARGS, awake_doc},
+    {"lends", (PyCFunction)channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."},
     {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},
     {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_VARARGS, start_interpreter_doc},
     {0},

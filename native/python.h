@@ -7,11 +7,14 @@
 
 #include "native.h"
 
+typedef struct pp_libraries pp_libraries_t;
+
 typedef struct {
     PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
     PyObject *dumps_keywords, *protocol;
     PyObject *deliver, *complete;             /* interned names of Job's methods */
     PyTypeObject *job_type, *channel_type, *worker_type, *interpreter_type;
+    pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
 } pp_module_t;
 
 /* module.c */
@@ -19,6 +22,7 @@ extern struct PyModuleDef pp_module_def;
 pp_module_t *pp_module_of(PyTypeObject *type);
 PyObject *pp_raise_errno(int error);
 int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, for ever. Returns -1 with an exception */
+int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus);              /* -1 with an exception */
 extern _Atomic unsigned pp_n_forks;           /* grows in each forked child */
 
 /* codec.c: values <-> payloads. A payload is bytes (empty for None, else marshal's or pickle's) or (bytes, [buffers]) */
@@ -60,6 +64,20 @@ typedef struct {
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
 } pp_channel_t;
 
+/* loader.c: an interpreter's private copies of extension libraries, and their modules */
+pp_libraries_t *pp_libraries_new(void);                 /* NULL: no memory */
+size_t pp_libraries_count(const pp_libraries_t *libraries);
+void pp_libraries_close(pp_libraries_t *libraries);     /* once the interpreter has ended */
+extern const char pp_open_copy_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
+PyObject *pp_open_copy(PyObject *module, PyObject *args);
+PyObject *pp_pin_library(PyObject *module, PyObject *path);
+PyObject *pp_load_extension(PyObject *module, PyObject *args);
+PyObject *pp_exec_extension(PyObject *module, PyObject *made);
+
+/* arenas.c: the memory of interpreters that have ended */
+void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is made */
+void pp_arenas_free(int64_t interpreter);               /* its id */
+
 /* results.c */
 extern const char pp_take_doc[], pp_pump_doc[];
 PyObject *pp_channel_take(pp_channel_t *self, PyObject *jobs);
@@ -70,5 +88,8 @@ extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config);
+
+/* gating.c: Gate, and OpenBLAS's regions */
+int pp_gating_add(PyObject *module);
 
 #endif

@@ -71,6 +71,7 @@ pp_segment_t *pp_segment_ref(pp_segment_t *s) {
 void pp_segment_unref(pp_segment_t *s) {
     if (s == NULL || pp_add_seq_cst(&s->refs, -1) != 1)
         return;
+    pp_budget_close(&s->budget);
     pp_unmap(s->shared, s->core_size);
     close(s->fd);
     free(s);

@@ -14,7 +14,12 @@ typedef struct {
     pp_end_t end;
     pp_arena_t *arena;          /* for large results; made when first needed */
     PyObject *functions;        /* id -> callable */
+    PyObject *gate;             /* a Gate that each task passes, or NULL */
+    unsigned n_tokens;          /* for that */
+    PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
+    uint64_t n_loads;           /* when the list of libraries was last looked at */
+    pp_limits_seen_t limits;
     unsigned char ring_copy[PP_INLINE_MAX];
 } worker_t;
 
@@ -54,11 +59,15 @@ static PyObject *worker_attach(PyTypeObject *type, PyObject *args) {
 static int worker_traverse(worker_t *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->functions);
+    Py_VISIT(self->refresh);
+    Py_VISIT(self->gate);
     return 0;
 }
 
 static int worker_clear(worker_t *self) {
     Py_CLEAR(self->functions);
+    Py_CLEAR(self->refresh);
+    Py_CLEAR(self->gate);
     return 0;
 }
 
@@ -286,15 +295,85 @@ static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
     return failed;
 }
 
-PyDoc_STRVAR(serve_doc,
-             "serve(failed, unencodable, max_tasks=0)\n\n"
-             "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
-             "return what to send instead of a result.");
-static PyObject *worker_serve(worker_t *self, PyObject *args) {
-    PyObject *failed, *unencodable;
-    unsigned long long n_left = 0;
-    if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
+/* ---- limits ---- */
+
+/* A library that the last task has loaded is limited before this one. Elsewhere than in the main interpreter the parent's
+ * leader has to find it; it is told. */
+static void note_libraries(worker_t *self) {
+    uint64_t now = pp_n_loads();
+    if (now == self->n_loads)
+        return;
+    bool first = self->n_loads == 0;
+    self->n_loads = now;
+    if (self->refresh) {
+        PyObject *done = PyObject_CallNoArgs(self->refresh);
+        if (done == NULL)
+            PyErr_WriteUnraisable(self->refresh);   /* the task is not to blame */
+        Py_XDECREF(done);
+    } else if (!first) {
+        pp_announce(self->end.shared);
+    }
+}
+
+static void keep_limits(worker_t *self) {
+    pp_budget_t *budget = &self->end.segment->budget;
+    if (!budget->is_open)
+        return;
+    note_libraries(self);
+    pp_limits_here(budget, pp_load_relaxed(&self->end.lane->grant), &self->limits);
+}
+
+PyDoc_STRVAR(gate_tasks_doc, "gate_tasks(gate, n)\n\nFrom the next task on, each waits for n tokens of a gate: a library is loaded\n"
+                             "whose parallel regions cannot do that themselves.");
+static PyObject *worker_gate_tasks(worker_t *self, PyObject *args) {
+    PyObject *gate;
+    if (!PyArg_ParseTuple(args, "OI", &gate, &self->n_tokens))
         return NULL;
+    Py_XSETREF(self->gate, Py_NewRef(gate));
+    Py_RETURN_NONE;
+}
+
+static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
+    PyObject *gate = Py_NewRef(self->gate), *granted = PyObject_CallMethod(gate, "acquire", "I", self->n_tokens);
+    PyObject *result = granted ? run(self, task) : NULL;
+    if (granted) {
+        PyObject *error = PyErr_GetRaisedException(), *released = PyObject_CallMethod(gate, "release", NULL);
+        if (released == NULL)
+            PyErr_WriteUnraisable(gate);
+        Py_XDECREF(released);
+        PyErr_SetRaisedException(error);
+    }
+    Py_XDECREF(granted);
+    Py_DECREF(gate);
+    return result;
+}
+
+PyDoc_STRVAR(limit_doc, "limit(n_cpus, refresh, follow=None)\n\n"
+                        "Keeps this process's libraries to what the parent grants this worker. follow: CPUs of a thread that\n"
+                        "applies a new grant at once, in the middle of a task, too.");
+static PyObject *worker_limit(worker_t *self, PyObject *args) {
+    unsigned n_cpus;
+    PyObject *refresh, *follow = Py_None;
+    if (!PyArg_ParseTuple(args, "IO|O", &n_cpus, &refresh, &follow))
+        return NULL;
+    Py_XSETREF(self->refresh, refresh == Py_None ? NULL : Py_NewRef(refresh));
+    uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
+    if (n_cpus > 0 && grant > 0) {
+        pp_budget_open(&self->end.segment->budget, n_cpus, grant, false);
+        pp_budget_enter(&self->end.segment->budget);   /* for ever: what this process had before is nobody's concern */
+    }
+    if (follow == Py_None)
+        Py_RETURN_NONE;
+    cpu_set_t cpus;
+    if (pp_cpus_of(follow, &cpus) < 0)
+        return NULL;
+    int error = pp_follow_grants(&self->end, n_cpus, &cpus);
+    if (error)
+        return pp_raise_errno(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
     for (;;) {
         pp_slot_t task;
         if (pp_end_must_stop(&self->end))
@@ -311,7 +390,8 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
             continue;
         }
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
-        PyObject *result = run(self, &task);
+        keep_limits(self);
+        PyObject *result = self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked and that came back here: the task is its parent's */
         int error = result ? send_value(self, &frame, result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
@@ -326,6 +406,24 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
         if (error || (n_left && --n_left == 0))
             Py_RETURN_NONE;
     }
+}
+
+PyDoc_STRVAR(serve_doc,
+             "serve(failed, unencodable, max_tasks=0)\n\n"
+             "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
+             "return what to send instead of a result.");
+static PyObject *worker_serve(worker_t *self, PyObject *args) {
+    PyObject *failed, *unencodable;
+    unsigned long long n_left = 0;
+    if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
+        return NULL;
+    pp_set_own_grant(&self->end.lane->grant);
+    pp_budget_enter(&self->end.segment->budget);
+    PyObject *done = serve(self, failed, unencodable, n_left);
+    pp_budget_leave(&self->end.segment->budget);
+    pp_set_own_grant(NULL);
+    pp_pulse(self->end.shared);
+    return done;
 }
 
 PyDoc_STRVAR(report_doc, "report_broken(description)\n\nTells the parent that the initializer failed.");
@@ -360,6 +458,8 @@ static PyGetSetDef getset[] = {
 
 static PyMethodDef methods[] = {
     {"attach", (PyCFunction)worker_attach, METH_VARARGS | METH_CLASS, attach_doc},
+    {"gate_tasks", (PyCFunction)worker_gate_tasks, METH_VARARGS, gate_tasks_doc},
+    {"limit", (PyCFunction)worker_limit, METH_VARARGS, limit_doc},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
     {"report_broken", (PyCFunction)worker_report_broken, METH_O, report_doc},
     {"ready", (PyCFunction)worker_ready, METH_NOARGS, "ready()\n\nTells the parent that the initializer has run."},

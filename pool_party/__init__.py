@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pool_party._pool import ProcessPool as ProcessPool
     from pool_party._pool import ThreadPool as ThreadPool
     from pool_party._scheduler import Statistics as Statistics
+    from pool_party.budget.split import Share as Share
+    from pool_party.budget.topology import cpu_count as cpu_count
 
 __version__ = "0.1.0"
 
@@ -39,9 +41,11 @@ _HOMES = {
     "PoolTerminated": "_errors",
     "ProcessPool": "_pool",
     "RemoteError": "_errors",
+    "Share": "budget.split",
     "Statistics": "_scheduler",
     "ThreadPool": "_pool",
     "WorkerLost": "_errors",
+    "cpu_count": "budget.topology",
 }
 
 __all__ = [*_HOMES, "__version__"]

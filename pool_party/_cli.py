@@ -78,8 +78,23 @@ def _run_demo(arguments: argparse.Namespace) -> int:
     return _demo.run(plan)
 
 
+def _add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    from pool_party import _doctor
+
+    _doctor.add_arguments(parser)
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    from pool_party import _doctor
+
+    return _doctor.run(arguments)
+
+
 _COMMANDS = {
     "demo": _Command("a short tour on this machine", _add_demo_arguments, _run_demo),
+    "doctor": _Command(
+        "what pools find on this machine, and what is wrong with it", _add_doctor_arguments, _run_doctor
+    ),
 }
 
 

@@ -3,12 +3,16 @@
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._errors import WorkerLost, describe_exit
 from pool_party.workers._base import Setup, Worker
+
+if TYPE_CHECKING:
+    from pool_party.budget.enforcer import Enforcer
 
 _log = logging.getLogger("pool_party")
 
@@ -59,6 +63,11 @@ class Crew:
         self._dead: list[Worker] = []  # processes that the watcher has reported; under `_reporting`
         self._reporting = threading.Lock()
         self._watcher: Any = None
+        self.enforcer: Enforcer | None = None
+        if setup.plan is not None:
+            from pool_party.budget.enforcer import Enforcer
+
+            self.enforcer = Enforcer(setup.plan, channel, self._pid_of)
 
     def start(self) -> None:
         """Starts all workers, and then the watcher: they are forked from a process with a thread less."""
@@ -66,13 +75,23 @@ class Crew:
             from pool_party.workers.watcher import Watcher
 
             self._watcher = Watcher(self._report_death)
+        if self.enforcer is not None:
+            self._setup = replace(self._setup, gate=self.enforcer.open())
         for n in range(self._n_workers):
             self._start_worker(n)
         if self._watcher is not None:
             self._watcher.start()
+        if self.enforcer is not None:
+            self.enforcer.start()
+
+    def _pid_of(self, n: int) -> int | None:
+        worker = self.workers[n]
+        return None if worker is None else worker.pid
 
     def _start_worker(self, n: int) -> None:
         self._channel.open_lane(n)
+        if self.enforcer is not None:
+            self.enforcer.grant(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.workers[n] = worker
         self.n_started += 1
@@ -89,6 +108,8 @@ class Crew:
         """As leader: notes which workers are ready, buries those that have ended, replaces them."""
         if not self._channel.take_events():
             return
+        if self.enforcer is not None:
+            self.enforcer.look()
         for worker in self.workers:
             if worker is None or worker.was_ready:
                 continue
@@ -120,6 +141,8 @@ class Crew:
             return
         worker.join()
         n_done = self._channel.look(worker.n)[1]
+        if self.enforcer is not None:
+            self.enforcer.forget(worker.pid)
         lost = self._channel.bury(worker.n)
         self.workers[worker.n] = None
         job = self._jobs.get(lost[0]) if lost else None
@@ -174,6 +197,13 @@ class Crew:
             if not any(self.workers):
                 self._break_pool(error)
 
+    def budget(self) -> tuple[str | None, tuple[int, ...], int, int, int, float]:
+        """The policy's name, each worker's threads now, lends and reclaims, waits at the gate and their seconds."""
+        if self.enforcer is None:
+            return None, (), 0, 0, 0, 0.0
+        enforcer = self.enforcer
+        return enforcer.policy, enforcer.n_threads, *enforcer.lends(), *enforcer.waits()
+
     def is_over(self) -> bool:
         """Whether the last worker has ended for good."""
         return self.is_stopping and not any(self.workers)
@@ -212,11 +242,13 @@ class Crew:
         return True
 
     def dismiss(self) -> None:
-        """After the last worker's end: forgets them all and ends the watcher."""
-        self.end_watcher()
+        """After the last worker's end: forgets them all and ends the threads that looked after them."""
+        self.end_threads()
         self.workers = [None] * self._n_workers
 
-    def end_watcher(self) -> None:
-        """Ends the thread that watches processes, if there is one."""
+    def end_threads(self) -> None:
+        """Ends the thread that watches processes and the one that balances their budgets, if there are any."""
         if self._watcher is not None:
             self._watcher.stop()
+        if self.enforcer is not None:
+            self.enforcer.close()

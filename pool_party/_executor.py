@@ -12,6 +12,7 @@ from typing import Any
 from pool_party._pool import make_scheduler
 from pool_party._results import PoolJob
 from pool_party._scheduler import RUN, Scheduler, Statistics
+from pool_party.budget.gate import Scope
 
 _log = logging.getLogger("concurrent.futures")
 
@@ -79,7 +80,8 @@ class ComposableExecutor(Executor):
 
     max_workers: number of workers; None: the CPUs that this process may use.
     initializer, initargs: called once in each worker; if that fails the executor is broken (InitializerFailed).
-    kind, context: as in ComposablePool. max_tasks_per_child: tasks after which a worker is replaced.
+    kind, context, policy and what follows: as in ComposablePool.
+    max_tasks_per_child: tasks after which a worker is replaced.
 
     A worker that dies fails the one future whose call it ran, with WorkerLost; the others go on.
     """
@@ -93,11 +95,29 @@ class ComposableExecutor(Executor):
         kind: str = "process",
         context: Any = None,
         max_tasks_per_child: int | None = None,
+        policy: Any = "static",
+        threads_per_worker: int | None = None,
+        oversubscription: float = 1.0,
+        affinity: bool = True,
+        scope: Scope = "pool",
+        extensions: Iterable[str] | None = None,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
         self._scheduler = make_scheduler(
-            kind, max_workers, initializer, initargs, max_tasks_per_child, context, _log_broken
+            kind,
+            max_workers,
+            initializer,
+            initargs,
+            max_tasks_per_child,
+            context,
+            _log_broken,
+            extensions=extensions,
+            policy=policy,
+            threads_per_worker=threads_per_worker,
+            oversubscription=oversubscription,
+            affinity=affinity,
+            scope=scope,
         )
         self._scheduler.drains_at_exit = True
         self._max_workers = self._scheduler.n_workers

@@ -1,15 +1,17 @@
 """The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the scheduler does the work."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._imap import IMapIterator, IMapJob
 from pool_party._results import AsyncResult, Callback, MapResult
 from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler, Statistics
+from pool_party.budget.gate import Scope
+from pool_party.budget.plan import Limits, make_plan
+from pool_party.budget.topology import cpu_count
 from pool_party.workers._base import Setup, Worker
 
 KINDS = {
@@ -29,13 +31,6 @@ def resolve_kind(kind: str) -> str:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, not {kind!r}") from None
 
 
-def cpu_count() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "process_cpu_count"):
-        return os.process_cpu_count() or 1
-    return len(os.sched_getaffinity(0))
-
-
 def resolve_context(context: Any) -> Any:
     """A `multiprocessing` context from itself, its name, or None for the default."""
     import multiprocessing
@@ -51,6 +46,16 @@ def _check_context(context: Any) -> None:
         )
 
 
+def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...]:
+    if kind == "interp":
+        from pool_party.workers.extensions import choose
+
+        return choose(names)
+    if names is not None:
+        raise ValueError(f"extensions is for kind='interp', not {kind!r}: other workers load what this process loads")
+    return ()
+
+
 def make_scheduler(
     kind: str,
     n_workers: int | None,
@@ -59,6 +64,8 @@ def make_scheduler(
     max_tasks: int | None,
     context: Any,
     on_broken: Callable[[BaseException], object] | None = None,
+    extensions: Iterable[str] | None = None,
+    **limits: Unpack[Limits],
 ) -> Scheduler:
     """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
     kind = resolve_kind(kind)
@@ -75,7 +82,10 @@ def make_scheduler(
         if context is not None:
             _check_context(resolve_context(context))
         context = resolve_context(context)
-    return Scheduler(kind, n_workers, Setup(initializer, tuple(initargs), max_tasks or 0, context), on_broken)
+    packages = _choose_extensions(kind, extensions)
+    plan = make_plan(kind, n_workers, **limits)
+    setup = Setup(initializer, tuple(initargs), max_tasks or 0, context, plan, extensions=packages)
+    return Scheduler(kind, n_workers, setup, on_broken)
 
 
 def _check_callable(func: object) -> None:
@@ -91,6 +101,17 @@ class ComposablePool:
     maxtasksperchild: tasks (chunks of a map) after which a worker is replaced by a fresh one.
     context: a `multiprocessing` context or its name; kind="process" only.
     kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
+    policy: who may use how many threads in BLAS and OpenMP libraries inside of tasks. "static": each worker has its part
+        of the CPUs. "dynamic": CPUs of workers without work are lent to the others. "exclusive" and "counting": a
+        parallel region may use all CPUs, one at a time or as many as fit. None: libraries are left as they are. Or an
+        object with `shares(state)`, see `pool_party.budget.policies`.
+    threads_per_worker: threads of each worker; None: its part of the CPUs, at least 1.
+    oversubscription: how many threads there may be for each CPU.
+    affinity: keep each worker on its own CPUs where the policy allows that.
+    scope: "pool", or "machine": regions also wait for those of other programs of this user ("exclusive", "counting").
+    extensions: names of packages whose extension modules do not support interpreters and are to be loaded there
+        nevertheless, at your own risk, beside the tested ones (NumPy, SciPy, pandas, scikit-learn). (): not even those.
+        kind="interp" only, CPython 3.14 or later.
 
     Safe to use from several threads. Leaving a `with` block terminates the pool, as in the standard library.
 
@@ -107,9 +128,28 @@ class ComposablePool:
         context: Any = None,
         *,
         kind: str = "process",
+        policy: Any = "static",
+        threads_per_worker: int | None = None,
+        oversubscription: float = 1.0,
+        affinity: bool = True,
+        scope: Scope = "pool",
+        extensions: Iterable[str] | None = None,
     ) -> None:
         self._context = context
-        self._scheduler = make_scheduler(kind, processes, initializer, initargs, maxtasksperchild, context)
+        self._scheduler = make_scheduler(
+            kind,
+            processes,
+            initializer,
+            initargs,
+            maxtasksperchild,
+            context,
+            extensions=extensions,
+            policy=policy,
+            threads_per_worker=threads_per_worker,
+            oversubscription=oversubscription,
+            affinity=affinity,
+            scope=scope,
+        )
         self._processes = self._scheduler.n_workers
 
     # ---- one call ----
@@ -313,8 +353,9 @@ class ThreadPool(ComposablePool):
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: Iterable[Any] = (),
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(processes, initializer, initargs, kind="thread")
+        super().__init__(processes, initializer, initargs, kind="thread", **limits)
 
 
 class ProcessPool(ComposablePool):
@@ -327,8 +368,9 @@ class ProcessPool(ComposablePool):
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
         context: Any = None,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(processes, initializer, initargs, maxtasksperchild, context, kind="process")
+        super().__init__(processes, initializer, initargs, maxtasksperchild, context, kind="process", **limits)
 
 
 class InterpreterPool(ComposablePool):
@@ -340,5 +382,10 @@ class InterpreterPool(ComposablePool):
         initializer: Callable[..., object] | None = None,
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
+        *,
+        extensions: Iterable[str] | None = None,
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(processes, initializer, initargs, maxtasksperchild, kind="interp")
+        super().__init__(
+            processes, initializer, initargs, maxtasksperchild, kind="interp", extensions=extensions, **limits
+        )

@@ -34,7 +34,12 @@ WINDOW_PER_WORKER = 64  # tasks of an unsized imap input read ahead; guess: fill
 
 @dataclass(frozen=True)
 class Statistics:
-    """A pool's counts at one moment. Tasks are what workers are handed: a chunk of a map is one task."""
+    """A pool's counts at one moment. Tasks are what workers are handed: a chunk of a map is one task.
+
+    policy, n_threads: the policy's name, and for each worker the threads that native libraries may use in it now.
+    n_lends, n_reclaims: how often that number was raised while other workers had no work, and lowered again.
+    n_waits, waited_s: how often parallel regions waited for others ("exclusive", "counting"), and for how long in all.
+    """
 
     kind: str
     n_workers: int
@@ -44,6 +49,12 @@ class Statistics:
     n_pending: int
     n_workers_started: int
     n_workers_lost: int
+    policy: str | None = None
+    n_threads: tuple[int, ...] = ()
+    n_lends: int = 0
+    n_reclaims: int = 0
+    n_waits: int = 0
+    waited_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -340,7 +351,7 @@ class Scheduler:
                 self.terminate()
             elif self._is_released:
                 self.close()
-        self._crew.end_watcher()
+        self._crew.end_threads()
 
     # ---- outcomes ----
 
@@ -517,6 +528,7 @@ class Scheduler:
                 pending,
                 self._crew.n_started,
                 self._crew.n_lost,
+                *self._crew.budget(),
             )
 
 

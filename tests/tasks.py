@@ -605,3 +605,93 @@ def native_module_id(_):
     from pool_party import _native
 
     return id(_native)
+
+
+# ---- budgets ---------------------------------------------------------------
+
+
+def limit_now(_=None):
+    """How many threads libraries with one count per process may use where this task runs; 0: not limited."""
+    from pool_party import _native
+
+    return _native.process_limit()
+
+
+def limit_at_gate(path):
+    """The limit as this task begins, held at the gate, and as it goes on."""
+    before = limit_now()
+    pass_gate(path)
+    return before, limit_now()
+
+
+def limit_reaches(path, wanted):
+    """Report at the gate, then wait within this task until the limit is as wanted."""
+    write_all(path + ".arrived", f"{os.getpid()}\n".encode())
+    deadline = time.monotonic() + GATE_BACKSTOP_S
+    while limit_now() != wanted and time.monotonic() < deadline:
+        os.sched_yield()
+    return limit_now()
+
+
+def surroundings(_=None):
+    """This worker's environment for libraries, the CPUs that it is kept on, and what a pool in it would count on."""
+    import pool_party
+
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return {name: os.environ.get(name) for name in names}, os.sched_getaffinity(0), pool_party.cpu_count()
+
+
+def openblas_count(_=None):
+    """What NumPy's OpenBLAS says of itself."""
+    import numpy  # noqa: F401
+
+    from pool_party import _native
+    from pool_party.budget import libraries
+
+    return [_native.call_getter(found.getter) for found in libraries.find() if found.name == "openblas"]
+
+
+def nested_pool(kind):
+    """What a pool in this worker counts on, and gives to its own workers."""
+    from pool_party import ComposablePool
+
+    with ComposablePool(kind=kind) as pool:
+        return pool._processes, pool.statistics().n_threads
+
+
+def mask_at_gate(path):
+    """The CPUs that this worker is kept on, held at the gate."""
+    pass_gate(path)
+    return os.sched_getaffinity(0)
+
+
+def limit_then_reaches(path, first, then):
+    """Within one task: wait until the limit is `first`, report at the gate, wait until it is `then`."""
+    deadline = time.monotonic() + GATE_BACKSTOP_S
+    while limit_now() != first and time.monotonic() < deadline:
+        os.sched_yield()
+    return limit_reaches(path, then)
+
+
+def linear_algebra(seed):
+    """How far GEMM, Cholesky, QR and a solution of equations, each large enough for threads, are off; relative."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((220, 180))
+    square = a @ a.T + 220 * np.eye(220)
+    q, r = np.linalg.qr(a)
+    lower = np.linalg.cholesky(square)
+    b = rng.standard_normal(220)
+    reference = np.einsum("ij,kj->ik", a, a) + 220 * np.eye(220)
+    errors = (
+        abs(square - reference).max() / abs(reference).max(),
+        abs(q @ r - a).max(),
+        abs(lower @ lower.T - square).max() / abs(square).max(),
+        abs(square @ np.linalg.solve(square, b) - b).max(),
+    )
+    return float(max(errors))
+
+
+def thread_id(_=None):
+    return threading.get_native_id()

@@ -31,7 +31,7 @@ void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits) {
     syscall(SYS_futex, word, FUTEX_WAKE_BITSET, n, NULL, NULL, bits);
 }
 
-static void pause_briefly(void) {
+void pp_pause(void) {
     for (int i = 0; i < 8; i++)
 #if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -57,7 +57,7 @@ bool pp_spin_once(int64_t *until_ns) {
         *until_ns = can_spin() ? pp_now_ns() + PP_SPIN_NS : -1;
     if (*until_ns < 0)
         return false;
-    pause_briefly();
+    pp_pause();
     return pp_now_ns() < *until_ns;
 }
 

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pool_party import _native
+
+if TYPE_CHECKING:
+    from pool_party._native import Gate
+    from pool_party.budget.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,9 @@ class Setup:
     initargs: tuple[Any, ...]
     max_tasks: int  # tasks after which a worker is replaced; 0: never
     context: Any = None  # a multiprocessing context, for processes
+    plan: "Plan | None" = None  # of thread budgets; None: libraries are left as they are
+    gate: "Gate | None" = None  # that libraries' parallel regions pass; made by the scheduler
+    extensions: tuple[str, ...] = ()  # packages with private copies of extension modules, for interpreters
 
 
 class Worker(Protocol):

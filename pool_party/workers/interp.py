@@ -29,7 +29,7 @@ if sys.version_info < (3, 13):
     _prepare_main_interpreter()
 
 
-def _config(setup: Setup) -> bytes:
+def _config(setup: Setup, n: int) -> bytes:
     """What the interpreter starts with; marshalled, since nothing can be imported there before sys.path is set."""
     main = sys.modules["__main__"]
     names = {name: getattr(main, name, None) for name in ("__package__", "__file__")}
@@ -38,7 +38,8 @@ def _config(setup: Setup) -> bytes:
     if setup.initializer is not None:
         initializer = codec.encode((setup.initializer, setup.initargs))
     path = [str(entry) for entry in sys.path]
-    return marshal.dumps((path, list(sys.argv), main_names, initializer, setup.max_tasks))
+    cpus = setup.plan.mask(n) if setup.plan is not None else ()
+    return marshal.dumps((path, list(sys.argv), main_names, initializer, setup.max_tasks, cpus, setup.extensions))
 
 
 class InterpreterWorker:
@@ -52,7 +53,7 @@ class InterpreterWorker:
         self.was_ready = False
         self.name = f"InterpreterPoolWorker-{n + 1}"
         self.pid = os.getpid()
-        self._interpreter = channel.start_interpreter(n, _config(setup))
+        self._interpreter = channel.start_interpreter(n, _config(setup, n))
 
     @property
     def error(self) -> str:

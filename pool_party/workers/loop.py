@@ -3,6 +3,7 @@
 It runs in fresh interpreters and processes, so it imports nothing that start-up does not need.
 """
 
+import os
 import sys
 
 from pool_party import _native
@@ -81,9 +82,14 @@ def run(
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
     """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
-    _, sys.argv, main_names, initializer, max_tasks = config
+    from pool_party.workers import extensions
+
+    _, sys.argv, main_names, initializer, max_tasks, cpus, packages = config
+    if cpus:
+        os.sched_setaffinity(0, cpus)
     main = sys.modules["__main__"].__dict__
     main.update(main_names)
+    extensions.install(packages)
 
     def initialize() -> None:
         if initializer is not None:

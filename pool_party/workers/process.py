@@ -6,31 +6,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing import connection, get_context, parent_process, reduction
+from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from pool_party import _native
+from pool_party.budget.terms import Terms
 from pool_party.wire import codec
+from pool_party.wire.handle import Handle
 from pool_party.workers import loop
 from pool_party.workers._base import Setup
-
-
-class ChannelHandle:
-    """The channel's shared memory on its way to a worker process: inherited under fork, else sent."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd: Any = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_handle, (reduction.DupFd(self._fd),)
-
-    def open(self) -> int:
-        """A descriptor of the worker's own."""
-        return os.dup(self._fd) if isinstance(self._fd, int) else self._fd.detach()
-
-
-def _rebuild_handle(duplicate: Any) -> ChannelHandle:
-    return ChannelHandle(duplicate)
 
 
 def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
@@ -43,7 +27,9 @@ def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
     return codec.encode(initializer)
 
 
-def main(handle: ChannelHandle, n: int, initializer: Any, initargs: tuple[Any, ...], max_tasks: int) -> None:
+def main(
+    handle: Handle, n: int, initializer: Any, initargs: tuple[Any, ...], max_tasks: int, terms: Terms | None
+) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -52,6 +38,8 @@ def main(handle: ChannelHandle, n: int, initializer: Any, initargs: tuple[Any, .
     if parent is not None:
         _native.die_with(parent.sentinel)
     worker = _native.Worker.attach(handle.open(), n)
+    if terms is not None:
+        terms.enter(worker)
 
     def initialize() -> None:
         function = initializer if callable(initializer) else codec.decode(initializer) if initializer else None
@@ -107,7 +95,14 @@ class ProcessWorker:
         _forget_stdin()
         self.process = context.Process(
             target=main,
-            args=(ChannelHandle(channel.fd), n, _portable(setup.initializer, context), setup.initargs, setup.max_tasks),
+            args=(
+                Handle(channel.fd),
+                n,
+                _portable(setup.initializer, context),
+                setup.initargs,
+                setup.max_tasks,
+                setup.plan and setup.plan.terms(n, setup.gate),
+            ),
             daemon=False,  # it may have children; it dies with us by its own means
         )
         self.process.name = self.name = self.process.name.replace("Process", "PoolWorker")

@@ -1,9 +1,12 @@
 """Workers that are threads of this interpreter; arguments and results pass by reference."""
 
+import functools
 import os
 import threading
+from collections.abc import Callable
 
 from pool_party import _native
+from pool_party.budget import arbiter
 from pool_party.workers import loop
 from pool_party.workers._base import Setup
 
@@ -39,12 +42,26 @@ class ThreadWorker:
     def _run(self) -> None:
         worker = self._channel.worker(self.n)
         setup = self._setup
+        if setup.plan is not None:
+            arbiter.pin(setup.plan.mask(self.n))
+            worker.limit(0, self._refresh(worker))
         try:
             loop.run(
                 worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep
             )
         finally:
+            arbiter.unpin()
             worker.exited()
+
+    def _refresh(self, worker: _native.Worker) -> Callable[[], None]:
+        """What looks for libraries that a task has loaded."""
+        plan, gate = self._setup.plan, self._setup.gate
+        assert plan is not None
+        if gate is None:
+            return functools.partial(arbiter.refresh, plan.cpus)
+        from pool_party.budget.terms import refresh_gated
+
+        return functools.partial(refresh_gated, worker, gate, plan.n_threads, plan.cpus)
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()

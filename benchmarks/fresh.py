@@ -1,0 +1,84 @@
+"""A measurement in a process of its own: no pool meets the threads, the settings or the memory of another."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_HERE = Path(__file__).resolve().parent
+_GRACE_S = 0.3  # for resource trackers, which clean up when the processes that they serve are gone
+TIME_IS_UP = "time is up"
+
+type Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A process that measures. Files take its output: a pipe would stay open as long as any of its workers lives."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    errors: IO[bytes]
+
+    def lines_of(self, file: IO[bytes]) -> list[str]:
+        """Return what was written to one of the two files."""
+        file.seek(0)
+        return file.read().decode(errors="replace").strip().splitlines()
+
+
+def begin(module: str, arguments: Sequence[object], environment: Mapping[str, str] | None = None) -> Measurement:
+    """Start `module.main()` in a process group of its own; `environment` replaces ours."""
+    environment = os.environ if environment is None else environment
+    search_path = [str(_HERE), *filter(None, [environment.get("PYTHONPATH")])]
+    output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"from {module} import main; main()", *map(str, arguments)],
+        env={**environment, "PYTHONPATH": os.pathsep.join(search_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        start_new_session=True,
+    )
+    return Measurement(process, output, errors)
+
+
+def end(measurement: Measurement, timeout_s: float) -> tuple[Figures | None, str]:
+    """Wait for a measurement; return the figures that it printed as JSON, or None and what went wrong.
+
+    A process that ended by SIGALRM, its own alarm, ran out of time.
+    """
+    process = measurement.process
+    with measurement.output, measurement.errors:
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            _end_group(process)
+            return None, f"no result after {timeout_s:.0f} s"
+        except BaseException:  # Ctrl-C does not reach another process group
+            _end_group(process)
+            raise
+        lines = measurement.lines_of(measurement.output)
+        if process.returncode == 0 and lines:
+            figures: Figures = json.loads(lines[-1])
+            return figures, ""
+        _end_group(process)
+        if process.returncode == -signal.SIGALRM:
+            return None, TIME_IS_UP
+        return None, [f"exit status {process.returncode}", *measurement.lines_of(measurement.errors)][-1]
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            time.sleep(_GRACE_S)
+    process.wait()

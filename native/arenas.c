@@ -1,0 +1,101 @@
+/* The memory of interpreters that have ended.
+ *
+ * An interpreter with an allocator of its own takes memory in arenas of 1 MB. CPython gives them back at its end only if no
+ * object is left in it. Extension modules that are made for one interpreter per process leave many: static types and
+ * variables keep them, which nobody can reach any more once the interpreter has ended and its libraries are closed. With
+ * NumPy that is 10 MB per interpreter. So we note which arenas an interpreter has, and give back what is left.
+ *
+ * PyObject_SetArenaAllocator is for the whole process. Arenas of the main interpreter pass through untouched, those of
+ * foreign interpreters are noted and left alone.
+ */
+#include "python.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+typedef struct {
+    void *start;
+    size_t size;
+    int64_t interpreter;   /* its id, which is never used again */
+} arena_t;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table; a leaf: nothing is called under it */
+static arena_t *arenas;
+static size_t n_arenas, capacity;
+static PyObjectArenaAllocator system_arenas;   /* what was there before; written before ours is in use */
+
+static int64_t current_interpreter(void) {
+    PyThreadState *state = PyThreadState_GetUnchecked();
+    return state ? PyInterpreterState_GetID(PyThreadState_GetInterpreter(state)) : 0;
+}
+
+/* An arena that finds no room in the table is not given back. */
+static void note(void *start, size_t size, int64_t interpreter) {
+    pthread_mutex_lock(&mutex);
+    if (n_arenas == capacity) {
+        size_t more = capacity ? 2 * capacity : 64;
+        arena_t *grown = realloc(arenas, more * sizeof *arenas);
+        if (grown) {
+            arenas = grown;
+            capacity = more;
+        }
+    }
+    if (n_arenas < capacity)
+        arenas[n_arenas++] = (arena_t){start, size, interpreter};
+    pthread_mutex_unlock(&mutex);
+}
+
+static void *take_arena(void *ignored, size_t size) {
+    (void)ignored;
+    void *start = system_arenas.alloc(system_arenas.ctx, size);
+    int64_t interpreter = start ? current_interpreter() : 0;
+    if (interpreter != 0)
+        note(start, size, interpreter);
+    return start;
+}
+
+static void give_arena(void *ignored, void *start, size_t size) {
+    (void)ignored;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < n_arenas; i++)
+        if (arenas[i].start == start) {
+            arenas[i] = arenas[--n_arenas];
+            break;
+        }
+    pthread_mutex_unlock(&mutex);
+    system_arenas.free(system_arenas.ctx, start, size);
+}
+
+static bool take_left(int64_t interpreter, arena_t *left) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < n_arenas && !found; i++)
+        if (arenas[i].interpreter == interpreter) {
+            *left = arenas[i];
+            arenas[i] = arenas[--n_arenas];
+            found = true;
+        }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+void pp_arenas_free(int64_t interpreter) {
+    arena_t left;
+    while (take_left(interpreter, &left))
+        system_arenas.free(system_arenas.ctx, left.start, left.size);
+}
+
+static void lock(void) { pthread_mutex_lock(&mutex); }
+static void unlock(void) { pthread_mutex_unlock(&mutex); }
+
+static void watch(void) {
+    PyObjectArenaAllocator ours = {.ctx = NULL, .alloc = take_arena, .free = give_arena};
+    PyObject_GetArenaAllocator(&system_arenas);
+    pthread_atfork(lock, unlock, unlock);
+    PyObject_SetArenaAllocator(&ours);
+}
+
+void pp_arenas_watch(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch);
+}

@@ -1,0 +1,517 @@
+/* The gate: tokens that processes share, in a page with a robust mutex. What a killed holder had comes back.
+ *
+ * Knows nothing of Python. README.md, "The gate", has the states and the arguments; here are the rules:
+ * - The rows are the truth. Everything else under the mutex is derived from them, and `repair` derives it anew.
+ * - A row changes hands by the one store of its `state`; its other fields are written before, by who has the mutex.
+ * - A thread holds tokens of one gate at a time, and never waits while it holds some.
+ */
+#include "native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MAGIC 0x3165746167707470ull
+#define VERSION 1u                    /* in the file's name: programs with another layout meet at another gate */
+#define ROWS 4096u                    /* threads that hold or wait at once */
+#define LOOK_NS 200000000             /* a waiter looks for dead holders at least this often */
+#define SWEEP_NS 100000000            /* but not if another has looked since */
+
+enum { FREE, WAITING, HOLDING };      /* a row's futex word: what its thread sleeps on while it is WAITING */
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t state;
+    uint32_t wanted;                  /* tokens; held once the state is HOLDING */
+    pid_t pid, tid;
+    uint64_t born;                    /* when that thread started, in the kernel's ticks; 0: not known */
+    uint64_t ticket;                  /* never used twice */
+} row_t;
+
+typedef struct {
+    uint64_t magic;
+    uint32_t version;
+    _Alignas(64) pthread_mutex_t mutex;
+    _Atomic uint32_t n_tokens;        /* under the mutex, as all up to n_rows; read by anybody for statistics */
+    _Atomic uint32_t n_free, n_waiting;
+    _Atomic uint32_t n_rows;          /* rows from here on were never used */
+    uint64_t ticket;
+    _Alignas(64) _Atomic uint64_t n_acquired, n_waits, waited_ns, n_recovered;
+    _Atomic int64_t swept_ns;
+    row_t rows[ROWS];
+} page_t;
+
+struct pp_gate {
+    _Atomic long refs;
+    int fd;
+    page_t *page;
+};
+
+/* What this thread has; of the parent's, if `pid` is not ours. */
+static _Thread_local struct {
+    pid_t pid, tid;
+    uint64_t born;
+    pp_gate_t *gate;                  /* whose tokens it holds or waits for: one reference; or NULL */
+    uint32_t row, depth;              /* depth 0: it waits */
+    int64_t since_ns;
+} self;
+
+/* ---- threads, alive and dead ---- */
+
+/* The state and the start of a thread, from the third and the 22nd field; ESRCH if there is no such thread. */
+static int read_stat(pid_t pid, pid_t tid, char *state, uint64_t *born) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? ESRCH : errno;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    int error = size < 0 ? errno : 0;
+    close(fd);
+    if (error)
+        return error;
+    text[size] = 0;
+    char *field = strrchr(text, ')');   /* the name in parentheses may contain anything */
+    if (field == NULL || field[1] == 0)
+        return EIO;
+    *state = field[2];
+    for (int i = 2; i < 22 && field; i++)
+        field = strchr(field + 1, ' ');
+    *born = field ? strtoull(field, NULL, 10) : 0;
+    return 0;
+}
+
+static bool is_gone(pid_t pid, pid_t tid, uint64_t born) {
+    char state;
+    uint64_t now;
+    if (born == 0)                      /* no /proc when it came: its number alone must tell */
+        return syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH;
+    int error = read_stat(pid, tid, &state, &now);
+    if (error)
+        return error == ESRCH;
+    return now != born || state == 'Z' || state == 'X' || state == 'x';
+}
+
+/* getpid() in 2 ns instead of 300: the kernel clears this page in every forked child. NULL: it cannot. */
+static _Atomic pid_t *my_pid;
+
+static void map_my_pid(void) {
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED && madvise(page, size, MADV_WIPEONFORK) == 0)
+        my_pid = page;
+}
+
+static pid_t current_pid(void) {
+    if (my_pid == NULL)
+        return getpid();
+    pid_t pid = pp_load_relaxed(my_pid);
+    if (pid == 0)
+        pp_store_relaxed(my_pid, pid = getpid());
+    return pid;
+}
+
+/* A child that was forked while its parent held tokens has a copy of `self`, and none of the tokens. */
+static void know_self(void) {
+    pid_t pid = current_pid();
+    if (self.pid == pid)
+        return;
+    char state;
+    self.pid = pid;
+    self.tid = (pid_t)syscall(SYS_gettid);
+    if (read_stat(self.pid, self.tid, &state, &self.born) != 0)
+        self.born = 0;
+    if (self.gate)
+        pp_gate_unref(self.gate);
+    self.gate = NULL;
+}
+
+/* ---- the table: with the mutex ---- */
+
+static row_t *oldest_waiting(page_t *p) {
+    row_t *oldest = NULL;
+    for (uint32_t i = 0, n = pp_load_relaxed(&p->n_rows); i < n; i++) {
+        row_t *row = &p->rows[i];
+        if (pp_load_relaxed(&row->state) == WAITING && (oldest == NULL || row->ticket < oldest->ticket))
+            oldest = row;
+    }
+    return oldest;
+}
+
+/* Strictly in the order of tickets: a large request at the head is not overtaken, so it cannot starve. If the thread that
+ * grants is killed before the futex call, the other wakes by itself after LOOK_NS. */
+static void grant(page_t *p) {
+    while (pp_load_relaxed(&p->n_waiting) > 0) {
+        row_t *row = oldest_waiting(p);
+        uint32_t n_free = pp_load_relaxed(&p->n_free);
+        if (row == NULL || row->wanted > n_free)
+            return;
+        pp_store_relaxed(&p->n_free, n_free - row->wanted);
+        pp_store_relaxed(&p->n_waiting, pp_load_relaxed(&p->n_waiting) - 1);
+        pp_store_seq_cst(&row->state, HOLDING);
+        pp_futex_wake(&row->state, 1, ~0u);
+    }
+}
+
+/* Derive from the rows what a dead thread may have left half done. */
+static void repair(page_t *p) {
+    uint32_t n_held = 0, n_waiting = 0, n_tokens = pp_load_relaxed(&p->n_tokens);
+    for (uint32_t i = 0, n = pp_load_relaxed(&p->n_rows); i < n; i++) {
+        uint32_t state = pp_load_relaxed(&p->rows[i].state);
+        n_held += state == HOLDING ? p->rows[i].wanted : 0;
+        n_waiting += state == WAITING;
+    }
+    pp_store_relaxed(&p->n_free, n_held < n_tokens ? n_tokens - n_held : 0);
+    pp_store_relaxed(&p->n_waiting, n_waiting);
+    pp_add_seq_cst(&p->n_recovered, 1);
+    grant(p);
+}
+
+static int lock(page_t *p) {
+    int error = pthread_mutex_lock(&p->mutex);
+    if (error == EOWNERDEAD) {
+        repair(p);
+        error = pthread_mutex_consistent(&p->mutex);
+    }
+    return error;
+}
+
+static void unlock(page_t *p) { pthread_mutex_unlock(&p->mutex); }
+
+static void clear_row(page_t *p, row_t *row) {
+    bool held = pp_load_relaxed(&row->state) == HOLDING;
+    pp_store_seq_cst(&row->state, FREE);
+    if (held)
+        pp_store_relaxed(&p->n_free, pp_load_relaxed(&p->n_free) + row->wanted);
+    else
+        pp_store_relaxed(&p->n_waiting, pp_load_relaxed(&p->n_waiting) - 1);
+    grant(p);
+}
+
+/* A row for this thread: the one it had last time, where nobody has it now. */
+static row_t *find_row(page_t *p) {
+    uint32_t n = pp_load_relaxed(&p->n_rows);
+    if (self.row < n && pp_load_relaxed(&p->rows[self.row].state) == FREE)
+        return &p->rows[self.row];
+    for (uint32_t i = 0; i < n; i++)
+        if (pp_load_relaxed(&p->rows[i].state) == FREE)
+            return &p->rows[i];
+    if (n == ROWS)
+        return NULL;
+    pp_store_seq_cst(&p->n_rows, n + 1);
+    return &p->rows[n];
+}
+
+/* ---- without the mutex ---- */
+
+/* Free the rows of dead threads; of one process only, if `pid` is given. Looks at /proc without the mutex: the ticket
+ * tells whether the row is still the one that was looked at. */
+static unsigned sweep(page_t *p, pid_t pid) {
+    unsigned n_recovered = 0;
+    for (uint32_t i = 0; i < pp_load_seq_cst(&p->n_rows); i++) {
+        row_t *row = &p->rows[i];
+        if (pp_load_relaxed(&row->state) == FREE || lock(p) != 0)
+            continue;
+        pid_t row_pid = row->pid, tid = row->tid;
+        uint64_t born = row->born, ticket = row->ticket;
+        unlock(p);
+        if ((pid && row_pid != pid) || !is_gone(row_pid, tid, born) || lock(p) != 0)
+            continue;
+        if (pp_load_relaxed(&row->state) != FREE && row->ticket == ticket) {
+            clear_row(p, row);
+            n_recovered++;
+        }
+        unlock(p);
+    }
+    pp_add_seq_cst(&p->n_recovered, n_recovered);
+    return n_recovered;
+}
+
+static void sweep_if_due(page_t *p) {
+    int64_t now = pp_now_ns(), last = pp_load_seq_cst(&p->swept_ns), passed = now - last;
+    if ((passed < 0 || passed > SWEEP_NS) && pp_cas_seq_cst(&p->swept_ns, &last, now))
+        sweep(p, 0);
+}
+
+/* ---- taking and giving ---- */
+
+int pp_gate_begin(pp_gate_t *g, unsigned n, unsigned *granted) {
+    know_self();
+    if (self.gate) {
+        if (self.depth == 0)
+            return EDEADLK;
+        self.depth++;
+        *granted = self.gate->page->rows[self.row].wanted;
+        return 0;
+    }
+    page_t *p = g->page;
+    int error = lock(p);
+    if (error)
+        return error;
+    row_t *row = find_row(p);
+    if (row == NULL) {
+        unlock(p);
+        return ENOSPC;
+    }
+    uint32_t n_tokens = pp_load_relaxed(&p->n_tokens), n_free = pp_load_relaxed(&p->n_free);
+    row->wanted = n < 1 ? 1 : n > n_tokens ? n_tokens : n;
+    row->pid = self.pid;
+    row->tid = self.tid;
+    row->born = self.born;
+    row->ticket = ++p->ticket;
+    *granted = row->wanted;
+    bool now = pp_load_relaxed(&p->n_waiting) == 0 && row->wanted <= n_free;
+    if (now) {
+        pp_store_relaxed(&p->n_free, n_free - row->wanted);
+        pp_store_release(&row->state, HOLDING);
+    } else {
+        pp_store_relaxed(&p->n_waiting, pp_load_relaxed(&p->n_waiting) + 1);
+        pp_store_release(&row->state, WAITING);
+    }
+    pp_store_relaxed(&p->n_acquired, pp_load_relaxed(&p->n_acquired) + 1);
+    unlock(p);
+    self.gate = pp_gate_ref(g);
+    self.row = (uint32_t)(row - p->rows);
+    self.depth = now;
+    if (!now) {
+        self.since_ns = pp_now_ns();
+        pp_add_seq_cst(&p->n_waits, 1);
+    }
+    return now ? 0 : EAGAIN;
+}
+
+int pp_gate_wait(void) {
+    know_self();
+    if (self.gate == NULL)   /* a signal handler has forked, and this is the child */
+        return ECANCELED;
+    page_t *p = self.gate->page;
+    row_t *row = &p->rows[self.row];
+    int error = pp_futex_wait(&row->state, WAITING, pp_now_ns() + LOOK_NS, ~0u);
+    if (error == ETIMEDOUT)
+        sweep_if_due(p);
+    if (pp_load_seq_cst(&row->state) == WAITING)
+        return error == EINTR ? EINTR : EAGAIN;
+    self.depth = 1;
+    pp_add_seq_cst(&p->waited_ns, (uint64_t)(pp_now_ns() - self.since_ns));
+    return 0;
+}
+
+/* Give back all that this thread holds or waits for. */
+static void leave(void) {
+    pp_gate_t *g = self.gate;
+    if (lock(g->page) == 0) {
+        clear_row(g->page, &g->page->rows[self.row]);
+        unlock(g->page);
+    }
+    self.gate = NULL;
+    self.depth = 0;
+    pp_gate_unref(g);
+}
+
+void pp_gate_cancel(void) {
+    know_self();
+    if (self.gate)
+        leave();
+}
+
+int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted) {
+    int error = pp_gate_begin(g, n, granted);
+    if (error != EAGAIN)
+        return error;
+    while (pp_gate_wait() != 0) {}
+    return 0;
+}
+
+int pp_gate_release(pp_gate_t *g) {
+    know_self();
+    if (self.gate == NULL || self.depth == 0)
+        return EPERM;
+    (void)g;   /* inside another gate's hold it counts there: see pp_gate_begin */
+    if (self.depth > 1)
+        self.depth--;
+    else
+        leave();
+    return 0;
+}
+
+unsigned pp_gate_held(void) {
+    know_self();
+    return self.gate && self.depth ? self.gate->page->rows[self.row].wanted : 0;
+}
+
+unsigned pp_gate_forget(pp_gate_t *g, int pid) { return sweep(g->page, pid); }
+
+void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out) {
+    page_t *p = g->page;
+    *out = (pp_gate_stats_t){
+        .n_tokens = pp_load_relaxed(&p->n_tokens),       .n_free = pp_load_relaxed(&p->n_free),
+        .n_waiting = pp_load_relaxed(&p->n_waiting),     .n_acquired = pp_load_relaxed(&p->n_acquired),
+        .n_waits = pp_load_relaxed(&p->n_waits),         .waited_ns = pp_load_relaxed(&p->waited_ns),
+        .n_recovered = pp_load_relaxed(&p->n_recovered),
+    };
+}
+
+int pp_gate_lock_for_test(pp_gate_t *g) { return lock(g->page); }
+
+/* ---- making and finding ---- */
+
+static int gate_new(int fd, pp_gate_t **out) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, map_my_pid);
+    pp_gate_t *g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return ENOMEM;
+    g->refs = 1;
+    g->fd = fd;
+    int error = pp_map(fd, 0, sizeof(page_t), (void **)&g->page);
+    if (error)
+        free(g);
+    else
+        *out = g;
+    return error;
+}
+
+static int page_init(page_t *p, unsigned n_tokens) {
+    pthread_mutexattr_t attr;
+    int error = pthread_mutexattr_init(&attr);
+    if (error)
+        return error;
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    error = pthread_mutex_init(&p->mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+    pp_store_relaxed(&p->n_tokens, n_tokens);
+    pp_store_relaxed(&p->n_free, n_tokens);
+    p->version = VERSION;
+    p->magic = MAGIC;
+    return error;
+}
+
+/* Takes over fd, also when it fails. */
+static int init_new(int fd, unsigned n_tokens, pp_gate_t **out) {
+    pp_gate_t *g;
+    int error = gate_new(fd, &g);
+    if (error) {
+        close(fd);
+        return error;
+    }
+    error = page_init(g->page, n_tokens);
+    if (error)
+        pp_gate_unref(g);
+    else
+        *out = g;
+    return error;
+}
+
+static bool is_gate(int fd) {
+    struct stat s;
+    struct { uint64_t magic; uint32_t version; } head;
+    return fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size == (off_t)sizeof(page_t) &&
+           pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == MAGIC && head.version == VERSION;
+}
+
+int pp_gate_create(unsigned n_tokens, pp_gate_t **out) {
+    int fd, error = pp_memfd("pool_party-gate", sizeof(page_t), &fd);
+    return error ? error : init_new(fd, n_tokens, out);
+}
+
+int pp_gate_attach(int fd, pp_gate_t **out) { return is_gate(fd) ? gate_new(fd, out) : EINVAL; }
+
+/* A gate that nobody uses takes the number of who opens it: the file outlives all programs. */
+static void resize_if_unused(page_t *p, unsigned n_tokens) {
+    if (pp_load_relaxed(&p->n_tokens) == n_tokens || lock(p) != 0)
+        return;
+    if (pp_load_relaxed(&p->n_free) == pp_load_relaxed(&p->n_tokens) && pp_load_relaxed(&p->n_waiting) == 0) {
+        pp_store_relaxed(&p->n_tokens, n_tokens);
+        repair(p);
+    }
+    unlock(p);
+}
+
+static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno;
+    struct stat s;
+    bool ours = fstat(fd, &s) == 0 && s.st_uid == geteuid() && (s.st_mode & 077) == 0;
+    int error = !ours ? EPERM : pp_gate_attach(fd, out);
+    if (error) {
+        close(fd);
+        return error;
+    }
+    sweep((*out)->page, 0);
+    resize_if_unused((*out)->page, n_tokens);
+    return 0;
+}
+
+/* The file gets its name when it is complete, so nobody ever opens half a gate; EEXIST: another was faster. */
+static int create_named(const char *path, unsigned n_tokens, pp_gate_t **out) {
+    char link[64];
+    int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return errno;
+    if (fchmod(fd, 0600) != 0 || ftruncate(fd, sizeof(page_t)) != 0) {
+        int error = errno;
+        close(fd);
+        return error;
+    }
+    int error = init_new(fd, n_tokens, out);
+    if (error)
+        return error;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+        return 0;
+    error = errno;
+    pp_gate_unref(*out);
+    return error;
+}
+
+/* Process numbers mean something within one PID namespace only, so it is part of the name. */
+int pp_gate_machine_path(const char *name, char *path, size_t size) {
+    char namespace[64] = "pid:[0]", digits[64] = "0";
+    ssize_t n = readlink("/proc/self/ns/pid", namespace, sizeof namespace - 1);
+    namespace[n > 0 ? n : 7] = 0;
+    sscanf(namespace, "pid:[%63[0-9]", digits);
+    if (strchr(name, '/'))
+        return EINVAL;
+    int written = snprintf(path, size, "/dev/shm/pool_party-gate%u-%u-%s%s%s", VERSION, (unsigned)geteuid(), digits,
+                           *name ? "-" : "", name);
+    return written < 0 || (size_t)written >= size ? ENAMETOOLONG : 0;
+}
+
+int pp_gate_open_machine(unsigned n_tokens, const char *name, pp_gate_t **out) {
+    char path[256];
+    int error = pp_gate_machine_path(name, path, sizeof path);
+    for (int tries = 0; error == 0 && tries < 100; tries++) {   /* between the two calls others may create or unlink it */
+        error = open_existing(path, n_tokens, out);
+        if (error != ENOENT)
+            return error;
+        error = create_named(path, n_tokens, out);
+        if (error != EEXIST)
+            return error;
+        error = 0;
+    }
+    return error ? error : EAGAIN;
+}
+
+pp_gate_t *pp_gate_ref(pp_gate_t *g) {
+    pp_add_seq_cst(&g->refs, 1);
+    return g;
+}
+
+void pp_gate_unref(pp_gate_t *g) {
+    if (g == NULL || pp_add_seq_cst(&g->refs, -1) != 1)
+        return;
+    pp_unmap(g->page, sizeof(page_t));
+    close(g->fd);
+    free(g);
+}
+
+int pp_gate_fd(pp_gate_t *g) { return g->fd; }

@@ -1,0 +1,288 @@
+/* Gate, and the functions that install OpenBLAS's regions: what Python sees of gate.c and region.c. */
+#include "python.h"
+
+#include <errno.h>
+
+typedef struct {
+    PyObject_HEAD
+    pp_gate_t *gate;
+} gate_t;
+
+static PyObject *wrap(PyTypeObject *type, int error, pp_gate_t *gate) {
+    if (error)
+        return pp_raise_errno(error);
+    gate_t *self = (gate_t *)type->tp_alloc(type, 0);
+    if (self)
+        self->gate = gate;
+    else
+        pp_gate_unref(gate);
+    return (PyObject *)self;
+}
+
+static void gate_dealloc(gate_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    pp_gate_unref(self->gate);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static bool is_number(Py_ssize_t n, const char *what) {
+    if (n < 1 || n > INT32_MAX)
+        PyErr_Format(PyExc_ValueError, "%s must be at least 1; got %zd", what, n);
+    return !PyErr_Occurred();
+}
+
+static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"n_tokens", NULL};
+    Py_ssize_t n;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &n) || !is_number(n, "n_tokens"))
+        return NULL;
+    pp_gate_t *gate = NULL;
+    int error = pp_gate_create((unsigned)n, &gate);
+    return wrap(type, error, gate);
+}
+
+static bool as_int(PyObject *arg, int *out) {
+    long n = PyLong_AsLong(arg);
+    *out = (int)n;
+    if (!PyErr_Occurred() && n != *out)
+        PyErr_SetString(PyExc_OverflowError, "number too large");
+    return !PyErr_Occurred();
+}
+
+PyDoc_STRVAR(machine_doc,
+             "machine(n_tokens, name='') -> Gate\n\nThe gate that all programs of this user share that give the same name. "
+             "One that nobody uses takes the\nnumber of tokens given here; else it keeps its own.");
+static PyObject *gate_machine(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"n_tokens", "name", NULL};
+    Py_ssize_t n;
+    const char *name = "";
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n|s", names, &n, &name) || !is_number(n, "n_tokens"))
+        return NULL;
+    pp_gate_t *gate = NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_gate_open_machine((unsigned)n, name, &gate);
+    Py_END_ALLOW_THREADS
+    return wrap(type, error, gate);
+}
+
+PyDoc_STRVAR(machine_path_doc, "machine_path(name='') -> str\n\nThe file behind that gate.");
+static PyObject *gate_machine_path(PyObject *ignored, PyObject *args) {
+    (void)ignored;
+    const char *name = "";
+    char path[256];
+    if (!PyArg_ParseTuple(args, "|s", &name))
+        return NULL;
+    int error = pp_gate_machine_path(name, path, sizeof path);
+    return error ? pp_raise_errno(error) : PyUnicode_FromString(path);
+}
+
+PyDoc_STRVAR(attach_doc, "attach(fd) -> Gate\n\nThe gate behind a file descriptor, which it takes over.");
+static PyObject *gate_attach(PyTypeObject *type, PyObject *arg) {
+    int fd;
+    if (!as_int(arg, &fd))
+        return NULL;
+    pp_gate_t *gate = NULL;
+    int error = pp_gate_attach(fd, &gate);
+    return wrap(type, error, gate);
+}
+
+/* Signal handlers run between two waits, at the latest after 200 ms. */
+static int wait_granted(void) {
+    for (;;) {
+        int error;
+        Py_BEGIN_ALLOW_THREADS
+        error = pp_gate_wait();
+        Py_END_ALLOW_THREADS
+        if (error == 0)
+            return 0;
+        if (PyErr_CheckSignals() < 0) {
+            pp_gate_cancel();
+            return -1;
+        }
+        if (error == ECANCELED) {
+            pp_raise_errno(error);
+            return -1;
+        }
+    }
+}
+
+PyDoc_STRVAR(acquire_doc,
+             "acquire(n=1) -> int\n\nTakes n tokens at once, waiting in line for them; returns how many: all there are, if n is more. A thread\n"
+             "that holds tokens already, of this gate or another, takes none and keeps what it has. Only the thread\n"
+             "itself can release them.");
+static PyObject *gate_acquire(gate_t *self, PyObject *args) {
+    Py_ssize_t n = 1;
+    unsigned granted;
+    if (!PyArg_ParseTuple(args, "|n", &n) || !is_number(n, "n"))
+        return NULL;
+    int error = pp_gate_begin(self->gate, (unsigned)n, &granted);
+    if (error == EAGAIN)
+        error = wait_granted();
+    if (error < 0)
+        return NULL;
+    return error ? pp_raise_errno(error) : PyLong_FromUnsignedLong(granted);
+}
+
+PyDoc_STRVAR(release_doc, "release()\n\nEnds what the last acquire() of this thread began.");
+static PyObject *gate_release(gate_t *self, PyObject *ignored) {
+    (void)ignored;
+    if (pp_gate_release(self->gate) != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread holds no tokens");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+
+PyDoc_STRVAR(forget_doc,
+             "forget(pid) -> int\n\nTakes back what dead threads of that process held, all of it if the process is dead; returns\n"
+             "for how many threads.");
+static PyObject *gate_forget(gate_t *self, PyObject *arg) {
+    unsigned n;
+    int pid;
+    if (!as_int(arg, &pid))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    n = pp_gate_forget(self->gate, pid);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLong(n);
+}
+
+static PyObject *gate_lock(gate_t *self, PyObject *ignored) {
+    (void)ignored;
+    int error = pp_gate_lock_for_test(self->gate);
+    if (error)
+        return pp_raise_errno(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *gate_get_fd(gate_t *self, void *ignored) { (void)ignored; return PyLong_FromLong(pp_gate_fd(self->gate)); }
+
+static PyObject *gate_get_held(gate_t *self, void *ignored) {
+    (void)self, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_gate_held());
+}
+
+enum { N_TOKENS, N_FREE, N_WAITING, N_ACQUIRED, N_WAITS, WAITED_S, N_RECOVERED };
+
+static PyObject *gate_get(gate_t *self, void *which) {
+    pp_gate_stats_t s;
+    pp_gate_stats(self->gate, &s);
+    switch ((intptr_t)which) {
+    case N_TOKENS: return PyLong_FromUnsignedLong(s.n_tokens);
+    case N_FREE: return PyLong_FromUnsignedLong(s.n_free);
+    case N_WAITING: return PyLong_FromUnsignedLong(s.n_waiting);
+    case N_ACQUIRED: return PyLong_FromUnsignedLongLong(s.n_acquired);
+    case N_WAITS: return PyLong_FromUnsignedLongLong(s.n_waits);
+    case WAITED_S: return PyFloat_FromDouble((double)s.waited_ns / 1e9);
+    default: return PyLong_FromUnsignedLongLong(s.n_recovered);
+    }
+}
+
+static PyGetSetDef gate_getset[] = {
+    {"fd", (getter)gate_get_fd, NULL, "File descriptor for attach(), owned by this object.", NULL},
+    {"held", (getter)gate_get_held, NULL, "Tokens that the calling thread holds, of whichever gate.", NULL},
+    {"n_tokens", (getter)gate_get, NULL, "Tokens there are.", (void *)N_TOKENS},
+    {"n_free", (getter)gate_get, NULL, "Tokens that nobody holds.", (void *)N_FREE},
+    {"n_waiting", (getter)gate_get, NULL, "Threads that wait.", (void *)N_WAITING},
+    {"n_acquired", (getter)gate_get, NULL, "Requests, of all processes together.", (void *)N_ACQUIRED},
+    {"n_waits", (getter)gate_get, NULL, "Requests that had to wait.", (void *)N_WAITS},
+    {"waited_s", (getter)gate_get, NULL, "Seconds that they waited, together.", (void *)WAITED_S},
+    {"n_recovered", (getter)gate_get, NULL, "What dead threads left and was put right.", (void *)N_RECOVERED},
+    {0},
+};
+
+static PyMethodDef gate_methods[] = {
+    {"machine", (PyCFunction)(void (*)(void))gate_machine, METH_CLASS | METH_VARARGS | METH_KEYWORDS, machine_doc},
+    {"machine_path", gate_machine_path, METH_STATIC | METH_VARARGS, machine_path_doc},
+    {"attach", (PyCFunction)gate_attach, METH_CLASS | METH_O, attach_doc},
+    {"acquire", (PyCFunction)gate_acquire, METH_VARARGS, acquire_doc},
+    {"release", (PyCFunction)gate_release, METH_NOARGS, release_doc},
+    {"forget", (PyCFunction)gate_forget, METH_O, forget_doc},
+    {"_lock", (PyCFunction)gate_lock, METH_NOARGS, "_lock()\n\nFor tests: takes the table's mutex and keeps it."},
+    {0},
+};
+
+static PyType_Slot gate_slots[] = {
+    {Py_tp_doc, "Gate(n_tokens)\n\nTokens that threads of several processes share. Those of a killed holder come back."},
+    {Py_tp_new, gate_new},
+    {Py_tp_dealloc, gate_dealloc},
+    {Py_tp_methods, gate_methods},
+    {Py_tp_getset, gate_getset},
+    {0, NULL},
+};
+
+static PyType_Spec gate_spec = {
+    .name = "pool_party._native.Gate",
+    .basicsize = sizeof(gate_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = gate_slots,
+};
+
+/* ---- regions ---- */
+
+PyDoc_STRVAR(install_doc,
+             "install_regions(setter, gate=None, exclusive=False)\n\nMakes an OpenBLAS run its parallel regions on threads of ours. `setter` is the address of its\n"
+             "openblas_set_threads_callback_function. With a gate, which is then that of the whole process, a region of n\n"
+             "jobs takes n tokens first; or all, if exclusive.");
+static PyObject *install_regions(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"setter", "gate", "exclusive", NULL};
+    unsigned long long setter;
+    PyObject *gate = Py_None;
+    int exclusive = 0, error;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "K|Op", names, &setter, &gate, &exclusive))
+        return NULL;
+    PyObject *type = PyObject_GetAttrString(module, "Gate");
+    int is_gate = gate == Py_None ? 1 : type ? PyObject_IsInstance(gate, type) : -1;
+    Py_XDECREF(type);
+    if (is_gate < 1 || setter == 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "install_regions() takes an address and a Gate or None");
+        return NULL;
+    }
+    pp_gate_t *g = gate == Py_None ? NULL : ((gate_t *)gate)->gate;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_regions_install((uintptr_t)setter, g, exclusive);
+    Py_END_ALLOW_THREADS
+    if (error)
+        return pp_raise_errno(error);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(uninstall_doc, "uninstall_regions(setter) -> bool\n\nGives that OpenBLAS its own threads back; False if it has them.");
+static PyObject *uninstall_regions(PyObject *module, PyObject *arg) {
+    (void)module;
+    int error;
+    unsigned long long setter = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_regions_uninstall((uintptr_t)setter);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(error == 0);
+}
+
+PyDoc_STRVAR(statistics_doc,
+             "region_statistics() -> (n_regions, n_waits, n_threads)\n\nRegions of this process so far, how often one waited, and the threads made for them.");
+static PyObject *region_statistics(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    pp_region_stats_t s;
+    pp_regions_stats(&s);
+    return Py_BuildValue("KKI", (unsigned long long)s.n_regions, (unsigned long long)s.n_waits, s.n_helpers);
+}
+
+static PyMethodDef functions[] = {
+    {"install_regions", (PyCFunction)(void (*)(void))install_regions, METH_VARARGS | METH_KEYWORDS, install_doc},
+    {"uninstall_regions", uninstall_regions, METH_O, uninstall_doc},
+    {"region_statistics", region_statistics, METH_NOARGS, statistics_doc},
+    {0},
+};
+
+int pp_gating_add(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &gate_spec, NULL);
+    int error = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+    Py_XDECREF(type);
+    return error < 0 ? -1 : PyModule_AddFunctions(module, functions);
+}

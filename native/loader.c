@@ -1,0 +1,325 @@
+/* Extension modules in private copies, so that an interpreter has its own instance of modules that allow one per process.
+ *
+ * A copy is a memfd: another inode, so the dynamic linker makes another instance of the library, with static variables of
+ * its own. What nobody writes to is not kept twice: once the linker is done with a copy, its read-only segments are
+ * replaced by mappings of the original file, byte for byte the same, and that part of the memfd is given back.
+ *
+ * CPython's own loader is not used: it runs single-phase init in the main interpreter and shares the module's dict.
+ */
+#include "python.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- one instance, mostly shared ---- */
+
+/* The linker takes two equal names for the same library, even when the first one's descriptor was closed and its number
+ * used again. So each name is a new one: the bits of a counter, spelled as "/." and "/", which change nothing in a path. */
+static void make_name(char *name, size_t size, int fd) {
+    static _Atomic unsigned n_names;
+    int length = snprintf(name, size, "/proc/self/fd");
+    for (unsigned n = pp_add_seq_cst(&n_names, 1) + 1; n; n >>= 1)
+        length += snprintf(name + length, size - (size_t)length, n & 1 ? "/." : "/");
+    snprintf(name + length, size - (size_t)length, "/%d", fd);
+}
+
+typedef struct {
+    ElfW(Addr) base;
+    int fd, original_fd;
+    off_t size;            /* of the original */
+} copy_t;
+
+static void share_segment(const copy_t *copy, const ElfW(Phdr) *segment) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t lead = segment->p_offset % page, length = (lead + segment->p_filesz + page - 1) / page * page;
+    off_t offset = (off_t)(segment->p_offset - lead);
+    char *there = (char *)(copy->base + segment->p_vaddr) - lead;
+    if ((uintptr_t)there % page || offset + (off_t)(lead + segment->p_filesz) > copy->size)
+        return;
+    int protection = PROT_READ | (segment->p_flags & PF_X ? PROT_EXEC : 0);
+    char *same = mmap(NULL, length, protection, MAP_PRIVATE, copy->original_fd, offset);
+    if (same == MAP_FAILED)
+        return;
+    if (memcmp(same + lead, there + lead, segment->p_filesz) != 0 ||   /* a name was changed in it, or the file was replaced */
+        mremap(same, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there) == MAP_FAILED) {
+        munmap(same, length);
+        return;
+    }
+    off_t from = (off_t)((segment->p_offset + page - 1) / page * page);   /* the edges belong to other segments, too */
+    off_t to = (off_t)((segment->p_offset + segment->p_filesz) / page * page);
+    if (from < to)
+        (void)!fallocate(copy->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
+}
+
+static int share_if_it_is(struct dl_phdr_info *info, size_t size, void *arg) {
+    (void)size;
+    const copy_t *copy = arg;
+    if (info->dlpi_addr != copy->base)
+        return 0;
+    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        if (segment->p_type == PT_LOAD && (segment->p_flags & PF_R) && !(segment->p_flags & PF_W))
+            share_segment(copy, segment);
+    }
+    return 1;
+}
+
+/* Saves memory only: where it fails, the copy stays as it is. Nobody else runs code of the copy yet. */
+static void share_read_only(void *library, int fd, const char *original) {
+    struct link_map *map;
+    struct stat status;
+    copy_t copy = {.fd = fd, .original_fd = open(original, O_RDONLY | O_CLOEXEC)};
+    if (copy.original_fd < 0)
+        return;
+    if (fstat(copy.original_fd, &status) == 0 && dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) {
+        copy.base = map->l_addr;
+        copy.size = status.st_size;
+        dl_iterate_phdr(share_if_it_is, &copy);
+    }
+    close(copy.original_fd);
+}
+
+/* ---- an interpreter's instances ---- */
+
+struct pp_libraries {
+    size_t n, capacity;
+    void **handles;
+};
+
+pp_libraries_t *pp_libraries_new(void) { return calloc(1, sizeof(pp_libraries_t)); }
+
+size_t pp_libraries_count(const pp_libraries_t *l) { return l->n; }
+
+void pp_libraries_close(pp_libraries_t *l) {
+    while (l->n)
+        dlclose(l->handles[--l->n]);
+    free(l->handles);
+    free(l);
+}
+
+static int keep(pp_libraries_t *l, void *handle) {
+    if (l->n == l->capacity) {
+        size_t capacity = l->capacity ? 2 * l->capacity : 64;
+        void **handles = realloc(l->handles, capacity * sizeof *handles);
+        if (handles == NULL)
+            return -1;
+        l->handles = handles;
+        l->capacity = capacity;
+    }
+    l->handles[l->n++] = handle;
+    return 0;
+}
+
+static pp_libraries_t *libraries_of(PyObject *module) {
+    pp_module_t *m = PyModule_GetState(module);
+    if (m->libraries == NULL)
+        PyErr_SetString(PyExc_RuntimeError, "private copies are for interpreter workers only");
+    return m->libraries;
+}
+
+const char pp_open_copy_doc[] =
+    "open_copy(fd, original) -> int\n\nLoads the copy of a library that is in the memfd, and returns this interpreter's "
+    "number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed.";
+PyObject *pp_open_copy(PyObject *module, PyObject *args) {
+    int fd;
+    PyObject *original;
+    if (!PyArg_ParseTuple(args, "iO&", &fd, PyUnicode_FSConverter, &original))
+        return NULL;
+    pp_libraries_t *libraries = libraries_of(module);
+    void *library = NULL;
+    if (libraries) {
+        char name[128];
+        make_name(name, sizeof name, fd);
+        if ((library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) == NULL)
+            PyErr_SetString(PyExc_ImportError, dlerror());
+        else
+            share_read_only(library, fd, PyBytes_AS_STRING(original));
+    }
+    Py_DECREF(original);
+    if (library == NULL)
+        return NULL;
+    if (keep(libraries, library) < 0) {
+        dlclose(library);
+        return PyErr_NoMemory();
+    }
+    return PyLong_FromSize_t(libraries->n - 1);
+}
+
+const char pp_pin_library_doc[] =
+    "pin_library(path)\n\nLoads a library for good: copies find it by its name, and its threads and settings outlive them.";
+PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
+    (void)module;
+    PyObject *path;
+    if (!PyUnicode_FSConverter(arg, &path))
+        return NULL;
+    void *library = dlopen(PyBytes_AS_STRING(path), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    Py_DECREF(path);
+    if (library == NULL) {
+        PyErr_SetString(PyExc_ImportError, dlerror());
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- modules ---- */
+
+typedef struct { PyObject *imp, *previous; } lifted_t;
+
+/* CPython's check is lifted for the making of one module only: what that imports is checked as ever. */
+static int lift_check(lifted_t *l) {
+    l->previous = NULL;
+    if ((l->imp = PyImport_ImportModule("_imp")) != NULL)
+        l->previous = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "i", -1);
+    return l->previous ? 0 : -1;
+}
+
+static void put_check_back(lifted_t *l) {
+    PyObject *error = PyErr_GetRaisedException(), *done = NULL;
+    if (l->previous)
+        done = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "O", l->previous);
+    if (l->previous && done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(l->previous);
+    Py_XDECREF(l->imp);
+    PyErr_SetRaisedException(error);
+}
+
+static PyObject *make_multi_phase(PyModuleDef *def, PyObject *spec) {
+    lifted_t lifted;
+    PyObject *module = lift_check(&lifted) == 0 ? PyModule_FromDefAndSpec(def, spec) : NULL;
+    put_check_back(&lifted);
+    return module;
+}
+
+/* The init of a submodule knows its last name only, unless CPython's own loader calls it. Functions keep that name, and
+ * pickle looks for them by it. */
+static int set_full_name(PyObject *module, PyObject *name) {
+    PyObject *short_name = PyObject_GetAttrString(module, "__name__"), *function, *key;
+    int result = short_name ? PyObject_SetAttrString(module, "__name__", name) : -1;
+    Py_ssize_t at = 0;
+    while (result == 0 && PyDict_Next(PyModule_GetDict(module), &at, &key, &function)) {
+        if (!PyCFunction_CheckExact(function))
+            continue;
+        PyObject *home = PyObject_GetAttrString(function, "__module__");
+        int is_its = home ? PyObject_RichCompareBool(home, short_name, Py_EQ) : -1;
+        Py_XDECREF(home);
+        result = is_its > 0 ? PyObject_SetAttrString(function, "__module__", name) : is_its;
+    }
+    Py_XDECREF(short_name);
+    return result;
+}
+
+/* What PyState_FindModule finds; CPython's loader does this, too. */
+static int register_module(PyObject *module) {
+    PyModuleDef *def = PyModule_GetDef(module);
+    if (def == NULL || def->m_slots != NULL || PyState_FindModule(def) == module)
+        return 0;
+    return PyState_AddModule(module, def);
+}
+
+static PyObject *complete_single_phase(PyObject *module, PyObject *spec) {
+    PyObject *name = PyObject_GetAttrString(spec, "name"), *file = PyObject_GetAttrString(spec, "origin");
+    bool complete = false;
+    if (!PyModule_Check(module))
+        PyErr_Format(PyExc_SystemError, "initialization of %S made no module", name);
+    else
+        complete = name && file && set_full_name(module, name) == 0 && register_module(module) == 0 &&
+                   PyObject_SetAttrString(module, "__file__", file) == 0;
+    Py_XDECREF(name);
+    Py_XDECREF(file);
+    if (complete)
+        return module;
+    Py_DECREF(module);
+    return NULL;
+}
+
+static PyObject *init_module(PyObject *(*init)(void), PyObject *spec, const char *init_name) {
+    PyObject *made = init();
+    if (made == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_SystemError, "%s failed without an exception", init_name);
+        return NULL;
+    }
+    if (PyErr_Occurred()) {
+        if (!PyObject_TypeCheck(made, &PyModuleDef_Type))
+            Py_DECREF(made);
+        return NULL;
+    }
+    if (PyObject_TypeCheck(made, &PyModuleDef_Type))   /* borrowed */
+        return make_multi_phase((PyModuleDef *)made, spec);
+    return complete_single_phase(made, spec);
+}
+
+static PyObject *make_from_slots(void *library, const char *export_name, PyObject *spec) {
+#if PY_VERSION_HEX >= 0x030F0000
+    lifted_t lifted;
+    PySlot *(*export)(void) = (PySlot *(*)(void))dlsym(library, export_name);
+    if (export == NULL)
+        return NULL;
+    PySlot *slots = export();
+    if (slots == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_SystemError, "%s failed without an exception", export_name);
+        return NULL;
+    }
+    PyObject *module = lift_check(&lifted) == 0 ? PyModule_FromSlotsAndSpec(slots, spec) : NULL;
+    put_check_back(&lifted);
+    return module;
+#else
+    (void)library, (void)export_name, (void)spec;
+    return NULL;
+#endif
+}
+
+const char pp_load_extension_doc[] =
+    "load_extension(copy, name, spec) -> module\n\nMakes a module in this interpreter by the copy's PyInit function; `name` "
+    "is that without \"PyInit\".";
+PyObject *pp_load_extension(PyObject *module, PyObject *args) {
+    Py_ssize_t n;
+    const char *name;
+    PyObject *spec;
+    if (!PyArg_ParseTuple(args, "nsO", &n, &name, &spec))
+        return NULL;
+    pp_libraries_t *libraries = libraries_of(module);
+    if (libraries == NULL)
+        return NULL;
+    if (n < 0 || (size_t)n >= libraries->n)
+        return PyErr_Format(PyExc_ValueError, "this interpreter has no copy %zd", n);
+    void *library = libraries->handles[n];
+    char symbol[256];
+    snprintf(symbol, sizeof symbol, "PyModExport%s", name);
+    PyObject *made = make_from_slots(library, symbol, spec);
+    if (made || PyErr_Occurred())
+        return made;
+    snprintf(symbol, sizeof symbol, "PyInit%s", name);
+    PyObject *(*init)(void) = (PyObject *(*)(void))dlsym(library, symbol);
+    if (init == NULL)
+        return PyErr_Format(PyExc_ImportError, "dynamic module does not define module export function (%s)", symbol);
+    return init_module(init, spec, symbol);
+}
+
+const char pp_exec_extension_doc[] =
+    "exec_extension(module)\n\nRuns the second phase of a module's init; nothing if it has none or has had it.";
+PyObject *pp_exec_extension(PyObject *module, PyObject *made) {
+    (void)module;
+    if (!PyModule_Check(made))
+        Py_RETURN_NONE;
+#if PY_VERSION_HEX >= 0x030F0000
+    if (PyModule_Exec(made) < 0)
+        return NULL;
+#else
+    PyModuleDef *def = PyModule_GetDef(made);
+    if (def && PyModule_GetState(made) == NULL && PyModule_ExecDef(made, def) < 0)
+        return NULL;
+#endif
+    Py_RETURN_NONE;
+}

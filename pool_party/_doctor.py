@@ -1,0 +1,133 @@
+"""`pool-party doctor`: which CPUs there are, which libraries, and what each kind and policy would give each worker."""
+
+import argparse
+import importlib
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+
+from pool_party._demo.report import format_table
+from pool_party.budget import libraries, plan, policies, topology
+from pool_party.budget.split import Share
+
+_KINDS = ("process", "thread", "interp")
+_USUAL = ("numpy", "scipy.linalg")  # what loads a BLAS in most programs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `pool-party doctor`."""
+    parser.add_argument("--workers", type=int, metavar="N", help="workers of a pool; default: as many as usable CPUs")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        default=",".join(_USUAL),
+        metavar="A,B",
+        help="modules whose libraries to look at, if they are installed; default: %(default)s",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what it finds; 1 if there is something to warn of."""
+    n_workers = arguments.workers or topology.cpu_count()
+    if n_workers < 1:
+        print(f"pool-party: --workers must be at least 1, not {n_workers}", file=sys.stderr)
+        return 2
+    print(f"Python {platform.python_version()} ({platform.python_implementation()}), Linux {platform.release()}")
+    _print("CPUs", describe_cpus(topology.read()))
+    missing = list(_import(filter(None, arguments.modules.split(","))))
+    loaded = libraries.find()
+    _print("Libraries with threads of their own", [*describe_libraries(loaded), *missing])
+    _print(f"What each of {n_workers} workers gets", [describe_plans(n_workers)])
+    warnings = [text for library in loaded for text in libraries.warnings_for(library, loaded)]
+    if warnings:
+        _print("Warnings", sorted(set(warnings)))
+    return 1 if warnings else 0
+
+
+def _print(title: str, lines: Iterable[str]) -> None:
+    print(f"\n{title}")
+    for line in lines:
+        print(line if line.startswith(" ") else f"  {line}")
+
+
+def _import(modules: Iterable[str]) -> Iterator[str]:
+    for name in modules:
+        try:
+            importlib.import_module(name.strip())
+        except ImportError as error:
+            yield f"{name.strip()} cannot be imported: {error}"
+
+
+def describe_cpus(machine: topology.Topology) -> Iterator[str]:
+    """The machine and the part of it that this process may use."""
+    cpus = machine.cpus
+    counts = [(len({getattr(cpu, what) for cpu in cpus}), what) for what in ("package", "node", "cache", "core")]
+    names = {"package": "package", "node": "NUMA node", "cache": "last-level cache", "core": "core"}
+    parts = ", ".join(f"{n} {names[what]}{'s' if n != 1 else ''}" for n, what in counts)
+    yield f"{len(cpus)} in {parts}"
+    yield f"this process may run on {len(machine.allowed)}: {format_cpus(machine.allowed)}"
+    if machine.quota is None:
+        yield "no quota of a control group"
+    else:
+        yield f"a control group's quota of {machine.quota:g} CPUs"
+    yield f"a pool counts on {topology.cpu_count()}"
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """CPU numbers as ranges, 0-3,8."""
+    ranges: list[list[int]] = []
+    for n in sorted(cpus):
+        if ranges and n == ranges[-1][1] + 1:
+            ranges[-1][1] = n
+        else:
+            ranges.append([n, n])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def describe_libraries(loaded: Iterable[libraries.Library]) -> Iterator[str]:
+    """A table of the libraries and what they would use now."""
+    from pool_party import _native
+
+    rows = [
+        (
+            library.name,
+            library.version or "-",
+            library.threading_layer or "-",
+            str(_native.call_getter(library.getter)),
+            str(library.n_threads_max or "-"),
+            library.scope,
+            "yes" if library.callback else "no",
+        )
+        for library in loaded
+    ]
+    if rows:
+        yield format_table(("library", "version", "threads by", "now", "at most", "set per", "regions gated"), rows)
+        for library in loaded:
+            yield f"{library.name}: {library.path}"
+    else:
+        yield "none is loaded"
+
+
+def describe_plans(n_workers: int) -> str:
+    """A table of the budgets that each kind and policy would give."""
+    rows = []
+    for kind in _KINDS:
+        for name in policies.NAMES:
+            made = plan.make_plan(kind, n_workers, name)
+            assert made is not None
+            masks = {made.mask(n) for n in range(n_workers)}
+            rows.append((kind, name, _format_budgets(made.own), "all" if masks == {()} else _format_masks(made)))
+    return format_table(("kind", "policy", "threads", "kept on CPUs"), rows)
+
+
+def _format_budgets(shares: Iterable[Share]) -> str:
+    budgets = [share.n_threads for share in shares]
+    if len(set(budgets)) == 1:
+        return str(budgets[0])
+    most = max(budgets)
+    return f"{most} ({budgets.count(most)} workers), {min(budgets)}"
+
+
+def _format_masks(made: plan.Plan) -> str:
+    masks = [format_cpus(made.mask(n)) for n in range(min(4, len(made.own)))]
+    return " | ".join(masks) + (" | ..." if len(made.own) > 4 else "")

@@ -1,0 +1,1 @@
+"""Thread budgets: which CPUs there are, who may use how many of them, and how libraries are told."""

@@ -1,0 +1,160 @@
+"""A pool's plan put into force: what workers are granted, now and whenever others fall asleep or wake."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from pool_party import _native
+from pool_party._native import Gate
+from pool_party.budget import arbiter, gate, policies
+from pool_party.budget.plan import Plan
+from pool_party.budget.split import Share
+
+SETTLE_S = 0.001  # how long a worker must sleep before its CPUs are lent; guess: far above a gap between two tasks
+
+
+class Enforcer:
+    """Puts a plan into force for one pool. The crew tells it of workers; thread-safe."""
+
+    def __init__(self, plan: Plan, channel: _native.Channel, pid_of: Callable[[int], int | None]) -> None:
+        self.plan = plan
+        self.policy = policies.name_of(plan.policy)
+        self.n_lends = self.n_reclaims = 0
+        self._channel = channel
+        self._pid_of = pid_of  # of a worker process
+        self._lock = threading.Lock()  # guards what follows
+        self._now = list(plan.own)
+        self._seen_loads = 0
+        self.gate: Gate | None = None
+        self._is_closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> Gate | None:
+        """Before the first worker starts; the gate that its worker processes are to pass, if any."""
+        plan = self.plan
+        if plan.is_gated:
+            self.gate = gate.open_gate(plan.scope, plan.n_threads)
+            if plan.kind != "process":
+                self.gate = arbiter.open_gate(self.gate, plan.is_exclusive)
+        if plan.kind != "process":
+            self._limit_process(plan.own)
+            self.look()
+        if plan.is_balanced:
+            self._channel.watch()
+        return self.gate
+
+    def _limit_process(self, shares: Sequence[Share]) -> None:
+        """Threads and interpreters share their process's libraries, and so the smallest budget."""
+        n_threads = min(share.n_threads for share in shares)
+        self._channel.limit(self.plan.n_threads, n_threads, self.plan.lends)
+
+    def start(self) -> None:
+        """After the first workers have started."""
+        if self.plan.is_balanced:
+            from pool_party.workers.thread import start_thread
+
+            self._thread = threading.Thread(target=self._balance, name="pool_party-balancer")
+            start_thread(self._thread)
+
+    def grant(self, n: int) -> None:
+        """Before worker n starts."""
+        with self._lock:
+            self._now[n] = self.plan.own[n]
+        self._channel.grant(n, self.plan.own[n].n_threads)
+
+    def look(self) -> None:
+        """Limits libraries that an interpreter's task has loaded: there is no Python code of ours to do it there."""
+        if self.plan.kind != "process" and self._seen_loads != (n := _native.n_loads()):
+            self._seen_loads = n
+            arbiter.refresh(self.plan.cpus)
+
+    @property
+    def n_threads(self) -> tuple[int, ...]:
+        """Each worker's budget now."""
+        with self._lock:
+            return tuple(share.n_threads for share in self._now)
+
+    def lends(self) -> tuple[int, int]:
+        """How often budgets were raised above a worker's own, and lowered to it again."""
+        here = self._channel.lends()
+        return self.n_lends + here[0], self.n_reclaims + here[1]
+
+    def forget(self, pid: int | None) -> None:
+        """A worker process is dead: what it held of the gate comes back."""
+        if self.gate is not None and self.plan.kind == "process" and pid is not None:
+            self.gate.forget(pid)
+
+    def waits(self) -> tuple[int, float]:
+        """How often regions have waited for others, and for how long together, in seconds."""
+        return (0, 0.0) if self.gate is None else (self.gate.n_waits, self.gate.waited_s)
+
+    def close(self) -> None:
+        """After the last worker: libraries get back what they had."""
+        if self._is_closed.is_set():
+            return
+        self._is_closed.set()
+        if self.gate is not None and self.plan.kind != "process":
+            arbiter.close_gate()
+        self._channel.pulse()
+        if self.plan.kind != "process":
+            self._channel.limit(self.plan.n_threads, 0, False)
+        thread = self._thread
+        if thread is not None and thread.ident and thread is not threading.current_thread():
+            thread.join()
+
+    # ---- the balancer ----
+
+    def _balance(self) -> None:
+        pulse = 0
+        while not self._is_closed.is_set():
+            pulse = self._channel.wait_pulse(pulse)
+            shares = self._ask()
+            if self._raises(shares):
+                if self._is_closed.wait(SETTLE_S):
+                    return
+                shares = self._ask()
+            self._apply(shares)
+
+    def _ask(self) -> Sequence[Share]:
+        state = policies.State(self.plan.cpus, self.plan.n_threads, self.plan.own, self._channel.awake())
+        try:
+            return policies.check(self.plan.policy.shares(state), state)
+        except Exception:
+            import logging
+
+            logging.getLogger("pool_party").exception("the policy failed; each worker keeps its own budget")
+            return self.plan.own
+
+    def _raises(self, shares: Sequence[Share]) -> bool:
+        return any(new.n_threads > old.n_threads for new, old in zip(shares, self._now, strict=True))
+
+    def _apply(self, shares: Sequence[Share]) -> None:
+        """Lowers first, so that the sum of budgets is at no time larger than before and after."""
+        with self._lock:
+            changes = [(n, old, new) for n, (old, new) in enumerate(zip(self._now, shares, strict=True)) if old != new]
+            for n, old, new in sorted(changes, key=lambda change: change[2].n_threads - change[1].n_threads):
+                self._change(n, old, new)
+        if self.plan.kind != "process" and changes:
+            awake = [share for share, is_awake in zip(shares, self._channel.awake(), strict=True) if is_awake]
+            self._limit_process(awake or self.plan.own)
+
+    def _change(self, n: int, old: Share, new: Share) -> None:
+        """A library must not have more threads than its worker has CPUs: wider first, fewer first."""
+        if new.n_threads > old.n_threads:
+            self.n_lends += old == self.plan.own[n]
+            self._keep_on(n, new)
+            self._channel.grant(n, new.n_threads)
+        else:
+            self.n_reclaims += new == self.plan.own[n]
+            self._channel.grant(n, new.n_threads)
+            self._keep_on(n, new)
+        self._now[n] = new
+
+    def _keep_on(self, n: int, share: Share) -> None:
+        """Only the thread that runs the tasks: the library's own threads may use all of the pool's CPUs."""
+        pid = self._pid_of(n) if self.plan.kind == "process" and self.plan.affinity else None
+        if pid is not None:
+            try:
+                os.sched_setaffinity(pid, share.cpus)
+            except (ProcessLookupError, PermissionError):
+                pass  # it has ended

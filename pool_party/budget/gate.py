@@ -1,0 +1,102 @@
+"""The gate of the policies "counting" and "exclusive", and the OpenBLAS libraries whose regions go through it.
+
+The work is native (`native/gate.c`, `native/region.c`); `native/README.md` says why a killed holder's tokens come back
+and why nothing deadlocks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import Literal
+
+from pool_party._native import Gate, install_regions, uninstall_regions
+from pool_party.budget.libraries import Library
+
+__all__ = ["Gate", "Gated", "Scope", "can_be_gated", "open_gate"]
+
+Scope = Literal["pool", "machine"]
+
+# Jobs get thread numbers below 64, whichever OpenBLAS they belong to, and not those of its own threads, which are as
+# many as CPUs: so a region must fit into the other half.
+_N_NUMBERS = 64
+
+
+def open_gate(scope: Scope, n_tokens: int, *, name: str = "") -> Gate:
+    """Open a gate of `n_tokens` tokens, one for each thread that may be in a parallel region at a time.
+
+    Args:
+        scope: "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`); "machine" opens the one
+            that all programs of this user share. If others use that one now it keeps its own number of tokens.
+        n_tokens: at least 1. A request for more counts as one for all.
+        name: of another machine-wide gate than the usual one.
+
+    Raises:
+        ValueError: for another scope, or less than one token.
+        PermissionError: the file of the machine's gate is somebody else's.
+        OSError: it cannot be made, or is no gate.
+    """
+    if scope == "pool":
+        return Gate(n_tokens)
+    if scope == "machine":
+        return Gate.machine(n_tokens, name)
+    raise ValueError(f'scope must be "pool" or "machine", not {scope!r}')
+
+
+def can_be_gated(library: Library) -> bool:
+    """Whether the parallel regions of a library can pass a gate: an OpenBLAS with a callback, as in PyPI's wheels.
+
+    One that was built for fewer threads has no room for our thread numbers, nor has any on a machine of more than
+    32 CPUs; one that uses OpenMP was not tried.
+    """
+    n_threads = library.n_threads_max or 0
+    has_room = n_threads >= _N_NUMBERS and (os.cpu_count() or 1) <= _N_NUMBERS // 2
+    return bool(library.callback) and library.threading_layer == "pthreads" and has_room
+
+
+class Gated:
+    """OpenBLAS libraries of this process whose parallel regions pass a gate, until `close`.
+
+    The callback and the gate belong to the process: one `Gated` at a time. Each method may be called from any thread,
+    and again; a region that runs meanwhile is finished as it began. In a forked child the regions stay gated.
+    The updates inside LU (solve, inv, det) are no regions to OpenBLAS: they stay on its own threads, and pass no gate.
+
+    Args:
+        gate: what regions take their tokens from; None runs them on our threads without asking anybody.
+        exclusive: a region takes all tokens, instead of one for each of its threads.
+    """
+
+    def __init__(self, gate: Gate | None, *, exclusive: bool = False) -> None:
+        self.gate = gate
+        self.exclusive = exclusive
+        self._lock = threading.Lock()
+        self._setters: list[int] = []
+
+    @property
+    def setters(self) -> tuple[int, ...]:
+        """The gated libraries, by the address of their `openblas_set_threads_callback_function`."""
+        return tuple(self._setters)
+
+    def install(self, libraries: Iterable[Library]) -> None:
+        """Gate those of the libraries that can be gated and are not yet."""
+        with self._lock:
+            for library in filter(can_be_gated, libraries):
+                if library.callback and library.callback not in self._setters:
+                    install_regions(library.callback, self.gate, self.exclusive)
+                    self._setters.append(library.callback)
+
+    def close(self) -> None:
+        """Give the libraries their own threads back."""
+        with self._lock:
+            while self._setters:
+                uninstall_regions(self._setters.pop())
+
+    def __enter__(self) -> Gated:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Gated n_libraries={len(self._setters)} exclusive={self.exclusive} gate={self.gate!r}>"

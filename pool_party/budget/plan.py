@@ -1,0 +1,123 @@
+"""What a pool is asked to do about threads, checked: its policy, its CPUs, each worker's own share."""
+
+from dataclasses import dataclass
+from typing import Any, TypedDict, get_args
+
+from pool_party._native import Gate
+from pool_party.budget import policies
+from pool_party.budget.gate import Scope
+from pool_party.budget.split import Share, split
+from pool_party.budget.terms import GateHandle, Terms
+from pool_party.budget.topology import cpu_count, current
+from pool_party.wire.handle import Handle
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pool's policy and each worker's own share.
+
+    cpus: usable by the pool, neighbours side by side; n_threads: how many threads may run on them.
+    affinity: whether workers are kept on their CPUs; not where the pool uses a part of those that its process may use.
+    """
+
+    kind: str
+    policy: Any
+    cpus: tuple[int, ...]
+    n_threads: int
+    own: tuple[Share, ...]
+    affinity: bool
+    scope: Scope
+    overlaps: bool  # budgets may add up to more than there are CPUs
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether regions wait for each other."""
+        return isinstance(self.policy, policies.Counting)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether one region runs at a time."""
+        return isinstance(self.policy, policies.Exclusive)
+
+    @property
+    def lends(self) -> bool:
+        """Whether the built-in rule lends the CPUs of workers that sleep."""
+        return isinstance(self.policy, policies.Dynamic)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether a thread of the parent asks the policy again and again."""
+        if self.lends:
+            return self.kind == "process"
+        return not isinstance(self.policy, policies.Static | policies.Counting)
+
+    @property
+    def pins(self) -> bool:
+        """Whether workers are kept on their CPUs from their start.
+
+        Threads that lend are not: the library's count is what changes, and their CPUs would have to follow each change.
+        """
+        return self.affinity and (self.kind == "process" or not (self.lends or self.is_balanced))
+
+    def terms(self, n: int, gate: Gate | None) -> Terms:
+        """What worker n is told, if it is a process."""
+        handle = None
+        if gate is not None:
+            fd = None if self.scope == "machine" else Handle(gate.fd)
+            handle = GateHandle(fd, self.n_threads, self.is_exclusive)
+        own = self.own[n].n_threads
+        return Terms(own, self.n_threads, self.cpus, self.mask(n), self.overlaps, self.is_balanced, handle)
+
+    def mask(self, n: int) -> tuple[int, ...]:
+        """The CPUs that a worker is kept on; empty: all."""
+        cpus = self.own[n].cpus
+        return cpus if self.pins and len(cpus) < len(self.cpus) else ()
+
+
+class Limits(TypedDict, total=False):
+    """What the classes of pools take about threads; see `ComposablePool`."""
+
+    policy: Any
+    threads_per_worker: int | None
+    oversubscription: float
+    affinity: bool
+    scope: Scope
+
+
+def make_plan(
+    kind: str,
+    n_workers: int,
+    policy: Any = "static",
+    threads_per_worker: int | None = None,
+    oversubscription: float = 1.0,
+    affinity: bool = True,
+    scope: Scope = "pool",
+) -> Plan | None:
+    """The plan of a pool; None if its policy is None. Raises ValueError and TypeError for what can't be done."""
+    policy = policies.resolve(policy)
+    if scope not in get_args(Scope):
+        raise ValueError(f"unknown scope {scope!r}: it is one of {', '.join(map(repr, get_args(Scope)))}")
+    if policy is None:
+        if threads_per_worker is not None:
+            raise ValueError("threads_per_worker needs a policy: with policy=None libraries are left as they are")
+        return None
+    if threads_per_worker is not None and isinstance(policy, policies.Counting):
+        raise ValueError(f"threads_per_worker has no meaning with policy={policy.name!r}: each region may use all CPUs")
+    topology = current()
+    n_cpus = cpu_count()
+    cpus = topology.choose(min(n_cpus, topology.n_cpus))
+    factor = oversubscription
+    if n_cpus != len(cpus):  # an environment variable says how many CPUs to count on
+        factor *= n_cpus / len(cpus)
+    own = split(cpus, n_workers, cores=topology.cores, threads_per_worker=threads_per_worker, oversubscription=factor)
+    n_threads = max(1, round(len(cpus) * factor))
+    if n_workers > len(cpus):
+        own = tuple(Share(share.n_threads, cpus) for share in own)  # on one CPU each, two could wait for the same
+    if isinstance(policy, policies.Counting):
+        own = tuple(policy.shares(policies.State(cpus, n_threads, own, (True,) * n_workers)))
+    elif not isinstance(policy, policies.Static | policies.Dynamic):
+        state = policies.State(cpus, n_threads, own, (True,) * n_workers)
+        own = policies.check(policy.shares(state), state)
+    overlaps = sum(share.n_threads for share in own) > len(cpus) or not isinstance(policy, policies.Static)
+    is_cut = len(cpus) < len(topology.allowed)  # by a quota or by request: others may be on the very same CPUs
+    return Plan(kind, policy, cpus, n_threads, own, bool(affinity) and not is_cut, scope, overlaps)

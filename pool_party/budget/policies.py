@@ -1,0 +1,116 @@
+"""Who may use how many threads: pure functions of who has work.
+
+A policy of your own is an object with a method `shares(state)` that returns a `Share` for each worker. It is asked
+again whenever a worker falls asleep or wakes up, in a thread of the pool's own, and must not block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pool_party.budget.split import Share, split
+
+
+@dataclass(frozen=True)
+class State:
+    """A pool at one moment.
+
+    cpus: the CPUs of the pool, neighbours side by side; n_threads: how many threads may run on them.
+    own: each worker's budget as long as all have work.
+    awake: for each worker, whether it has work. No task waits while one has none.
+    """
+
+    cpus: tuple[int, ...]
+    n_threads: int
+    own: tuple[Share, ...]
+    awake: tuple[bool, ...]
+
+
+class Policy(Protocol):
+    """What divides a pool's CPUs among its workers."""
+
+    def shares(self, state: State) -> Sequence[Share]:
+        """The budget of each worker, from now on."""
+
+
+class Static:
+    """Each worker keeps its own budget."""
+
+    name = "static"
+
+    def shares(self, state: State) -> Sequence[Share]:
+        return state.own
+
+
+class Dynamic:
+    """The CPUs of workers that have no work are lent to those that have some, until a task comes."""
+
+    name = "dynamic"
+
+    def shares(self, state: State) -> Sequence[Share]:
+        busy = [n for n, is_awake in enumerate(state.awake) if is_awake]
+        shares = list(state.own)
+        if 0 < len(busy) < min(len(state.own), state.n_threads):
+            lots = split(state.cpus, len(busy), oversubscription=state.n_threads / len(state.cpus))
+            for n, lot in zip(busy, lots, strict=True):
+                if lot.n_threads >= shares[n].n_threads:  # else the pool was given more threads than CPUs
+                    shares[n] = lot
+        return shares
+
+
+class Counting:
+    """A parallel region of a library may use all CPUs; regions run together while their threads fit in."""
+
+    name = "counting"
+
+    def shares(self, state: State) -> Sequence[Share]:
+        return [Share(state.n_threads, state.cpus)] * len(state.own)
+
+
+class Exclusive(Counting):
+    """A parallel region of a library may use all CPUs; one runs at a time."""
+
+    name = "exclusive"
+
+
+_BUILT_IN = {policy.name: policy for policy in (Static(), Exclusive(), Counting(), Dynamic())}
+NAMES = tuple(_BUILT_IN)
+
+
+def resolve(policy: Any) -> Any:
+    """The policy of a name, an object of the caller's own, or None (hands off).
+
+    Raises: ValueError for an unknown name; TypeError for an object without `shares`.
+    """
+    if policy is None:
+        return None
+    if isinstance(policy, str):
+        if policy not in _BUILT_IN:
+            names = ", ".join(map(repr, NAMES))
+            raise ValueError(
+                f"unknown policy {policy!r}: it is one of {names}, None, or an object with a method shares"
+            )
+        return _BUILT_IN[policy]
+    if not callable(getattr(policy, "shares", None)):
+        raise TypeError(f"a policy is a name, None, or an object with a method shares(state), not {policy!r}")
+    return policy
+
+
+def name_of(policy: Any) -> str | None:
+    """How statistics call a policy."""
+    return None if policy is None else str(getattr(policy, "name", type(policy).__name__))
+
+
+def check(shares: Sequence[Share], state: State) -> tuple[Share, ...]:
+    """What a policy of the caller's own returned, if it can be done.
+
+    Raises: ValueError if there is not one share for each worker, or one has no thread or a CPU that is not the pool's.
+    """
+    if len(shares) != len(state.own):
+        raise ValueError(f"the policy returned {len(shares)} shares for {len(state.own)} workers")
+    for share in shares:
+        if share.n_threads < 1:
+            raise ValueError(f"the policy granted {share.n_threads} threads; the least is 1")
+        if not share.cpus or not set(share.cpus) <= set(state.cpus):
+            raise ValueError(f"the policy granted CPUs {share.cpus}; this pool has {state.cpus}")
+    return tuple(shares)

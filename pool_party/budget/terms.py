@@ -1,0 +1,61 @@
+"""What a worker process is told of its budget. Light: it is imported in each."""
+
+import os
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple
+
+from pool_party import _native
+from pool_party.budget import arbiter
+from pool_party.budget.environment import thread_environment
+from pool_party.wire.handle import Handle
+
+
+class GateHandle(NamedTuple):
+    """A gate on its way to a worker process: its descriptor, or None for the machine's."""
+
+    handle: Handle | None
+    n_tokens: int
+    exclusive: bool
+
+    def open(self) -> _native.Gate:
+        """The gate, in the worker."""
+        if self.handle is None:
+            return _native.Gate.machine(self.n_tokens)
+        return _native.Gate.attach(self.handle.open())
+
+
+def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int, cpus: Collection[int]) -> None:
+    """Looks for new libraries. With one whose regions cannot be gated, the worker's tasks are."""
+    arbiter.refresh(cpus)
+    if not arbiter.is_all_gated():
+        worker.gate_tasks(gate, n_tokens)
+
+
+class Terms(NamedTuple):
+    """A worker's budget at its start.
+
+    n_threads: its own; n_in_all: of the pool; cpus: of the pool; mask: the CPUs that it is kept on, empty: all.
+    overlaps: whether budgets may add up to more than there are CPUs; changes: whether the parent may change this one.
+    """
+
+    n_threads: int
+    n_in_all: int
+    cpus: tuple[int, ...]
+    mask: tuple[int, ...]
+    overlaps: bool
+    changes: bool
+    gate: "GateHandle | None"
+
+    def enter(self, worker: _native.Worker) -> None:
+        """In the worker, before its initializer: environment, CPUs, limits of libraries that are there already."""
+        os.environ.update(thread_environment(self.n_threads, n_cpus=len(self.cpus), overlap=self.overlaps))
+        arbiter.leave_gate()
+        refresh: Callable[[], None] = arbiter.refresh
+        if self.gate is not None:
+            gate = arbiter.open_gate(self.gate.open(), self.gate.exclusive)
+            refresh = partial(refresh_gated, worker, gate, self.n_in_all, self.cpus)
+        worker.limit(self.n_in_all, refresh, self.cpus if self.changes else None)
+        refresh()
+        if self.mask:
+            os.sched_setaffinity(0, self.mask)

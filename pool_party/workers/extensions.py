@@ -1,0 +1,268 @@
+"""Extension modules in interpreters whose packages do not support that: each interpreter gets private copies of them.
+
+CPython refuses to load an extension module into an interpreter with its own GIL unless the module says that it supports
+that. NumPy's, SciPy's, pandas' and scikit-learn's do not: they keep state in static variables, one for the process. A copy
+of the file under another inode is another library to the dynamic linker, with static variables of its own, so that each
+interpreter has a NumPy to itself, as a process has. `native/loader.c` does the loading; docs/interpreters.md is for users.
+
+This is done in the interpreters of pools of kind "interp" alone, and runs there before the initializer.
+"""
+
+import _imp
+import os
+import sys
+from contextlib import suppress
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+
+from pool_party import _native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
+
+# The packages that this is on for: the import name, and the version that the tests were run with on 3.14 and 3.15.
+PACKAGES = {
+    "numpy": "2.5.5",
+    "scipy": "1.18.1",
+    "pandas": "3.1.1",
+    "sklearn": "1.9.1",
+}
+
+# Modules of the standard library that refuse, too, and that a package imports without needing them there.
+STAND_INS = {"faulthandler": "joblib", "_tracemalloc": "joblib"}
+
+IS_SUPPORTED = sys.version_info >= (3, 14) and "t" not in sys.abiflags
+_REFUSAL = "does not support loading in subinterpreters"
+_NUMPY_CORE = "numpy._core._multiarray_umath"
+_NUMPY_WARNING = "NumPy was imported from a Python sub-interpreter"
+
+_allowed: "frozenset[str]" = frozenset()
+_copies: "dict[str, int]" = {}  # numbers of this interpreter's copies, by the path of the original
+_pinned: "set[str]" = set()  # libraries that this interpreter has loaded for its copies
+
+
+def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
+    """The packages for the option `extensions`: the default ones and `names`, or none at all for an empty one.
+
+    Raises: TypeError, ValueError for what is not the name of a top-level package.
+    """
+    if names is None:
+        return tuple(PACKAGES)
+    if isinstance(names, str):
+        raise TypeError(f"extensions must be names of packages, such as [{names!r}], not a str")
+    chosen = list(names)
+    for name in chosen:
+        if not isinstance(name, str):
+            raise TypeError(f"extensions must be names of packages, not {name!r}")
+        if not name.isidentifier():
+            raise ValueError(f"extensions must be names of top-level packages, not {name!r}")
+    return tuple(dict.fromkeys([*PACKAGES, *chosen])) if chosen else ()
+
+
+def install(names: "Sequence[str]") -> None:
+    """Makes this interpreter load the extension modules of these packages as private copies."""
+    global _allowed
+    _allowed = frozenset(names)
+    hook = FileFinder.path_hook(
+        (_Loader, EXTENSION_SUFFIXES),
+        (SourceFileLoader, SOURCE_SUFFIXES),
+        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    )
+    sys.path_hooks.insert(0, hook)
+    sys.path_importer_cache.clear()
+    sys.meta_path.insert(0, _StandIns if IS_SUPPORTED else _Refusals)
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+class _Loader(ExtensionFileLoader):
+    """Loads extension modules of the allowed packages as private copies, and all others as CPython does."""
+
+    _is_fresh = False  # made a module, which has not been executed
+
+    def create_module(self, spec: ModuleSpec) -> "ModuleType":
+        if _top(spec.name) in _allowed:
+            module = self._create_private(spec)
+            self._is_fresh = True
+            return module
+        try:
+            return super().create_module(spec)
+        except ImportError as error:
+            if _REFUSAL in str(error):
+                _advise(error, _top(spec.name))
+            raise
+
+    def exec_module(self, module: "ModuleType") -> None:
+        if _top(self.name) not in _allowed:
+            super().exec_module(module)
+            return
+        if not self._is_fresh:
+            raise ImportError(
+                f"{self.name} cannot be reloaded: an extension module is initialized once", name=self.name
+            )
+        self._is_fresh = False
+        if self.name == _NUMPY_CORE:
+            _silence_numpy()
+        _native.exec_extension(module)
+
+    def _create_private(self, spec: ModuleSpec) -> "ModuleType":
+        if not IS_SUPPORTED:
+            raise _unsupported(_top(spec.name))
+        if self.path not in _copies:
+            _copies[self.path] = _open_copy(self.path)
+        return _native.load_extension(_copies[self.path], _init_suffix(spec.name), spec)
+
+
+def _init_suffix(name: str) -> str:
+    """What follows "PyInit" in the name of a module's init function (PEP 489)."""
+    last = name.rpartition(".")[2]
+    if last.isascii():
+        return f"_{last}"
+    return "U_" + last.encode("punycode").replace(b"-", b"_").decode()
+
+
+def _silence_numpy() -> None:
+    """NumPy will warn that it does not support sub-interpreters, which is true of one instance in several of them."""
+    import warnings
+
+    warnings.filterwarnings("ignore", _NUMPY_WARNING, UserWarning)
+
+
+def _advise(error: ImportError, package: str) -> None:
+    advice = f"use kind='process' for it, or try extensions=[{package!r}] at your own risk"
+    error.msg = f"{error.msg}: {advice}" if IS_SUPPORTED else f"{error.msg}: use kind='process' for it"
+    error.args = (error.msg,)
+
+
+def _unsupported(package: str) -> ImportError:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
+    return ImportError(
+        f"{package} in workers of kind 'interp' needs CPython 3.14 or later with a GIL, and this is {version}: "
+        "use kind='process' for it",
+        name=package,
+    )
+
+
+# ---- copies ----
+
+
+def _open_copy(path: str) -> int:
+    _pin_needed(path, [])
+    fd = os.memfd_create(os.path.basename(path), os.MFD_CLOEXEC)
+    try:
+        _copy(path, fd)
+        return _native.open_copy(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _copy(path: str, fd: int) -> None:
+    original = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        left = os.fstat(original).st_size
+        while left > 0:
+            n = os.sendfile(fd, original, None, left)
+            if n == 0:
+                raise ImportError(f"{path} became shorter while it was copied", path=path)
+            left -= n
+    finally:
+        os.close(original)
+
+
+def _pin_needed(path: str, folders: "list[str]") -> None:
+    """Loads what a library needs. A copy, which is in no folder, then finds those that come with its package by name.
+
+    The others are loaded first, too: a library looks for symbols where the one looks that it is first loaded for, and
+    libstdc++ would so bind to templates in a copy, and keep that for ever.
+    """
+    from pool_party.workers.elf import read_needed
+
+    needed, own = read_needed(path)
+    folders = own + folders
+    for name in needed:
+        library = next((file for folder in folders if os.path.exists(file := os.path.join(folder, name))), name)
+        if library in _pinned:
+            continue
+        _pinned.add(library)
+        if library != name:
+            _pin_needed(library, folders)
+            _pin(os.path.realpath(library))
+        else:
+            with suppress(ImportError):  # the copy itself then fails to load, and says so
+                _pin(name)
+
+
+def _pin(library: str) -> None:
+    """Loads a library for all workers and the rest of the process, so with the CPUs of the process.
+
+    OpenBLAS counts CPUs when it is loaded, and starts threads on them; this worker may have been given some of them only.
+    """
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+    try:
+        _native.pin_library(library)
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+# ---- what importers find first ----
+
+
+class _StandIn:
+    """A module that does nothing, whatever is called."""
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> "ModuleType | None":
+        return None
+
+    @staticmethod
+    def exec_module(module: "ModuleType") -> None:
+        def nothing(*args: object, **kwargs: object) -> None:
+            """Does nothing: the real module would act on the whole process."""
+
+        module.__getattr__ = lambda name: nothing  # type: ignore[method-assign]
+
+
+class _StandIns:
+    """Finds a stand-in for a module that refuses, once a package is imported that wants it."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
+        if _allowed and STAND_INS.get(name) in sys.modules:
+            return ModuleSpec(name, _StandIn)
+        return None
+
+
+class _Refusal:
+    """A package that would fail with less to say when it comes to its extension modules."""
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> "ModuleType | None":
+        return None
+
+    @staticmethod
+    def exec_module(module: "ModuleType") -> None:
+        raise _unsupported(module.__name__)
+
+
+class _Refusals:
+    """Finds the packages of the list where they cannot be loaded."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
+        if name in PACKAGES and name in _allowed and (spec := PathFinder.find_spec(name)) is not None:
+            return ModuleSpec(name, _Refusal, origin=spec.origin)
+        return None

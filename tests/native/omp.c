@@ -1,0 +1,12 @@
+/* OpenMP as a library uses it: its counts are those of the calling thread. Built by tests/test_libraries.py. */
+#include <omp.h>
+
+int n_threads_max(void) { return omp_get_max_threads(); }
+
+int n_threads_of_a_region(void) {
+    int n = 0;
+#pragma omp parallel
+#pragma omp single
+    n = omp_get_num_threads();
+    return n;
+}

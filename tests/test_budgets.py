@@ -1,0 +1,232 @@
+"""Thread budgets at work: what libraries may use in workers of each kind, during tasks and after them."""
+
+import os
+import pathlib
+
+import fresh
+import gates
+import pytest
+import tasks
+
+from pool_party import ComposableExecutor, ComposablePool, Share, _native
+from pool_party.budget import libraries
+
+HERE = pathlib.Path(__file__).parent
+N_CPUS = 4
+
+
+@pytest.fixture
+def four_cpus(monkeypatch):
+    """Pools count on four CPUs, whatever this machine has."""
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
+
+
+@pytest.fixture
+def gate(tmp_path):
+    with gates.Gate(tmp_path / "gate") as opened:
+        yield opened
+
+
+def at_once(pool, gate, n):
+    """For n tasks that run at the same time: the limit that each sees as it begins, and when all have begun."""
+    results = [pool.apply_async(tasks.limit_at_gate, (gate.path,)) for _ in range(n)]
+    gate.wait_arrived(n)
+    gate.release(n)
+    return [result.get(60) for result in results]
+
+
+# ---- static ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_workers", "expected"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])
+def test_each_worker_has_its_part(kind, four_cpus, gate, n_workers, expected):
+    with ComposablePool(n_workers, kind=kind) as pool:
+        seen = at_once(pool, gate, n_workers)
+        if kind == "process":  # a remainder goes to the first workers
+            assert min(after for _, after in seen) == expected
+        else:
+            assert {after for _, after in seen} == {expected}
+
+
+def test_threads_per_worker(kind, four_cpus):
+    with ComposablePool(2, kind=kind, threads_per_worker=3) as pool:
+        assert pool.apply(tasks.limit_now) == 3
+        assert pool.statistics().n_threads == (3, 3)
+
+
+def test_oversubscription(kind, four_cpus):
+    with ComposablePool(2, kind=kind, oversubscription=2.0) as pool:
+        assert pool.apply(tasks.limit_now) == 4
+
+
+def test_hands_off(kind, four_cpus):
+    with ComposablePool(2, kind=kind, policy=None) as pool:
+        assert pool.apply(tasks.limit_now) == 0
+        assert pool.statistics().policy is None and pool.statistics().n_threads == ()
+
+
+def test_replaced_workers_have_the_same(kind, four_cpus):
+    with ComposablePool(1, kind=kind, threads_per_worker=3, maxtasksperchild=1) as pool:
+        assert pool.map(tasks.limit_now, range(4), 1) == [3] * 4
+
+
+def test_executor_has_budgets(kind, four_cpus):
+    with ComposableExecutor(2, kind=kind, policy="static") as executor:
+        assert executor.submit(tasks.limit_now).result(60) == 2
+
+
+def test_a_worker_process_is_told_in_its_environment_too(four_cpus, start_method, context):
+    with ComposablePool(2, kind="process", context=context) as pool:
+        environment, _, _ = pool.apply(tasks.surroundings)
+        assert set(environment.values()) == {"2"}
+
+
+def test_a_smaller_number_of_the_users_own_stays(four_cpus, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with ComposablePool(2, kind="process", context="spawn") as pool:
+        environment, _, _ = pool.apply(tasks.surroundings)
+        assert environment["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU cannot be divided")
+def test_workers_are_kept_on_their_own_cpus(kind, gate):
+    all_cpus = os.sched_getaffinity(0)
+    with ComposablePool(2, kind=kind) as pool:
+        results = [pool.apply_async(tasks.mask_at_gate, (gate.path,)) for _ in range(2)]
+        gate.wait_arrived(2)
+        gate.release(2)
+        one, other = (result.get(60) for result in results)
+        assert one | other <= all_cpus and not one & other
+    with ComposablePool(2, kind=kind, affinity=False) as pool:
+        assert pool.apply(tasks.surroundings)[1] == all_cpus
+    assert os.sched_getaffinity(0) == all_cpus
+
+
+# ---- dynamic ---------------------------------------------------------------
+
+
+def test_a_lone_task_has_all_cpus(kind, four_cpus, gate):
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool:
+        pool.map(tasks.square, range(10), 1)
+        assert pool.apply_async(tasks.limit_reaches, (gate.path, N_CPUS)).get(60) == N_CPUS
+        gates.wait_until(lambda: pool.statistics().n_lends > 0, "a lend is counted")
+
+
+def test_lent_cpus_are_reclaimed_in_mid_task(kind, four_cpus, gate, tmp_path):
+    with gates.Gate(tmp_path / "other") as other, ComposablePool(2, kind=kind, policy="dynamic") as pool:
+        pool.map(tasks.square, range(10), 1)
+        held = pool.apply_async(tasks.limit_then_reaches, (gate.path, N_CPUS, 2))
+        gate.wait_arrived(1)  # it has seen all CPUs
+        second = pool.apply_async(tasks.pass_gate, (other.path, "second"))
+        other.wait_arrived(1)
+        assert held.get(60) == 2
+        other.release(1)
+        assert second.get(60) == "second"
+        assert pool.statistics().n_reclaims > 0
+
+
+def test_nothing_is_lent_while_all_work(kind, four_cpus, gate):
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool:
+        pool.map(tasks.square, range(10), 1)
+        assert {after for _, after in at_once(pool, gate, 2)} <= {2, 4}  # 4: before the second had come
+
+
+# ---- policies of one's own -------------------------------------------------
+
+
+class Favourite:
+    """The first worker gets all but what the others need."""
+
+    name = "favourite"
+
+    def shares(self, state):
+        n = len(state.own)
+        return [Share(3, state.cpus)] + [Share(1, state.cpus)] * (n - 1)
+
+
+class Broken:
+    def shares(self, state):
+        if all(state.awake):
+            return state.own
+        raise RuntimeError("no idea")
+
+
+def test_a_policy_of_ones_own(four_cpus):
+    with ComposablePool(2, kind="process", policy=Favourite()) as pool:
+        seen = {pool.apply(tasks.limit_now) for _ in range(20)}
+        assert seen <= {3, 1}
+        assert pool.statistics().policy == "favourite" and pool.statistics().n_threads == (3, 1)
+
+
+def test_a_policy_that_fails_does_no_harm(kind, four_cpus, caplog):
+    with ComposablePool(2, kind=kind, policy=Broken()) as pool:
+        for _ in range(5):
+            assert pool.apply(tasks.limit_now) == 2
+        gates.wait_until(lambda: "the policy failed" in caplog.text, "the failure is logged")
+
+
+# ---- several pools ---------------------------------------------------------
+
+
+def test_a_pool_in_a_worker_shares_its_grant(kind, four_cpus):
+    with ComposablePool(2, kind=kind) as pool:
+        n_workers, n_threads = pool.apply(tasks.nested_pool, ("thread",))
+        assert n_workers == 2 and n_threads == (1, 1)
+
+
+def test_pools_in_one_process_agree_on_the_smaller_budget(four_cpus, gate):
+    with (
+        ComposablePool(1, kind="thread", threads_per_worker=3) as one,
+        ComposablePool(1, kind="thread", threads_per_worker=2) as other,
+    ):
+        held = one.apply_async(tasks.limit_at_gate, (gate.path,))
+        gate.wait_arrived(1)
+        assert other.apply(tasks.limit_now) == 2
+        gate.release(1)
+        assert held.get(60)[0] == 3
+
+
+# ---- real libraries --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "n_threads"), [("thread", 3), ("thread", 1), ("process", 1)])
+def test_openblas_is_told(kind, n_threads):
+    tasks.openblas_count()  # imports NumPy here
+    with ComposablePool(2, kind=kind, threads_per_worker=n_threads) as pool:
+        for _ in range(3):
+            counts = pool.apply(tasks.openblas_count)
+            assert counts and set(counts) == {n_threads}
+
+
+def test_a_library_that_a_task_loads_is_limited_before_the_next():
+    completed = fresh.run([HERE / "isolated" / "loading.py"])
+    fresh.check(completed, "1 1")
+
+
+def test_nothing_differs_after_the_last_pool(kind):
+    tasks.openblas_count()
+    found = [library for library in libraries.find() if library.scope == "process"]
+
+    def here():
+        return (
+            [_native.call_getter(library.getter) for library in found],
+            dict(os.environ),
+            os.sched_getaffinity(0),
+            _native.process_limit(),
+        )
+
+    before = here()
+    for policy in ("static", "dynamic"):
+        with ComposablePool(2, kind=kind, policy=policy, threads_per_worker=5) as pool:
+            pool.map(tasks.square, range(20), 1)
+            pool.close()
+            pool.join()
+        assert here() == before
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("policy", ["static", "dynamic", "counting", "exclusive"])
+def test_results_are_those_of_one_thread(kind, policy):
+    with ComposablePool(3, kind=kind, policy=policy) as pool:
+        wrong = [error for error in pool.map(tasks.linear_algebra, range(12), 1) if error > 1e-8]
+    assert not wrong

@@ -1,0 +1,293 @@
+"""The native libraries with threads of their own: found, described, set by address, and only looked for when needed."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import threading
+import types
+
+import fresh
+import pytest
+
+from pool_party import _native
+from pool_party.budget import libraries
+from pool_party.budget.environment import thread_environment
+from pool_party.budget.libraries import Library, warnings_for
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+# ---- what is loaded --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def openmp_library(tmp_path_factory):
+    """A small library that uses libgomp."""
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc to build a library with OpenMP")
+    path = tmp_path_factory.mktemp("openmp") / "libregion.so"
+    command = ["gcc", "-shared", "-fPIC", "-fopenmp", HERE / "native/omp.c", "-o", path]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    if completed.returncode != 0:
+        pytest.skip(f"gcc builds nothing with OpenMP here: {completed.stderr}")
+    return path
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "openmp_counts_are_per_thread",
+        "refresh_sees_what_is_loaded",
+        "refresh_sees_what_a_thread_has_loaded",
+        "refresh_in_many_threads",
+        "unloading",
+        "environment_is_left_alone",
+    ],
+)
+def test_library_with_openmp(scenario, openmp_library):
+    fresh.check(fresh.run([HERE / "isolated/looking.py", scenario, openmp_library]), "")
+
+
+@pytest.mark.parametrize("scenario", ["loader_is_held", "forking"])
+def test_looking_at_the_list_hangs_nobody(scenario):
+    fresh.check(fresh.run([HERE / "isolated/looking.py", scenario, ""]), "")
+
+
+def test_nothing_is_imported_before_there_is_something_to_find():
+    code = """if True:
+        import sys
+        from pool_party import _native
+        from pool_party.budget import libraries
+        print(_native.has_thread_library(), libraries.find(), libraries.Loaded().refresh())
+        print({"threadpoolctl", "ctypes", "numpy"} & set(sys.modules))
+        import numpy
+        print(_native.has_thread_library())
+    """
+    pytest.importorskip("numpy")
+    fresh.check(fresh.run(["-c", code]), "False () False set() True")
+
+
+@pytest.fixture
+def openblas():
+    """NumPy's."""
+    pytest.importorskip("numpy")
+    for library in libraries.find():
+        if library.name == "openblas" and "numpy" in library.path:
+            before = _native.call_getter(library.getter)
+            yield library
+            _native.call_setter(library.setter, before)
+            return
+    pytest.skip("this NumPy brings no OpenBLAS")
+
+
+def test_openblas_of_the_wheel(openblas):
+    assert openblas.scope == "process" and openblas.threading_layer == "pthreads"
+    assert openblas.callback and openblas.n_threads_max >= 2
+    assert openblas.version[0].isdecimal()
+    assert pathlib.Path(openblas.path).exists()
+
+
+def test_each_thread_can_set_openblas_for_all(openblas):
+    """threadpoolctl 3.8 would ignore the second thread."""
+    for n in (1, 2, 1):
+        thread = threading.Thread(target=_native.call_setter, args=(openblas.setter, n))
+        thread.start()
+        thread.join()
+        assert _native.call_getter(openblas.getter) == n
+
+
+def test_finding_again_gives_the_same(openblas):
+    assert openblas in libraries.find()
+    assert libraries.find() == libraries.find()
+
+
+class Controller:
+    """As threadpoolctl's, of the library that holds CPython's own functions."""
+
+    filepath = None
+    prefix = "libfoo"
+    version = "1.2"
+
+    def __init__(self, internal_api, threading_layer=None):
+        self.internal_api = internal_api
+        self.threading_layer = threading_layer
+
+
+@pytest.mark.parametrize("kind", ["openblas", "mkl", "blis", "flexiblas", "openmp", "unheard-of"])
+def test_library_without_the_functions_is_left_out(kind):
+    assert libraries._describe(Controller(kind)) is None
+
+
+def functions_of(kind, layer, *names):
+    """The names behind setter and getter, and the scope, in a library that has these functions."""
+    import ctypes
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int)
+    dll = types.SimpleNamespace(**{name: function(lambda: 0) for name in names})
+    addresses = {ctypes.cast(getattr(dll, name), ctypes.c_void_p).value: name for name in names}
+    functions, scope = libraries._functions(dll, kind, layer)
+    return (*(addresses[address] for address in functions), scope)
+
+
+OPENBLAS = ("openblas_set_num_threads", "openblas_get_num_threads")
+OPENMP = ("omp_set_num_threads", "omp_get_max_threads")
+MKL = ("MKL_Set_Num_Threads", "MKL_Get_Max_Threads")
+MKL_LOCAL = ("MKL_Set_Num_Threads_Local", "MKL_Get_Max_Threads")
+NUMPYS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_get_num_threads64_")
+SCIPYS = ("scipy_openblas_set_num_threads", "scipy_openblas_get_num_threads")
+BLIS = ("bli_thread_set_num_threads", "bli_thread_get_num_threads")
+FLEXIBLAS = ("flexiblas_set_num_threads", "flexiblas_get_num_threads")
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "has", "uses", "scope"),
+    [
+        ("openblas", "pthreads", OPENBLAS, OPENBLAS, "process"),
+        ("openblas", "pthreads", NUMPYS, NUMPYS, "process"),
+        ("openblas", "pthreads", SCIPYS, SCIPYS, "process"),
+        ("openblas", "openmp", OPENBLAS + OPENMP, OPENMP, "thread"),
+        ("openblas", "openmp", OPENBLAS, OPENBLAS, "process"),
+        ("openblas", None, OPENBLAS, OPENBLAS, "process"),
+        ("mkl", "intel", tuple({*MKL, *MKL_LOCAL}), MKL_LOCAL, "thread"),
+        ("mkl", "intel", MKL, MKL, "process"),
+        ("blis", "openmp", BLIS, BLIS, "process"),
+        ("flexiblas", None, FLEXIBLAS, FLEXIBLAS, "process"),
+        ("openmp", "openmp", OPENMP, OPENMP, "thread"),
+    ],
+)
+def test_functions_and_how_far_they_reach(kind, layer, has, uses, scope):
+    assert functions_of(kind, layer, *has) == (*uses, scope)
+
+
+@pytest.mark.parametrize("layer", ["unknown", "disabled", "not specified"])
+def test_threading_layers_that_say_nothing(layer):
+    assert libraries._layer(Controller("openblas", layer)) is None
+
+
+# ---- warnings --------------------------------------------------------------
+
+
+def library(name="openblas", version=None, threading_layer="pthreads"):
+    return Library(name, f"/lib/lib{name}.so", version, threading_layer, "process", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "layer", "says"),
+    [
+        (None, "pthreads", "before 0.3.4 may return wrong results"),
+        ("0.3.4", "pthreads", "before 0.3.34 may return wrong results"),
+        ("0.3.27", "pthreads", "if they call different functions"),
+        ("0.3.28", "pthreads", "0.3.28 to 0.3.30 may return wrong results"),
+        ("0.3.29.dev", "pthreads", "0.3.28 to 0.3.30 may return wrong results"),
+        ("0.3.30", "pthreads", "this is 0.3.30"),
+        ("0.3.31.188.0", "pthreads", "if they call different functions"),
+        ("0.3.33", "openmp", "does not keep to openblas_set_num_threads"),
+    ],
+)
+def test_flawed_openblas(version, layer, says):
+    (warning,) = warnings_for(library(version=version, threading_layer=layer))
+    assert warning.startswith("OpenBLAS ") and says in warning
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        library(version="0.3.34"),
+        library(version="0.3.34.237.2"),
+        library(version="0.4.0", threading_layer="openmp"),
+        library(version="0.3.30", threading_layer=None),
+        library(version="unknown"),
+        library("mkl", "0.3.30"),
+        library("libgomp", None, "openmp"),
+    ],
+)
+def test_sound_libraries(sound):
+    assert warnings_for(sound, [sound]) == ()
+
+
+def test_two_openmp_runtimes_that_do_not_agree():
+    intels, llvms, gnus = (library(name, None, "openmp") for name in ("libiomp", "libomp", "libgomp"))
+    (warning,) = warnings_for(intels, (intels, llvms, gnus))
+    assert "(libiomp)" in warning and "(libomp)" in warning
+    assert warnings_for(llvms, (intels, llvms, gnus)) == ()
+    assert warnings_for(intels, (intels, gnus)) == ()
+
+
+# ---- the environment of worker processes -----------------------------------
+
+COUNTS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+BY_OPENMPS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def counts(n, **others):
+    return {**dict.fromkeys(COUNTS, str(n)), **{name: str(value) for name, value in others.items()}}
+
+
+def test_environment_of_a_budget():
+    assert thread_environment(3, 8, environ={}) == counts(3, NUMBA_NUM_THREADS=8)
+    assert thread_environment(3, environ={}) == counts(3, NUMBA_NUM_THREADS=3)
+
+
+def test_environment_is_complete_only_together():
+    wanted = thread_environment(2, 4, overlap=True, environ={})
+    assert thread_environment(2, 4, overlap=True, environ=wanted) == {}
+
+
+@pytest.mark.parametrize(
+    ("users", "sets"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, dict.fromkeys(BY_OPENMPS[1:], "1") | {"VECLIB_MAXIMUM_THREADS": "4"}),
+        ({"OMP_NUM_THREADS": "8"}, dict.fromkeys(COUNTS, "4")),
+        ({"OMP_NUM_THREADS": " 2,1"}, dict.fromkeys(COUNTS, "2") | {"VECLIB_MAXIMUM_THREADS": "4"}),
+        ({"OMP_NUM_THREADS": "many"}, dict.fromkeys(COUNTS, "4")),
+        ({"OMP_NUM_THREADS": "0"}, dict.fromkeys(COUNTS, "4")),
+        ({"GOTO_NUM_THREADS": "2"}, dict.fromkeys(COUNTS, "4") | {"OPENBLAS_NUM_THREADS": "2"}),
+        (
+            {"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "1"},
+            dict.fromkeys(BY_OPENMPS[2:], "1") | {"VECLIB_MAXIMUM_THREADS": "4"},
+        ),
+        ({"NUMEXPR_NUM_THREADS": "2"}, {name: "4" for name in COUNTS if name != "NUMEXPR_NUM_THREADS"}),
+    ],
+)
+def test_what_the_user_has_set_is_never_raised(users, sets):
+    assert thread_environment(4, environ={**users, "NUMBA_NUM_THREADS": "4"}) == sets
+
+
+PATIENCE = ("OPENBLAS_THREAD_TIMEOUT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+
+
+@pytest.mark.parametrize(
+    ("users", "sets"),
+    [
+        ({}, {"OPENBLAS_THREAD_TIMEOUT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OPENBLAS_THREAD_TIMEOUT"}),
+        ({"KMP_BLOCKTIME": "200"}, {"OPENBLAS_THREAD_TIMEOUT", "OMP_WAIT_POLICY"}),
+        ({"OPENBLAS_THREAD_TIMEOUT": "26"}, {"OMP_WAIT_POLICY", "KMP_BLOCKTIME"}),
+    ],
+)
+def test_idle_threads_wait_as_the_user_wants(users, sets):
+    assert {name for name in thread_environment(1, overlap=True, environ=users) if name in PATIENCE} == sets
+    assert not set(PATIENCE) & set(thread_environment(1, environ=users))
+
+
+@pytest.mark.parametrize(("n", "sets"), [(1, 1), (4, 4), (9, 4)])
+def test_numba_is_set_if_it_is_imported(monkeypatch, n, sets):
+    seen = []
+    config = types.SimpleNamespace(NUMBA_NUM_THREADS=4)
+    monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(config=config, set_num_threads=seen.append))
+    libraries.set_numba(n)
+    assert seen == [sets]
+    assert "NUMBA_NUM_THREADS" not in thread_environment(2, environ={})
+
+
+def test_numba_is_not_imported_for_it():
+    libraries.set_numba(1)
+    assert "numba" not in sys.modules
