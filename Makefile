@@ -23,8 +23,8 @@ lint:      ## ruff
 types:     ## mypy, strict
 	$(call with_env,dev) -m mypy $(ARGS)
 
-bench:     ## all benchmarks
-	$(call with_env,bench) benchmarks/dispatch.py $(ARGS)
+bench:     ## a benchmark: BENCH=dispatch (the default), cells, overhead
+	$(call with_env,bench) benchmarks/$(or $(BENCH),dispatch).py $(ARGS)
 
 sanitize:  ## the C code under ASAN, UBSAN and TSAN
 	@set -e; python=$$(tools/setup-env test); PYTHON="$$python" tests/native/run $(ARGS)

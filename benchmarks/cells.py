@@ -156,7 +156,7 @@ def _best_per_stage(table: _Table, cell: str) -> float:
     records = [table.get((way, cell), Record()) for way in _STAGED]
     if any(math.isnan(record.total_s) for record in records):
         return math.nan
-    return sum(map(min, *(record.stages_s for record in records)))
+    return math.fsum(map(min, *(record.stages_s for record in records)))
 
 
 def _with_ratio(time_s: float, best_s: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
-from peers import PoolHandle, peer_named
+from peers import Handle, PoolHandle, peer_named
 from workloads.stamps import stamp
 from workloads.tasks import noop
 
@@ -121,7 +121,7 @@ def _launch_and_join(n_workers: int, has_affinity: bool, is_master_last: bool) -
     return run
 
 
-def _persistent(handle: PoolHandle, n_workers: int, has_slots: bool) -> _Round:
+def _persistent(handle: Handle, n_workers: int, has_slots: bool) -> _Round:
     """Return how to compute shares in a pool."""
     from workloads.shares import compute_share
 

@@ -695,3 +695,11 @@ def linear_algebra(seed):
 
 def thread_id(_=None):
     return threading.get_native_id()
+
+
+def hold_tokens(path):
+    """Take all tokens of this worker's gate, and stand at another one."""
+    from pool_party.budget import arbiter
+
+    arbiter._gated.gate.acquire(1000)
+    pass_gate(path)

@@ -2,13 +2,15 @@
 
 import os
 import pathlib
+import signal
 
 import fresh
 import gates
 import pytest
 import tasks
 
-from pool_party import ComposableExecutor, ComposablePool, Share, _native
+import pool_party
+from pool_party import ComposableExecutor, ComposablePool, Share, WorkerLost, _native
 from pool_party.budget import libraries
 
 HERE = pathlib.Path(__file__).parent
@@ -230,3 +232,52 @@ def test_results_are_those_of_one_thread(kind, policy):
     with ComposablePool(3, kind=kind, policy=policy) as pool:
         wrong = [error for error in pool.map(tasks.linear_algebra, range(12), 1) if error > 1e-8]
     assert not wrong
+
+
+# ---- gates -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("policy", ["counting", "exclusive"])
+def test_regions_pass_the_gate(kind, policy):
+    if kind == "thread":
+        tasks.openblas_count()  # imports NumPy here
+    with ComposablePool(2, kind=kind, policy=policy) as pool:
+        pool.map(tasks.linear_algebra, range(4), 1)
+        gate = pool._scheduler._crew.enforcer.gate
+        assert gate.n_acquired > 0 and gate.n_free == gate.n_tokens
+        assert pool.statistics().waited_s >= 0.0
+        assert set(pool.statistics().n_threads) == {pool_party.cpu_count()}
+
+
+def test_a_killed_workers_tokens_come_back(gate):
+    with ComposablePool(2, kind="process", policy="exclusive") as pool:
+        held = pool.apply_async(tasks.hold_tokens, (gate.path,))
+        (pid,) = gate.wait_arrived(1)
+        tokens = pool._scheduler._crew.enforcer.gate
+        assert tokens.n_free == 0
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerLost):
+            held.get(60)
+        assert tokens.n_free == tokens.n_tokens
+
+
+def test_unrelated_programs_share_the_machine():
+    programs = [fresh.start([HERE / "isolated" / "machine_wide.py", "run", how]) for how in ("counting", "exclusive")]
+    for program in programs:
+        completed = fresh.finish(program)
+        assert completed.returncode == 0 and completed.out.startswith("True True"), completed
+
+
+# ---- doctor ----------------------------------------------------------------
+
+
+def test_doctor(capsys):
+    from pool_party import _cli
+
+    assert _cli.main(["doctor", "--workers", "3", "--import", "numpy,no_such_module"]) in (0, 1)
+    text = capsys.readouterr().out
+    for expected in ("openblas", "pthreads", "dynamic", "interp", "no_such_module cannot be imported", "may run on"):
+        assert expected in text
+    assert _cli.main(["doctor", "--workers", "-1"]) == 2
+    assert "--workers must be at least 1" in capsys.readouterr().err

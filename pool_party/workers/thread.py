@@ -44,7 +44,7 @@ class ThreadWorker:
         setup = self._setup
         if setup.plan is not None:
             arbiter.pin(setup.plan.mask(self.n))
-            worker.limit(0, self._refresh(worker))
+            worker.limit(0, self._refresh())
         try:
             loop.run(
                 worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep
@@ -53,15 +53,14 @@ class ThreadWorker:
             arbiter.unpin()
             worker.exited()
 
-    def _refresh(self, worker: _native.Worker) -> Callable[[], None]:
-        """What looks for libraries that a task has loaded."""
-        plan, gate = self._setup.plan, self._setup.gate
-        assert plan is not None
-        if gate is None:
-            return functools.partial(arbiter.refresh, plan.cpus)
-        from pool_party.budget.terms import refresh_gated
+    def _refresh(self) -> Callable[[], None]:
+        """What looks for libraries that a task has loaded.
 
-        return functools.partial(refresh_gated, worker, gate, plan.n_threads, plan.cpus)
+        Tasks of threads never pass a gate: a region of another thread that waits there with the GIL would keep the task
+        from its end.
+        """
+        assert self._setup.plan is not None
+        return functools.partial(arbiter.refresh, self._setup.plan.cpus)
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
