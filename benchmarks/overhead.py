@@ -102,7 +102,7 @@ def _wake_up_subjects() -> list[str]:
     for peer in available_peers():
         names.append(peer.name)
         if peer.is_ours and "," not in peer.name:
-            names.append(f"{peer.name}, no affinity")
+            names.append(f"{peer.name}, affinity")
     return names
 
 

@@ -240,11 +240,11 @@ def management(subject: str, n_workers: int, effort: float) -> Figures:
 def wake_up(subject: str, n_workers: int, effort: float) -> Figures:
     """Measure when the first and the last of as many tasks as there are sleeping workers begin, after they are sent.
 
-    `subject` is a peer, or one of ours and ", no affinity".
+    `subject` is a peer, or one of ours and ", affinity".
     """
-    name, _, variant = subject.partition(", no ")
+    name, comma, _ = subject.partition(", affinity")
     peer = peer_named(name)
-    handle = _open_pool(peer.kind, n_workers, affinity=False) if variant else peer.open(n_workers)
+    handle = _open_pool(peer.kind, n_workers, affinity=True) if comma else peer.open(n_workers)
     firsts_us, lasts_us, n_shared = [], [], 0
     for number in range(20 + int(_N_WAKE_UPS * effort)):
         time.sleep(_IDLE_S)

@@ -98,7 +98,7 @@ class ComposableExecutor(Executor):
         policy: Any = "static",
         threads_per_worker: int | None = None,
         oversubscription: float = 1.0,
-        affinity: bool = True,
+        affinity: bool | None = None,
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
     ) -> None:

@@ -107,7 +107,7 @@ class ComposablePool:
         object with `shares(state)`, see `pool_party.budget.policies`.
     threads_per_worker: threads of each worker; None: its part of the CPUs, at least 1.
     oversubscription: how many threads there may be for each CPU.
-    affinity: keep each worker on its own CPUs where the policy allows that.
+    affinity: True keeps each worker on its own CPUs, False does not; None does if each has several.
     scope: "pool", or "machine": regions also wait for those of other programs of this user ("exclusive", "counting").
     extensions: names of packages whose extension modules do not support interpreters and are to be loaded there
         nevertheless, at your own risk, beside the tested ones (NumPy, SciPy, pandas, scikit-learn). (): not even those.
@@ -131,7 +131,7 @@ class ComposablePool:
         policy: Any = "static",
         threads_per_worker: int | None = None,
         oversubscription: float = 1.0,
-        affinity: bool = True,
+        affinity: bool | None = None,
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
     ) -> None:

@@ -93,13 +93,15 @@ def test_a_smaller_number_of_the_users_own_stays(four_cpus, monkeypatch):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU cannot be divided")
 def test_workers_are_kept_on_their_own_cpus(kind, gate):
     all_cpus = os.sched_getaffinity(0)
-    with ComposablePool(2, kind=kind) as pool:
+    with ComposablePool(2, kind=kind, affinity=True) as pool:
         results = [pool.apply_async(tasks.mask_at_gate, (gate.path,)) for _ in range(2)]
         gate.wait_arrived(2)
         gate.release(2)
         one, other = (result.get(60) for result in results)
         assert one | other <= all_cpus and not one & other
     with ComposablePool(2, kind=kind, affinity=False) as pool:
+        assert pool.apply(tasks.surroundings)[1] == all_cpus
+    with ComposablePool(len(all_cpus), kind=kind) as pool:
         assert pool.apply(tasks.surroundings)[1] == all_cpus
     assert os.sched_getaffinity(0) == all_cpus
 

@@ -223,8 +223,12 @@ COUNTS = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",
 )
 BY_OPENMPS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+FOUR_ELSEWHERE = {name: "4" for name in COUNTS if name not in BY_OPENMPS}
 
 
 def counts(n, **others):
@@ -244,15 +248,15 @@ def test_environment_is_complete_only_together():
 @pytest.mark.parametrize(
     ("users", "sets"),
     [
-        ({"OMP_NUM_THREADS": "1"}, dict.fromkeys(BY_OPENMPS[1:], "1") | {"VECLIB_MAXIMUM_THREADS": "4"}),
+        ({"OMP_NUM_THREADS": "1"}, dict.fromkeys(BY_OPENMPS[1:], "1") | FOUR_ELSEWHERE),
         ({"OMP_NUM_THREADS": "8"}, dict.fromkeys(COUNTS, "4")),
-        ({"OMP_NUM_THREADS": " 2,1"}, dict.fromkeys(COUNTS, "2") | {"VECLIB_MAXIMUM_THREADS": "4"}),
+        ({"OMP_NUM_THREADS": " 2,1"}, dict.fromkeys(COUNTS, "2") | FOUR_ELSEWHERE),
         ({"OMP_NUM_THREADS": "many"}, dict.fromkeys(COUNTS, "4")),
         ({"OMP_NUM_THREADS": "0"}, dict.fromkeys(COUNTS, "4")),
         ({"GOTO_NUM_THREADS": "2"}, dict.fromkeys(COUNTS, "4") | {"OPENBLAS_NUM_THREADS": "2"}),
         (
             {"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "1"},
-            dict.fromkeys(BY_OPENMPS[2:], "1") | {"VECLIB_MAXIMUM_THREADS": "4"},
+            dict.fromkeys(BY_OPENMPS[2:], "1") | FOUR_ELSEWHERE,
         ),
         ({"NUMEXPR_NUM_THREADS": "2"}, {name: "4" for name in COUNTS if name != "NUMEXPR_NUM_THREADS"}),
     ],

@@ -141,9 +141,15 @@ def test_no_worker_is_kept_on_a_cpu_that_it_shares(machine):
     assert all(made.mask(n) == () for n in range(8)) and made.overlaps
 
 
+def test_a_worker_with_one_cpu_is_kept_on_it_only_on_request(machine):
+    machine(4)
+    assert plan.make_plan("process", 4).mask(2) == ()
+    assert plan.make_plan("process", 4, affinity=True).mask(2) == (2,)
+
+
 def test_affinity_can_be_turned_off(machine):
     machine(4)
-    assert plan.make_plan("process", 4, affinity=False).mask(2) == ()
+    assert plan.make_plan("process", 2, affinity=False).mask(1) == ()
 
 
 def test_an_override_counts_more_or_less_than_there_are(machine, monkeypatch):

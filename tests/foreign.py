@@ -1,0 +1,20 @@
+"""Tasks on extension modules that tests build."""
+
+import importlib
+import pickle
+
+
+def facts(name):
+    """What the module and its function say of themselves, a constant, and the number of inits."""
+    module = importlib.import_module(name)
+    count = pickle.loads(pickle.dumps(module.count))
+    return module.__name__, count.__module__, module.answer, module.count()
+
+
+def import_twice(name):
+    """A second import after the module was forgotten, as the module itself deals with that."""
+    import sys
+
+    importlib.import_module(name)
+    del sys.modules[name]
+    return importlib.import_module(name).count()

@@ -1,0 +1,41 @@
+/* An extension module that does not support interpreters: it keeps a count for the process. NAME is its name in C; with
+ * MULTI_PHASE its init has two phases. */
+#include <Python.h>
+
+#define JOIN(a, b) a##b
+#define INIT(prefix, name) JOIN(prefix, name)
+
+static int n_inits;
+
+static PyObject *count(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(n_inits);
+}
+
+static PyMethodDef functions[] = {{"count", count, METH_NOARGS, "Inits in this process."}, {0}};
+
+#ifdef MULTI_PHASE
+
+static int exec(PyObject *module) {
+    if (n_inits++ > 0) {
+        PyErr_SetString(PyExc_ImportError, "cannot load module more than once per process");
+        return -1;
+    }
+    return PyModule_AddIntConstant(module, "answer", 42);
+}
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, exec}, {0, NULL}};
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "extension", .m_methods = functions, .m_slots = slots};
+PyMODINIT_FUNC INIT(PREFIX, NAME)(void) { return PyModuleDef_Init(&def); }
+
+#else
+
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "_single", .m_size = -1, .m_methods = functions};
+PyMODINIT_FUNC INIT(PREFIX, NAME)(void) {
+    n_inits++;
+    PyObject *module = PyModule_Create(&def);
+    if (module && PyModule_AddIntConstant(module, "answer", 42) < 0)
+        Py_CLEAR(module);
+    return module;
+}
+
+#endif

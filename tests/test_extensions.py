@@ -1,0 +1,258 @@
+"""Extension modules that do not support interpreters, in interpreters."""
+
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+
+import foreign
+import fresh
+import pytest
+
+from pool_party import ComposableExecutor, ComposablePool, InterpreterPool
+from pool_party.workers.elf import read_needed
+from pool_party.workers.extensions import IS_SUPPORTED, PACKAGES
+
+np = pytest.importorskip("numpy")
+
+import arrays  # noqa: E402  (it needs NumPy)
+
+needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
+HERE = pathlib.Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ComposablePool(2, kind="interp") as pool:
+        yield pool
+    pool.join(timeout=30)
+
+
+# ---- arrays ----
+
+ARRAYS = {
+    "float": np.arange(24.0).reshape(2, 3, 4),
+    "large": np.arange(300_000.0),
+    "fortran": np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    "strided": np.arange(24.0)[::3],
+    "empty": np.empty((0, 3)),
+    "scalar": np.array(3.5),
+    "complex": np.array([1j, 2 + 3j]),
+    "bytes": np.array([b"a", b"bc"]),
+    "text": np.array(["a", "grün"]),
+    "dates": np.array(["2026-01-01", "NaT"], "datetime64[D]"),
+    "structured": np.array([(1, 2.5, "x")], [("a", "i4"), ("b", "f8"), ("c", "U3")]),
+    "object": np.array([{"a": 1}, None, (1, 2)], object),
+}
+
+
+@needs_support
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_cross_with_types_of_their_own(pool, name):
+    there = pool.apply(arrays.check, (ARRAYS[name],))
+    assert type(there) is np.ndarray and there.dtype == ARRAYS[name].dtype and there.flags.writeable
+    np.testing.assert_array_equal(there, ARRAYS[name])
+
+
+@needs_support
+def test_masked_arrays(pool):
+    masked = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])
+    there = pool.apply(arrays.double, (masked,))
+    assert isinstance(there, np.ma.MaskedArray) and there.tolist() == [2.0, None, 6.0]
+
+
+@needs_support
+def test_subclasses(pool):
+    there = pool.apply(arrays.double, (arrays.Tagged([1, 2], "mine"),))
+    assert type(there) is arrays.Tagged and there.tag == "mine" and there.tolist() == [2, 4]
+
+
+@needs_support
+def test_memory_maps(pool, tmp_path):
+    path = tmp_path / "map"
+    here = np.memmap(path, float, "w+", shape=(30, 20))
+    pool.apply(arrays.fill, (path, here.shape))
+    np.testing.assert_array_equal(here, np.arange(600.0).reshape(30, 20))
+    np.testing.assert_array_equal(pool.apply(arrays.double, (here,)), here * 2)
+
+
+@needs_support
+def test_results_are_those_of_this_interpreter(pool):
+    jobs = pool.map_async(arrays.compute, range(12), 1)
+    expected = [arrays.compute(seed) for seed in range(12)]  # at the same time
+    for there, here in zip(jobs.get(), expected, strict=True):
+        for a, b in zip(there, here, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+@needs_support
+def test_workers_draw_different_numbers(make_pool):
+    pool = make_pool(2, kind="interp", maxtasksperchild=1)
+    draws = [number for pair in pool.map(arrays.draw, range(4), 1) for number in pair]
+    assert len(set(draws)) == 8
+
+
+@needs_support
+def test_errors_and_their_state(pool):
+    with pytest.raises(FloatingPointError, match="divide by zero"):
+        pool.apply(arrays.divide, ("raise",))
+    assert np.isinf(pool.apply(arrays.divide, ("ignore",))).all()
+    with pytest.raises(np.linalg.LinAlgError):
+        pool.apply(np.linalg.inv, (np.zeros((2, 2)),))
+
+
+@needs_support
+def test_error_state_is_an_interpreters_own(make_pool):
+    before = np.geterr()
+    assert make_pool(1, kind="interp").apply(arrays.raise_on_all_errors)["over"] == "raise"
+    assert np.geterr() == before
+
+
+# ---- modules ----
+
+
+@needs_support
+def test_functions_travel_by_reference(pool):
+    for here, there in zip(arrays.callables(), pool.apply(arrays.callables), strict=True):
+        assert here is there
+    assert pool.map(np.sqrt, [4.0, 9.0]) == [2.0, 3.0]
+
+
+@needs_support
+def test_modules_name_their_originals(pool):
+    assert pool.apply(arrays.private_modules) == arrays.private_modules()
+    assert pool.apply(arrays.has_resource)
+
+
+@needs_support
+def test_reload_is_refused(pool):
+    with pytest.raises(ImportError, match="cannot be reloaded"):
+        pool.apply(arrays.reload, ("numpy.linalg._umath_linalg",))
+    assert pool.apply(arrays.double, (np.ones(1),)).tolist() == [2.0]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A package `alone` of extension modules that refuse: single-phase, multi-phase, one with a name beyond ASCII."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "alone").mkdir()
+    (folder / "alone" / "__init__.py").write_text("")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    punycode = "grün".encode("punycode").replace(b"-", b"_").decode()
+    modules = [("_single", "PyInit_", "_single", ()), ("_multi", "PyInit_", "_multi", ("-DMULTI_PHASE",))]
+    modules.append(("grün", "PyInitU_", punycode, ("-DMULTI_PHASE",)))
+    for name, prefix, in_c, flags in modules:
+        out = folder / "alone" / f"{name}{suffix}"
+        options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", f"-DPREFIX={prefix}", f"-DNAME={in_c}"]
+        compiler = os.environ.get("CC", "cc")
+        subprocess.run([compiler, *options, *flags, HERE / "native" / "extension.c", "-o", out], check=True)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "alone"]:
+        del sys.modules[name]
+
+
+MODULES = ("alone._single", "alone._multi", "alone.grün")
+
+
+@needs_support
+@pytest.mark.parametrize("name", MODULES)
+def test_other_packages_are_refused_with_advice(package, pool, make_pool, name):
+    fresh_pool = make_pool(1, kind="interp")  # with the package in its path
+    with pytest.raises(ImportError, match=r"does not support.*kind='process'.*extensions=\['alone'\].*own risk"):
+        fresh_pool.apply(importlib.import_module, (name,))
+
+
+@needs_support
+@pytest.mark.parametrize("name", MODULES)
+def test_others_load_at_ones_own_risk(package, make_pool, name):
+    here = importlib.import_module(name)
+    pool = make_pool(2, kind="interp", extensions=["alone"], maxtasksperchild=1)
+    assert pool.map(foreign.facts, [name] * 4, 1) == [(name, name, 42, 1)] * 4
+    assert here.count() == 1  # each interpreter has a count of its own
+    assert pool.apply(here.count) == 1
+
+
+@needs_support
+def test_modules_guard_themselves_as_in_a_process(package, make_pool):
+    """One interpreter has one copy of a file, however often it is imported."""
+    pool = make_pool(1, kind="interp", extensions=["alone"])
+    assert pool.apply(foreign.import_twice, ("alone._single",)) == 2
+    with pytest.raises(ImportError, match="more than once per process"):
+        pool.apply(foreign.import_twice, ("alone._multi",))
+
+
+@needs_support
+def test_none_at_all(make_pool):
+    with pytest.raises(ImportError, match="does not support loading in subinterpreters"):
+        make_pool(1, kind="interp", extensions=()).apply(importlib.import_module, ("numpy",))
+
+
+@pytest.mark.skipif(IS_SUPPORTED, reason="CPython 3.14 and later load it")
+def test_older_versions_say_so(make_pool):
+    with pytest.raises(ImportError, match=r"needs CPython 3\.14 or later.*kind='process'"):
+        make_pool(1, kind="interp").apply(importlib.import_module, ("numpy",))
+
+
+# ---- programs ----
+
+
+@needs_support
+@pytest.mark.parametrize("order", ["before", "during", "after"])
+def test_beside_the_main_interpreter(order):
+    fresh.check(fresh.run([HERE / "isolated" / "arrays_beside.py", "work", order]), "ok")
+
+
+@needs_support
+def test_pools_leave_nothing_behind():
+    fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
+
+
+# ---- the option ----
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_it_is_for_interpreters(kind):
+    for make in (ComposablePool, ComposableExecutor):
+        with pytest.raises(ValueError, match="extensions is for kind='interp'"):
+            make(1, kind=kind, extensions=["numpy"])
+
+
+@pytest.mark.parametrize("names", ["numpy", [1], 5])
+def test_names_are_checked(names):
+    with pytest.raises(TypeError):
+        InterpreterPool(1, extensions=names)
+
+
+@pytest.mark.parametrize("name", ["numpy.linalg", "", "scikit-learn"])
+def test_names_are_of_top_level_packages(name):
+    with pytest.raises(ValueError, match="top-level"):
+        InterpreterPool(1, extensions=[name])
+
+
+# ---- what a library needs ----
+
+
+def test_needed_libraries():
+    extension = importlib.import_module("pool_party._native").__file__
+    needed, folders = read_needed(extension)
+    assert any(name.startswith("libc.so") for name in needed) and "$ORIGIN" not in "".join(folders)
+
+
+def test_origin_is_the_files_folder():
+    file = next(pathlib.Path(np.__file__).parent.glob("linalg/_umath_linalg*.so"))
+    needed, folders = read_needed(str(file))
+    assert all("$" not in folder for folder in folders) and needed
+
+
+def test_no_elf_file_needs_nothing(tmp_path):
+    for data in (b"", b"#!/bin/sh\n" * 20):
+        (tmp_path / "file").write_bytes(data)
+        assert read_needed(str(tmp_path / "file")) == ([], [])
+
+
+def test_the_table_names_versions():
+    assert {"numpy", "scipy", "pandas", "sklearn"} <= set(PACKAGES) and all(PACKAGES.values())
