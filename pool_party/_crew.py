@@ -12,7 +12,7 @@ from pool_party._errors import WorkerLost, describe_exit
 from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
-    from pool_party.budget.enforcer import Enforcer
+    from pool_party.budget import enforcer
 
 _log = logging.getLogger("pool_party")
 
@@ -32,6 +32,16 @@ def _worker_class(kind: str) -> type[Worker]:
     from pool_party.workers.process import ProcessWorker
 
     return ProcessWorker
+
+
+def _enforcer_of(
+    setup: Setup, channel: _native.Channel, pid_of: Callable[[int], int | None]
+) -> "enforcer.Enforcer | None":
+    if setup.plan is None:
+        return None
+    from pool_party.budget import enforcer
+
+    return enforcer.Enforcer(setup.plan, channel, pid_of)
 
 
 class Crew:
@@ -63,11 +73,7 @@ class Crew:
         self._dead: list[Worker] = []  # processes that the watcher has reported; under `_reporting`
         self._reporting = threading.Lock()
         self._watcher: Any = None
-        self.enforcer: Enforcer | None = None
-        if setup.plan is not None:
-            from pool_party.budget.enforcer import Enforcer
-
-            self.enforcer = Enforcer(setup.plan, channel, self._pid_of)
+        self.enforcer = _enforcer_of(setup, channel, self._pid_of)
 
     def start(self) -> None:
         """Starts all workers, and then the watcher: they are forked from a process with a thread less."""
@@ -199,10 +205,10 @@ class Crew:
 
     def budget(self) -> tuple[str | None, tuple[int, ...], int, int, int, float]:
         """The policy's name, each worker's threads now, lends and reclaims, waits at the gate and their seconds."""
-        if self.enforcer is None:
+        force = self.enforcer
+        if force is None:
             return None, (), 0, 0, 0, 0.0
-        enforcer = self.enforcer
-        return enforcer.policy, enforcer.n_threads, *enforcer.lends(), *enforcer.waits()
+        return force.policy, force.n_threads, *force.lends(), *force.waits()
 
     def is_over(self) -> bool:
         """Whether the last worker has ended for good."""

@@ -101,8 +101,8 @@ class ComposablePool:
     maxtasksperchild: tasks (chunks of a map) after which a worker is replaced by a fresh one.
     context: a `multiprocessing` context or its name; kind="process" only.
     kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
-    policy: who may use how many threads in BLAS and OpenMP libraries inside of tasks. "static": each worker has its part
-        of the CPUs. "dynamic": CPUs of workers without work are lent to the others. "exclusive" and "counting": a
+    policy: how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its part of the
+        CPUs. "dynamic": CPUs of workers without work are lent to the others. "exclusive" and "counting": a
         parallel region may use all CPUs, one at a time or as many as fit. None: libraries are left as they are. Or an
         object with `shares(state)`, see `pool_party.budget.policies`.
     threads_per_worker: threads of each worker; None: its part of the CPUs, at least 1.

@@ -9,7 +9,7 @@ _IDENT = b"\x7fELF\x02"  # 64-bit; the byte order is this machine's, or the file
 
 
 def read_needed(file: str) -> "tuple[list[str], list[str]]":
-    """The names of the libraries that `file` needs, and the directories that it names for them; empty if it is no ELF."""
+    """The names of the libraries that `file` needs, and the folders that it names for them; none if it is no ELF."""
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _read_needed(fd, os.path.dirname(os.path.realpath(file)))

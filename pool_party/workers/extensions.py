@@ -1,14 +1,14 @@
 """Extension modules in interpreters whose packages do not support that: each interpreter gets private copies of them.
 
 CPython refuses to load an extension module into an interpreter with its own GIL unless the module says that it supports
-that. NumPy's, SciPy's, pandas' and scikit-learn's do not: they keep state in static variables, one for the process. A copy
-of the file under another inode is another library to the dynamic linker, with static variables of its own, so that each
-interpreter has a NumPy to itself, as a process has. `native/loader.c` does the loading; docs/interpreters.md is for users.
+that. NumPy's, SciPy's, pandas' and scikit-learn's do not: they keep state in static variables, one for the process. A
+copy of the file under another inode is another library to the dynamic linker, with static variables of its own, so that
+each interpreter has a NumPy to itself, as a process has. `native/loader.c` does the loading; docs/interpreters.md is
+for users.
 
 This is done in the interpreters of pools of kind "interp" alone, and runs there before the initializer.
 """
 
-import _imp
 import os
 import sys
 from contextlib import suppress
@@ -39,8 +39,8 @@ PACKAGES = {
     "sklearn": "1.9.1",
 }
 
-# Modules of the standard library that refuse, too, and that a package imports without needing them there.
-STAND_INS = {"faulthandler": "joblib", "_tracemalloc": "joblib"}
+# A module of the standard library that refuses, too, and the package that imports it without needing it there.
+STAND_INS = {"faulthandler": "joblib"}
 
 IS_SUPPORTED = sys.version_info >= (3, 14) and "t" not in sys.abiflags
 _REFUSAL = "does not support loading in subinterpreters"
@@ -208,7 +208,7 @@ def _pin_needed(path: str, folders: "list[str]") -> None:
 def _pin(library: str) -> None:
     """Loads a library for all workers and the rest of the process, so with the CPUs of the process.
 
-    OpenBLAS counts CPUs when it is loaded, and starts threads on them; this worker may have been given some of them only.
+    OpenBLAS counts CPUs when it is loaded, and starts threads on them; this worker may have been given some only.
     """
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
@@ -230,10 +230,17 @@ class _StandIn:
 
     @staticmethod
     def exec_module(module: "ModuleType") -> None:
-        def nothing(*args: object, **kwargs: object) -> None:
-            """Does nothing: the real module would act on the whole process."""
+        module.__getattr__ = _find_nothing  # type: ignore[method-assign]
 
-        module.__getattr__ = lambda name: nothing  # type: ignore[method-assign]
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    """Does nothing: the real function would act on the whole process."""
+
+
+def _find_nothing(name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _nothing
 
 
 class _StandIns:
@@ -242,7 +249,7 @@ class _StandIns:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if _allowed and STAND_INS.get(name) in sys.modules:
-            return ModuleSpec(name, _StandIn)
+            return ModuleSpec(name, _StandIn)  # type: ignore[arg-type]
         return None
 
 
@@ -264,5 +271,5 @@ class _Refusals:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if name in PACKAGES and name in _allowed and (spec := PathFinder.find_spec(name)) is not None:
-            return ModuleSpec(name, _Refusal, origin=spec.origin)
+            return ModuleSpec(name, _Refusal, origin=spec.origin)  # type: ignore[arg-type]
         return None

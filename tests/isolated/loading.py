@@ -1,4 +1,4 @@
-"""NumPy is imported by the first task of a thread pool: what its OpenBLAS may use in the second, and where its threads run."""
+"""NumPy is imported by the first task of a thread pool: OpenBLAS's count in the second, and where its threads run."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A program with a pool whose regions wait for those of other programs: are its results right, did they pass the gate?"""
+"""A program whose pool's regions wait for those of other programs: are its results right, did they pass the gate?"""
 
 from probe import ComposablePool, main, tasks
 
