@@ -6,9 +6,16 @@
  * NumPy that is 10 MB per interpreter. So we note which arenas an interpreter has, and give back what is left.
  *
  * PyObject_SetArenaAllocator is for the whole process. Arenas of the main interpreter pass through untouched, those of
- * foreign interpreters are noted and left alone.
+ * foreign interpreters are noted and left alone. Before 3.14, where no copies are loaded, nothing is done at all.
  */
 #include "python.h"
+
+#if PY_VERSION_HEX < 0x030E0000 || defined(Py_GIL_DISABLED)
+
+void pp_arenas_watch(void) {}
+void pp_arenas_free(int64_t interpreter) { (void)interpreter; }
+
+#else
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -99,3 +106,5 @@ void pp_arenas_watch(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch);
 }
+
+#endif

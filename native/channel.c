@@ -190,6 +190,7 @@ void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_store_relaxed(&l->full, 0);
     pp_store_relaxed(&l->holds, 0);
     pp_store_relaxed(&l->n_done, 0);
+    pp_store_relaxed(&l->has_served, 0);
     pp_store_relaxed(&l->park, PP_BUSY);
     pp_store_seq_cst(&l->state, PP_LANE_STARTING);
 }

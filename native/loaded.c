@@ -8,6 +8,9 @@
  * whether anything has been loaded since: one read, without a lock, of memory that stays. A library kept so is kept for
  * good, since another thread may be reading; there is one for each look at the list, nearly always an extension module,
  * which Python never unloads anyway.
+ *
+ * Interpreters' private copies of extension modules are unloaded, so none is kept: the last library before them is, and
+ * what is loaded behind them goes unnoticed until they are gone. Who loads a copy, or libraries for it, says so instead.
  */
 #include "native.h"
 
@@ -34,13 +37,20 @@ uint64_t pp_n_loads(void) {
     return 2 * pp_load_acquire(&loaded.n_looks) + has_news;
 }
 
+/* What happened to the list by our own doing. */
+void pp_note_load(void) { pp_add_seq_cst(&loaded.n_looks, 1); }
+
+static bool is_copy(const struct link_map *map) { return strncmp(map->l_name, "/proc/self/fd", 13) == 0; }
+
 /* Called by the loader with its lock held, so that the list stays as it is meanwhile. */
 static int copy_last_name(struct dl_phdr_info *info, size_t size, void *name) {
     (void)info, (void)size;
-    struct link_map *map = pp_load_relaxed(&loaded.last);
-    while (map->l_next)
-        map = map->l_next;
-    *(char **)name = strdup(map->l_name);
+    struct link_map *last = pp_load_relaxed(&loaded.last), *map = last;
+    while ((map = map->l_next) != NULL)
+        if (!is_copy(map))
+            last = map;
+    if (last != pp_load_relaxed(&loaded.last))
+        *(char **)name = strdup(last->l_name);
     return 1;
 }
 
@@ -61,8 +71,9 @@ static void look(void) {
             dl_iterate_phdr(copy_last_name, &name);
         struct link_map *map = last == NULL || name ? keep(name) : NULL;   /* the first is the program itself */
         free(name);
-        if (map)
-            pp_store_release(&loaded.last, last = map);
+        if (map == NULL)
+            break;
+        pp_store_release(&loaded.last, last = map);
     }
     pp_store_release(&loaded.after, last ? next_of(last) : NULL);
 }

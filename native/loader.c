@@ -150,6 +150,7 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         dlclose(library);
         return PyErr_NoMemory();
     }
+    pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);
 }
 
@@ -166,6 +167,7 @@ PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
         PyErr_SetString(PyExc_ImportError, dlerror());
         return NULL;
     }
+    pp_note_load();
     Py_RETURN_NONE;
 }
 
@@ -200,13 +202,24 @@ static PyObject *make_multi_phase(PyModuleDef *def, PyObject *spec) {
     return module;
 }
 
+/* 1: `short_name` is what follows the last dot of `name`. */
+static int is_last_part(PyObject *name, PyObject *short_name) {
+    Py_ssize_t length = PyUnicode_GET_LENGTH(name);
+    Py_ssize_t dot = PyUnicode_FindChar(name, '.', 0, length, -1);
+    PyObject *last = dot < -1 ? NULL : PyUnicode_Substring(name, dot + 1, length);
+    int same = last ? PyObject_RichCompareBool(last, short_name, Py_EQ) : -1;
+    Py_XDECREF(last);
+    return same;
+}
+
 /* The init of a submodule knows its last name only, unless CPython's own loader calls it. Functions keep that name, and
  * pickle looks for them by it. */
 static int set_full_name(PyObject *module, PyObject *name) {
     PyObject *short_name = PyObject_GetAttrString(module, "__name__"), *function, *key;
-    int result = short_name ? PyObject_SetAttrString(module, "__name__", name) : -1;
+    int is_short = short_name ? is_last_part(name, short_name) : -1;
+    int result = is_short > 0 ? PyObject_SetAttrString(module, "__name__", name) : is_short;
     Py_ssize_t at = 0;
-    while (result == 0 && PyDict_Next(PyModule_GetDict(module), &at, &key, &function)) {
+    while (is_short > 0 && result == 0 && PyDict_Next(PyModule_GetDict(module), &at, &key, &function)) {
         if (!PyCFunction_CheckExact(function))
             continue;
         PyObject *home = PyObject_GetAttrString(function, "__module__");

@@ -36,15 +36,6 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     return 0;
 }
 
-static PyObject *raise_in_thread(PyObject *module, PyObject *args) {
-    (void)module;
-    unsigned long ident;
-    PyObject *exception;
-    if (!PyArg_ParseTuple(args, "kO", &ident, &exception))
-        return NULL;
-    return PyLong_FromLong(PyThreadState_SetAsyncExc(ident, exception));
-}
-
 static PyObject *n_interpreters(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(pp_load_seq_cst(&pp_n_interpreters));
@@ -168,8 +159,6 @@ static PyMethodDef functions[] = {
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
-    {"raise_in_thread", raise_in_thread, METH_VARARGS,
-     "raise_in_thread(ident, exception) -> int\n\nRaises an exception in the Python code of another thread."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},

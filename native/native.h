@@ -10,6 +10,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -76,6 +77,7 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; worker: BUSY, SEEKING, ASLEEP; anyone: ASLEEP -> SEEKING */
     _Alignas(64) _Atomic uint32_t state;    /* pp_lane_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
     _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
+    _Atomic uint32_t has_served;            /* 1 once a thread's loop is over: nobody may interrupt it any more */
     _Atomic uint32_t grant;                 /* threads that the worker's libraries may use, 0: not limited; parent */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
     _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
@@ -116,6 +118,7 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     int fd;
     size_t core_size;
     pp_shared_t *shared;
+    pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
 } pp_segment_t;
 
@@ -224,6 +227,7 @@ int pp_follow_grants(pp_end_t *e, unsigned n_cpus, const cpu_set_t *cpus);
 /* loaded.c: the libraries of this process. The GIL may be held for the first alone: the others wait for the loader */
 uint64_t pp_n_loads(void);                                             /* differs once more libraries are loaded; never 0 */
 uint64_t pp_look_at_loads(void);                                       /* as the first, but the answer is even: looked at */
+void pp_note_load(void);                                               /* somebody has loaded what a look would not see */
 bool pp_has_thread_library(void);                                      /* by its name; may err on the side of yes */
 void pp_loads_after_fork(void);
 

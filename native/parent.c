@@ -333,6 +333,25 @@ static PyObject *channel_look(pp_channel_t *self, PyObject *arg) {
     return Py_BuildValue("IKN", pp_load_acquire(&lane->state), (unsigned long long)pp_load_relaxed(&lane->n_done), job);
 }
 
+PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
+                            "Raises an exception in the Python code of the task that a thread of this process runs, if it runs one.");
+static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
+    PyObject *n, *exception;
+    unsigned long ident;
+    if (!PyArg_ParseTuple(args, "OkO", &n, &ident, &exception))
+        return NULL;
+    int number = lane_number(self, n);
+    if (number < 0)
+        return NULL;
+    pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)number);
+    pthread_mutex_lock(&self->segment->interrupts);
+    bool runs = pp_load_acquire(&lane->holds) && !pp_load_relaxed(&lane->has_served);
+    if (runs)
+        PyThreadState_SetAsyncExc(ident, exception);
+    pthread_mutex_unlock(&self->segment->interrupts);
+    return PyBool_FromLong(runs);
+}
+
 PyDoc_STRVAR(stop_doc, "stop(how)\n\n1: workers end when no task waits; 2: at once, between two tasks.");
 static PyObject *channel_stop(pp_channel_t *self, PyObject *arg) {
     unsigned long how = PyLong_AsUnsignedLong(arg);
@@ -491,6 +510,7 @@ static PyMethodDef methods[] = {
     {"open_lane", (PyCFunction)channel_open_lane, METH_O, open_lane_doc},
     {"bury", (PyCFunction)channel_bury, METH_O, bury_doc},
     {"look", (PyCFunction)channel_look, METH_O, look_doc},
+    {"interrupt", (PyCFunction)channel_interrupt, METH_VARARGS, interrupt_doc},
     {"stop", (PyCFunction)channel_stop, METH_O, stop_doc},
     {"announce", (PyCFunction)channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."},
     {"take_events", (PyCFunction)pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"},

@@ -29,6 +29,7 @@ static int segment_new(int fd, unsigned n_lanes, pp_segment_t **out) {
         free(s);
         return error;
     }
+    pthread_mutex_init(&s->interrupts, NULL);
     *out = s;
     return 0;
 }

@@ -412,6 +412,15 @@ PyDoc_STRVAR(serve_doc,
              "serve(failed, unencodable, max_tasks=0)\n\n"
              "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
              "return what to send instead of a result.");
+/* An interrupt that comes too late for its task must not hit what the thread does after its loop. */
+static void end_interrupts(worker_t *self) {
+    pthread_mutex_t *mutex = &self->end.segment->interrupts;
+    pthread_mutex_lock(mutex);   /* held for a moment only, and by nobody who waits for the GIL */
+    pp_store_relaxed(&self->end.lane->has_served, 1);
+    pthread_mutex_unlock(mutex);
+    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
+}
+
 static PyObject *worker_serve(worker_t *self, PyObject *args) {
     PyObject *failed, *unencodable;
     unsigned long long n_left = 0;
@@ -422,6 +431,8 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     PyObject *done = serve(self, failed, unencodable, n_left);
     pp_budget_leave(&self->end.segment->budget);
     pp_set_own_grant(NULL);
+    if (self->end.shared->by_reference)
+        end_interrupts(self);
     pp_pulse(self->end.shared);
     return done;
 }

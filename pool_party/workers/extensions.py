@@ -9,27 +9,33 @@ for users.
 This is done in the interpreters of pools of kind "interp" alone, and runs there before the initializer.
 """
 
+import _imp
 import os
 import sys
-from contextlib import suppress
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    PathFinder,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
 
 from pool_party import _native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from importlib.machinery import (
+        ExtensionFileLoader,
+        FileFinder,
+        ModuleSpec,
+        PathFinder,
+        SourceFileLoader,
+        SourcelessFileLoader,
+    )
     from types import ModuleType
+else:  # what importlib.machinery names; a fresh interpreter has these already, and importlib is not cheap
+    from _frozen_importlib import ModuleSpec
+    from _frozen_importlib_external import (
+        ExtensionFileLoader,
+        FileFinder,
+        PathFinder,
+        SourceFileLoader,
+        SourcelessFileLoader,
+    )
 
 # The packages that this is on for: the import name, and the version that the tests were run with on 3.14 and 3.15.
 PACKAGES = {
@@ -75,9 +81,9 @@ def install(names: "Sequence[str]") -> None:
     global _allowed
     _allowed = frozenset(names)
     hook = FileFinder.path_hook(
-        (_Loader, EXTENSION_SUFFIXES),
-        (SourceFileLoader, SOURCE_SUFFIXES),
-        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+        (_Loader, _imp.extension_suffixes()),
+        (SourceFileLoader, [".py"]),
+        (SourcelessFileLoader, [".pyc"]),
     )
     sys.path_hooks.insert(0, hook)
     sys.path_importer_cache.clear()
@@ -201,8 +207,10 @@ def _pin_needed(path: str, folders: "list[str]") -> None:
             _pin_needed(library, folders)
             _pin(os.path.realpath(library))
         else:
-            with suppress(ImportError):  # the copy itself then fails to load, and says so
+            try:
                 _pin(name)
+            except ImportError:
+                pass  # the copy itself then fails to load, and says so
 
 
 def _pin(library: str) -> None:

@@ -67,8 +67,8 @@ class ThreadWorker:
 
     def terminate(self) -> None:
         """Raises SystemExit in a task that runs Python code; a task inside a C function ends with that."""
-        if self._thread.ident is not None and self._channel.look(self.n)[2] is not None:
-            _native.raise_in_thread(self._thread.ident, SystemExit)
+        if self._thread.ident is not None:
+            self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 
     kill = terminate
 
