@@ -3,13 +3,13 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test lint types bench sanitize clean
+.PHONY: help demo test lint types bench pyperformance sanitize clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
 
 help:      ## this list
-	@sed -n 's/^#  //p; s/^\([a-z]*\): *## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^#  //p; s/^\([a-z]*\): *## /  make \1\t/p' Makefile | expand -t 22
 
 demo:      ## a short tour on this machine
 	$(call with_env,demo) -m pool_party._cli demo $(ARGS)
@@ -26,9 +26,12 @@ types:     ## mypy, strict
 bench:     ## a benchmark: BENCH=dispatch (the default), cells, overhead
 	$(call with_env,bench) benchmarks/$(or $(BENCH),dispatch).py $(ARGS)
 
+pyperformance:  ## the pool-party document's workloads in every mode: ARGS='--fast -b fib -o fib.json'
+	@tools/run-pyperformance $(ARGS)
+
 sanitize:  ## the C code under ASAN, UBSAN and TSAN
 	@set -e; python=$$(tools/setup-env test); PYTHON="$$python" tests/native/run $(ARGS)
 
 clean:     ## remove everything that the other targets made
-	@rm -rf .venv build dist *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv venv build dist *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

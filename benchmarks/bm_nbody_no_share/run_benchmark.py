@@ -1,0 +1,10 @@
+"""The planets in objects of each task's own."""
+
+import os
+import sys
+
+if __name__ == "__main__":  # workers of pools import this file too
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from party import main
+
+    main("nbody_no_share")

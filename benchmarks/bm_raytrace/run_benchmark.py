@@ -1,0 +1,10 @@
+"""A ray-traced picture: many small objects, and constants that all tasks share."""
+
+import os
+import sys
+
+if __name__ == "__main__":  # workers of pools import this file too
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from party import main
+
+    main("raytrace")

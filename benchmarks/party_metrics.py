@@ -1,0 +1,120 @@
+"""What a workload costs in a mode besides time: CPU, memory, and how long the GIL is held meanwhile.
+
+    python -c 'from party_metrics import main; main()' cpu|gil WORKLOAD SIZE MODE N_WORKERS
+
+prints as JSON what a process can tell of itself; its parent adds the memory. It is not the process whose maps are
+timed, so that sampling disturbs no figure; and the GIL has one of its own, since gilknocker ends some Pythons
+(0.4.2 those of version 3.14: https://github.com/milesgranger/gilknocker/issues/35).
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fresh import Figures, Measurement, begin, end
+from party_modes import Mapping, has_gil
+
+_ROUND_S = 0.4  # how long a measurement lasts at least
+_SAMPLING_S = 0.05  # between two looks at the memory
+_KNOCKING_US = 1000  # between two looks at the GIL
+_LIMIT_S = 3600
+
+
+def _repeat(run: Callable[[], Any]) -> float:
+    """Call until enough time is over; return how long that took."""
+    started_s = time.perf_counter()
+    while True:
+        run()
+        taken_s = time.perf_counter() - started_s
+        if taken_s >= _ROUND_S:
+            return taken_s
+
+
+def _cpu(run: Callable[[], Any]) -> Figures:
+    """Measure how many CPUs this process and its descendants keep busy, and how many everybody else does meanwhile."""
+    from pool_party._demo.measure import cpu_of_machine_s, cpu_of_tree_s
+
+    before_s, machine_before_s = cpu_of_tree_s(os.getpid()), cpu_of_machine_s()
+    wall_s = _repeat(run)
+    cores = (cpu_of_tree_s(os.getpid()) - before_s) / wall_s
+    others = max(0.0, (cpu_of_machine_s() - machine_before_s) / wall_s - cores)
+    return {
+        "cpu_cores": round(cores, 2),
+        "cpu_percent": round(100 * cores / len(os.sched_getaffinity(0)), 1),
+        "cpu_cores_of_others": round(others, 2),
+    }
+
+
+def _gil(run: Callable[[], Any]) -> Figures:
+    """Measure the share of time that the GIL of this interpreter is held; workers elsewhere have their own."""
+    from gilknocker import KnockKnock
+
+    knocker = KnockKnock(_KNOCKING_US)
+    knocker.start()
+    _repeat(run)
+    knocker.stop()
+    return {"gil_held_share": round(knocker.contention_metric, 3), "gil_held_source": "gilknocker"}
+
+
+def main() -> None:
+    """Measure in this process; print the figures."""
+    what, workload, size, mode, n_workers = sys.argv[1:]
+    with Mapping(workload, size, mode, int(n_workers)) as mapping:
+        mapping.open()
+        figures = {"cpu": _cpu, "gil": _gil}[what](mapping.run)
+    print(json.dumps(figures))
+
+
+def _peak_address_space(pid: int) -> int:
+    """Return VmPeak in bytes, 0 if the process has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmPeak:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _watch_memory(measurement: Measurement) -> Figures:
+    """Sample the memory of a process and its descendants until it ends."""
+    from pool_party._demo.measure import memory_bytes, memory_measure, process_tree
+
+    root, measure = measurement.process.pid, memory_measure()
+    peak = peak_address_space = 0
+    deadline_s = time.monotonic() + _LIMIT_S
+    while measurement.process.poll() is None and time.monotonic() < deadline_s:
+        tree = process_tree(root)
+        peak_address_space = max(peak_address_space, sum(map(_peak_address_space, tree)))
+        if measure:
+            peak = max(peak, memory_bytes(tree, measure))
+        time.sleep(_SAMPLING_S)
+    figures: Figures = {"vm_peak_bytes": peak_address_space}
+    return figures | {f"{measure.lower()}_peak_bytes": peak} if measure else figures
+
+
+def _measure_gil(task: list[object]) -> Figures:
+    if not has_gil():
+        return {"gil_held_source": "there is no GIL"}
+    if importlib.util.find_spec("gilknocker") is None:
+        return {"gil_held_source": "not measured: gilknocker is not installed"}
+    figures, error = end(begin("party_metrics", ["gil", *task]), _LIMIT_S)
+    return {"gil_held_source": f"not measured: gilknocker, {error}"} if figures is None else figures
+
+
+def measure(workload: str, size: str, mode: str, n_workers: int) -> Figures:
+    """Run a workload in a mode in fresh processes; return what it cost, or why that is not known ("metrics_error").
+
+    Memory is that of the whole tree of processes, from the first import to the end.
+    """
+    task = [workload, size, mode, n_workers]
+    measurement = begin("party_metrics", ["cpu", *task])
+    memory = _watch_memory(measurement)
+    figures, error = end(measurement, timeout_s=1)
+    if figures is None:
+        return {"metrics_error": error}
+    return memory | figures | _measure_gil(task)
