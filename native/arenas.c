@@ -31,6 +31,10 @@ static arena_t *arenas;
 static size_t n_arenas, capacity;
 static PyObjectArenaAllocator system_arenas;   /* what was there before; written before ours is in use */
 
+#if PY_VERSION_HEX < 0x030D0000
+#define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
+#endif
+
 static int64_t current_interpreter(void) {
     PyThreadState *state = PyThreadState_GetUnchecked();
     return state ? PyInterpreterState_GetID(PyThreadState_GetInterpreter(state)) : 0;

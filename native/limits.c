@@ -3,10 +3,11 @@
  * Setters reach one of two ways: through the whole process (OpenBLAS with pthreads) or only in the calling thread (OpenMP).
  * The process has one count for the first. It follows the workers of this process that are awake, of all pools together:
  *
- *     none                      what each library had before
- *     any of a pool that lends  the CPUs over all that are awake, at least 1
- *     any of another pool       the smallest count of these pools
+ *     none                      what each library had before the first of them woke
+ *     any of a pool that lends  the pool's CPUs over all workers that are awake, at least 1
+ *     any of another pool       its count
  *
+ * and the smallest of these. A worker process keeps its own count as well, whether it is awake or not.
  * It changes when a worker falls asleep or wakes, never between two tasks, so a flood of small tasks pays nothing for it.
  * For the second each worker calls the setters itself, before a task, when its own count or the list of libraries changed.
  */
@@ -23,37 +24,45 @@ static struct {
     pp_library_t libraries[PP_LIBRARIES_MAX];
     unsigned n_libraries;
     pp_budget_t *budgets;               /* of the open pools */
-    unsigned n_cpus;
     unsigned applied;                   /* the process's count; 0: each library's own */
-} limits = {.lock = PTHREAD_MUTEX_INITIALIZER, .n_cpus = 1};
+    unsigned grown;                     /* the largest count that all libraries have made their threads for */
+} limits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local const _Atomic uint32_t *own_grant;   /* of the worker that this thread is, or NULL */
 
 static _Atomic uint32_t generation;     /* grows with each change of the list of libraries */
 static _Atomic uint32_t n_per_thread;   /* libraries that are set per thread */
 static _Atomic uint32_t n_awake;        /* workers, of all pools of this process; written under the lock */
-static _Atomic uint32_t n_cpus_now = 1;
 
-static unsigned lent(void) {
-    unsigned awake = pp_load_relaxed(&n_awake), cpus = pp_load_relaxed(&n_cpus_now);
-    return awake > 0 && cpus > awake ? cpus / awake : 1;
+static unsigned lent(unsigned n_cpus) {
+    unsigned awake = pp_load_relaxed(&n_awake);
+    return awake > 0 && n_cpus > awake ? n_cpus / awake : 1;
 }
 
 static unsigned wanted(void) {
     unsigned n = 0;
     for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
-        unsigned own = b->lends ? lent() : b->n_threads;
-        if (b->n_awake > 0 && (n == 0 || own < n))
+        unsigned n_cpus = pp_load_relaxed(&b->n_lent), own = n_cpus ? lent(n_cpus) : b->n_threads;
+        if ((b->n_awake > 0 || b->is_kept) && (n == 0 || own < n))
             n = own;
     }
     return n;
 }
 
+static unsigned ask(const pp_library_t *library) {
+    int n = library->get();
+    return n > 0 ? (unsigned)n : 1;   /* BLIS: -1 until a count was set */
+}
+
+/* What a library had before is asked each time that it is first limited: its user may have changed it since the last. */
 static void set_all(unsigned n) {
     for (unsigned i = 0; i < limits.n_libraries; i++) {
-        const pp_library_t *library = &limits.libraries[i];
-        if (!library->per_thread)
-            library->set((int)(n ? n : library->original));
+        pp_library_t *library = &limits.libraries[i];
+        if (library->per_thread)
+            continue;
+        if (limits.applied == 0)
+            library->original = ask(library);
+        library->set((int)(n ? n : library->original));
     }
     limits.applied = n;
 }
@@ -64,13 +73,21 @@ static void apply(void) {
         set_all(n);
 }
 
-static unsigned ask(const pp_library_t *library) {
-    int n = library->get();
-    return n > 0 ? (unsigned)n : 1;   /* BLIS: -1 until a count was set */
+/* A library makes its threads when a count first needs them, and they inherit the caller's CPUs. So that happens here, in
+ * callers that have all of them, and not in a worker that wakes. */
+static void grow(void) {
+    unsigned most = 0;
+    for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
+        unsigned n_cpus = pp_load_relaxed(&b->n_lent), n = n_cpus > b->n_threads ? n_cpus : b->n_threads;
+        most = n > most ? n : most;
+    }
+    if (most > limits.grown) {
+        set_all(most);
+        limits.grown = most;
+    }
 }
 
-/* The list of libraries is found by Python. `original` is kept for those that were in it; for others it is asked now. A
- * library makes its threads when a count first needs them, and they inherit the caller's CPUs: the caller has all of them. */
+/* The list of libraries is found by Python. `original` is kept for those that were in it. */
 void pp_limits_replace(const pp_library_t *libraries, unsigned n) {
     pthread_mutex_lock(&limits.lock);
     pp_library_t now[PP_LIBRARIES_MAX];
@@ -86,12 +103,9 @@ void pp_limits_replace(const pp_library_t *libraries, unsigned n) {
     }
     memcpy(limits.libraries, now, n * sizeof *now);
     limits.n_libraries = n;
-    if (limits.budgets) {
-        for (const pp_budget_t *b = limits.budgets; b; b = b->next)
-            if (b->lends)
-                set_all(limits.n_cpus);
-        set_all(wanted());
-    }
+    limits.grown = 0;
+    grow();   /* sets the new ones, too, if any pool is open */
+    apply();
     pp_store_seq_cst(&n_per_thread, n_threads);
     pp_add_seq_cst(&generation, 1);
     pthread_mutex_unlock(&limits.lock);
@@ -104,21 +118,26 @@ unsigned pp_limits_now(void) {
     return n;
 }
 
-/* n_cpus: of the process; n_threads: the process's count while a worker of this pool is awake. */
-void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends) {
+static void open_budget(pp_budget_t *b, unsigned n_threads, unsigned n_lent, bool is_kept) {
     pthread_mutex_lock(&limits.lock);
-    limits.n_cpus = n_cpus;
-    pp_store_relaxed(&n_cpus_now, n_cpus);
     b->n_threads = n_threads > 0 ? n_threads : 1;
-    b->lends = lends;
-    if (!b->is_open) {
-        b->is_open = true;
+    pp_store_relaxed(&b->n_lent, n_lent);
+    if (!pp_load_relaxed(&b->is_open)) {
+        b->is_kept = is_kept;
         b->next = limits.budgets;
         limits.budgets = b;
+        pp_store_relaxed(&b->is_open, true);
     }
+    grow();
     apply();
     pthread_mutex_unlock(&limits.lock);
 }
+
+/* n_threads: the process's count while a worker of this pool is awake; n_lent: the CPUs that it lends instead, or 0. */
+void pp_budget_open(pp_budget_t *b, unsigned n_threads, unsigned n_lent) { open_budget(b, n_threads, n_lent, false); }
+
+/* In a worker process: its count from now on. No worker that counts for pools of its tasks, which share it. */
+void pp_budget_keep(pp_budget_t *b, unsigned n_threads) { open_budget(b, n_threads, 0, true); }
 
 void pp_budget_close(pp_budget_t *b) {
     pthread_mutex_lock(&limits.lock);
@@ -128,7 +147,7 @@ void pp_budget_close(pp_budget_t *b) {
             pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) - b->n_awake);
             break;
         }
-    b->is_open = false;
+    pp_store_relaxed(&b->is_open, false);
     b->n_awake = 0;
     apply();
     pthread_mutex_unlock(&limits.lock);
@@ -136,14 +155,14 @@ void pp_budget_close(pp_budget_t *b) {
 
 static void count(pp_budget_t *b, int change) {
     pthread_mutex_lock(&limits.lock);
-    if (b->is_open) {
+    if (pp_load_relaxed(&b->is_open) && !b->is_kept) {
         b->n_awake += (unsigned)change;
         pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) + (unsigned)change);
         apply();
-        bool lent = b->lends && b->n_awake > 0 && limits.applied > b->n_threads;
-        b->n_lends += lent && !b->is_lent;
-        b->n_reclaims += b->is_lent && !lent && b->n_awake > 0;
-        b->is_lent = lent;
+        bool lends = pp_load_relaxed(&b->n_lent) && b->n_awake > 0 && limits.applied > b->n_threads;
+        pp_add_seq_cst(&b->n_lends, lends && !b->is_lent);
+        pp_add_seq_cst(&b->n_reclaims, b->is_lent && !lends && b->n_awake > 0);
+        b->is_lent = lends;
     }
     pthread_mutex_unlock(&limits.lock);
 }
@@ -161,7 +180,7 @@ void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen) 
         seen->generation = now;
         return;
     }
-    unsigned n = b->lends ? lent() : own;
+    unsigned n_cpus = pp_load_relaxed(&b->n_lent), n = n_cpus ? lent(n_cpus) : own;
     if (n == 0 || (now == seen->generation && n == seen->n_threads))
         return;
     pthread_mutex_lock(&limits.lock);
@@ -175,7 +194,6 @@ void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen) 
 typedef struct {
     pp_segment_t *segment;
     pp_lane_t *lane;
-    unsigned n_cpus;
 } follower_t;
 
 static void *follow(void *arg) {
@@ -185,7 +203,7 @@ static void *follow(void *arg) {
     for (;;) {
         uint32_t grant = pp_load_seq_cst(&f.lane->grant);
         if (grant)
-            pp_budget_open(&f.segment->budget, f.n_cpus, grant, false);
+            pp_budget_keep(&f.segment->budget, grant);
         pp_futex_wait(&f.lane->grant, grant, -1, UINT32_MAX);
     }
     return NULL;
@@ -193,11 +211,11 @@ static void *follow(void *arg) {
 
 /* Starts a thread of a worker process that applies the parent's grants at once: a library reads its count at each call, so
  * this reaches a task that is running. The thread may use `cpus`, and so may the library's threads that it makes. */
-int pp_follow_grants(pp_end_t *e, unsigned n_cpus, const cpu_set_t *cpus) {
+int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus) {
     follower_t *f = malloc(sizeof *f);
     if (f == NULL)
         return ENOMEM;
-    *f = (follower_t){.segment = pp_segment_ref(e->segment), .lane = e->lane, .n_cpus = n_cpus};
+    *f = (follower_t){.segment = pp_segment_ref(e->segment), .lane = e->lane};
     pthread_t thread;
     pthread_attr_t attributes;
     sigset_t all, before;
@@ -216,9 +234,19 @@ int pp_follow_grants(pp_end_t *e, unsigned n_cpus, const cpu_set_t *cpus) {
     return error;
 }
 
-/* A forked child: the lock may be held by a thread that is not there, and the pools are the parent's. */
-void pp_limits_after_fork(void) {
+/* Nobody is inside a library's setter, or half-way through the list, in the moment of a fork. */
+void pp_limits_before_fork(void) { pthread_mutex_lock(&limits.lock); }
+
+void pp_limits_after_fork_in_parent(void) {
+    limits.grown = 0;   /* OpenBLAS has ended its threads, and makes them again in the next caller */
+    pthread_mutex_unlock(&limits.lock);
+}
+
+/* The pools are the parent's. Libraries keep the count of this moment: OpenBLAS's lock around calls of several threads may
+ * be held by a thread that is not here, and with a count of 1, which it mostly is, nobody takes that. */
+void pp_limits_after_fork_in_child(void) {
     pthread_mutex_init(&limits.lock, NULL);
     limits.budgets = NULL;
+    limits.grown = 0;
     pp_store_relaxed(&n_awake, 0);
 }

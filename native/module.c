@@ -9,10 +9,10 @@ _Atomic unsigned pp_n_forks;
 static void in_child(void) {
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
-    pp_limits_after_fork();
+    pp_limits_after_fork_in_child();
     pp_loads_after_fork();
 }
-static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+static void watch_forks(void) { pthread_atfork(pp_limits_before_fork, pp_limits_after_fork_in_parent, in_child); }
 
 pp_module_t *pp_module_of(PyTypeObject *type) {
     PyObject *module = PyType_GetModuleByDef(type, &pp_module_def);

@@ -90,8 +90,10 @@ typedef struct {           /* one worker's part of the segment */
 typedef struct pp_budget { /* a pool's part in the limits of this process; see limits.c */
     struct pp_budget *next;
     unsigned n_awake, n_threads;            /* workers; the process's count while any of them is awake */
-    bool is_open, lends, is_lent;
-    uint64_t n_lends, n_reclaims;
+    _Atomic uint32_t n_lent;                /* CPUs that are lent to those that are awake instead; 0: none */
+    _Atomic bool is_open;
+    bool is_kept, is_lent;
+    _Atomic uint64_t n_lends, n_reclaims;
 } pp_budget_t;
 
 typedef struct {           /* flags of one arena: 1 while a block is in use; the owner sets, the receiver clears */
@@ -215,14 +217,17 @@ typedef struct { uint32_t generation, n_threads; } pp_limits_seen_t;   /* what a
 void pp_limits_replace(const pp_library_t *libraries, unsigned n);
 unsigned pp_limits_now(void);                                          /* the process's count; 0: none */
 void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen);
-void pp_limits_after_fork(void);
-void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends);   /* or changes it */
+void pp_limits_before_fork(void);
+void pp_limits_after_fork_in_parent(void);
+void pp_limits_after_fork_in_child(void);
+void pp_budget_open(pp_budget_t *b, unsigned n_threads, unsigned n_lent);   /* or changes it */
+void pp_budget_keep(pp_budget_t *b, unsigned n_threads);                    /* as above */
 void pp_budget_close(pp_budget_t *b);
 void pp_budget_enter(pp_budget_t *b);                                  /* a worker is awake */
 void pp_budget_leave(pp_budget_t *b);
 unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
 void pp_set_own_grant(const _Atomic uint32_t *grant);
-int pp_follow_grants(pp_end_t *e, unsigned n_cpus, const cpu_set_t *cpus);
+int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);
 
 /* loaded.c: the libraries of this process. The GIL may be held for the first alone: the others wait for the loader */
 uint64_t pp_n_loads(void);                                             /* differs once more libraries are loaded; never 0 */

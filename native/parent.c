@@ -385,7 +385,7 @@ static PyObject *channel_limit(pp_channel_t *self, PyObject *args) {
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     if (n_threads)
-        pp_budget_open(&self->segment->budget, n_cpus, n_threads, lends);
+        pp_budget_open(&self->segment->budget, n_threads, lends ? n_cpus : 0);
     else
         pp_budget_close(&self->segment->budget);
     Py_END_ALLOW_THREADS
@@ -446,7 +446,9 @@ static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
 
 static PyObject *channel_lends(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    return Py_BuildValue("KK", self->segment->budget.n_lends, self->segment->budget.n_reclaims);
+    const pp_budget_t *budget = &self->segment->budget;
+    return Py_BuildValue("KK", (unsigned long long)pp_load_relaxed(&budget->n_lends),
+                         (unsigned long long)pp_load_relaxed(&budget->n_reclaims));
 }
 
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");

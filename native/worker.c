@@ -299,28 +299,33 @@ static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
 
 /* A library that the last task has loaded is limited before this one. Elsewhere than in the main interpreter the parent's
  * leader has to find it; it is told. */
-static void note_libraries(worker_t *self) {
+static int note_libraries(worker_t *self) {
     uint64_t now = pp_n_loads();
     if (now == self->n_loads)
-        return;
+        return 0;
     bool first = self->n_loads == 0;
     self->n_loads = now;
     if (self->refresh) {
         PyObject *done = PyObject_CallNoArgs(self->refresh);
+        if (done == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;   /* the pool is terminated: that interrupts the task, which is about to begin */
         if (done == NULL)
             PyErr_WriteUnraisable(self->refresh);   /* the task is not to blame */
         Py_XDECREF(done);
     } else if (!first) {
         pp_announce(self->end.shared);
     }
+    return 0;
 }
 
-static void keep_limits(worker_t *self) {
+/* 0, or -1 with an exception that is meant for the task. */
+static int keep_limits(worker_t *self) {
     pp_budget_t *budget = &self->end.segment->budget;
-    if (!budget->is_open)
-        return;
-    note_libraries(self);
+    if (!pp_load_relaxed(&budget->is_open))
+        return 0;
+    int failed = note_libraries(self);
     pp_limits_here(budget, pp_load_relaxed(&self->end.lane->grant), &self->limits);
+    return failed;
 }
 
 PyDoc_STRVAR(gate_tasks_doc, "gate_tasks(gate, n)\n\nFrom the next task on, each waits for n tokens of a gate: a library is loaded\n"
@@ -333,9 +338,23 @@ static PyObject *worker_gate_tasks(worker_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* The argument is taken all the same: it is counted on that somebody does. */
+static PyObject *refuse(worker_t *self, const pp_slot_t *task) {
+    PyObject *error = PyErr_GetRaisedException();
+    if (self->end.shared->by_reference) {
+        Py_DECREF(((PyObject **)task->data)[0]);
+        Py_DECREF(((PyObject **)task->data)[1]);
+    } else {
+        Py_XDECREF(fetch_argument(self, task));
+        PyErr_Clear();
+    }
+    PyErr_SetRaisedException(error);
+    return NULL;
+}
+
 static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     PyObject *gate = Py_NewRef(self->gate), *granted = PyObject_CallMethod(gate, "acquire", "I", self->n_tokens);
-    PyObject *result = granted ? run(self, task) : NULL;
+    PyObject *result = granted ? run(self, task) : refuse(self, task);
     if (granted) {
         PyObject *error = PyErr_GetRaisedException(), *released = PyObject_CallMethod(gate, "release", NULL);
         if (released == NULL)
@@ -358,16 +377,14 @@ static PyObject *worker_limit(worker_t *self, PyObject *args) {
         return NULL;
     Py_XSETREF(self->refresh, refresh == Py_None ? NULL : Py_NewRef(refresh));
     uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
-    if (n_cpus > 0 && grant > 0) {
-        pp_budget_open(&self->end.segment->budget, n_cpus, grant, false);
-        pp_budget_enter(&self->end.segment->budget);   /* for ever: what this process had before is nobody's concern */
-    }
+    if (n_cpus > 0 && grant > 0)
+        pp_budget_keep(&self->end.segment->budget, grant);
     if (follow == Py_None)
         Py_RETURN_NONE;
     cpu_set_t cpus;
     if (pp_cpus_of(follow, &cpus) < 0)
         return NULL;
-    int error = pp_follow_grants(&self->end, n_cpus, &cpus);
+    int error = pp_follow_grants(&self->end, &cpus);
     if (error)
         return pp_raise_errno(error);
     Py_RETURN_NONE;
@@ -390,8 +407,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             continue;
         }
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
-        keep_limits(self);
-        PyObject *result = self->gate ? run_gated(self, &task) : run(self, &task);
+        PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked and that came back here: the task is its parent's */
         int error = result ? send_value(self, &frame, result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);

@@ -114,29 +114,35 @@ class Crew:
         """As leader: notes which workers are ready, buries those that have ended, replaces them."""
         if not self._channel.take_events():
             return
-        if self.enforcer is not None:
-            self.enforcer.look()
+        try:
+            if self.enforcer is not None:
+                self.enforcer.look()
+            self._note_ready()
+            self._bury_ended()
+        except BaseException:
+            self._channel.announce()  # a signal came between: whoever leads next begins again
+            raise
+
+    def _note_ready(self) -> None:
         for worker in self.workers:
             if worker is None or worker.was_ready:
                 continue
             if self._channel.look(worker.n)[0] in (_native.LANE_READY, _native.LANE_EXITED):
                 worker.was_ready = self._channel.look(worker.n)[0] == _native.LANE_READY
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
+
+    def _bury_ended(self) -> None:
         ended = [worker for worker in self.workers if worker is not None and self._has_ended(worker)]
         with self._reporting:
             ended.extend(self._dead)
         if not ended:
             return
-        try:
-            self._channel.take(self._jobs)  # their last results, which came before their end
-            for worker in ended:
-                self._bury(worker)
-                with self._reporting:
-                    if worker in self._dead:
-                        self._dead.remove(worker)
-        except BaseException:
-            self._channel.announce()  # a signal came between: whoever leads next begins again
-            raise
+        self._channel.take(self._jobs)  # their last results, which came before their end
+        for worker in ended:
+            self._bury(worker)
+            with self._reporting:
+                if worker in self._dead:
+                    self._dead.remove(worker)
 
     def _has_ended(self, worker: Worker) -> bool:
         """Processes are reported by the watcher, once they are really dead."""

@@ -306,8 +306,10 @@ class ComposablePool:
     def __del__(self) -> None:
         scheduler = self.__dict__.get("_scheduler")
         if scheduler is not None and scheduler.is_running:
-            warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
-            scheduler.abandon()
+            try:
+                warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
+            finally:  # a warning may be an error
+                scheduler.abandon()
 
     # ---- looking ----
 

@@ -123,6 +123,7 @@ class Scheduler:
             self._crew.start()
         except BaseException:
             self._stop_now()
+            self._crew.end_threads()
             raise
         self.state = RUN
         _exit.register(self, kind)

@@ -659,6 +659,14 @@ def nested_pool(kind):
         return pool._processes, pool.statistics().n_threads
 
 
+def nested_limit(path, wanted):
+    """The limit of a lone task in a pool in this worker that lends, once it is as wanted."""
+    from pool_party import ComposablePool
+
+    with ComposablePool(2, kind="thread", policy="dynamic") as pool:
+        return pool.apply(limit_reaches, (path, wanted))
+
+
 def mask_at_gate(path):
     """The CPUs that this worker is kept on, held at the gate."""
     pass_gate(path)

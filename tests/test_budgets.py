@@ -11,7 +11,7 @@ import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, Share, WorkerLost, _native
-from pool_party.budget import libraries
+from pool_party.budget import libraries, policies
 
 HERE = pathlib.Path(__file__).parent
 N_CPUS = 4
@@ -162,6 +162,49 @@ def test_a_policy_of_ones_own(four_cpus):
         assert pool.statistics().policy == "favourite" and pool.statistics().n_threads == (3, 1)
 
 
+class Late:
+    """Talks nonsense until it is asked often enough."""
+
+    nonsense = (None, [2, 2], [Share(1.5, (0,))] * 2, [Share(-1, (0,))] * 2, ["much", "little"], Share(2, (0,)))
+
+    def __init__(self):
+        self.answers = None
+
+    def shares(self, state):
+        if self.answers is None:  # when the pool is made
+            self.answers = iter(self.nonsense)
+            return state.own
+        answer = next(self.answers, StopIteration)
+        return [Share(N_CPUS, state.cpus)] * len(state.own) if answer is StopIteration else answer
+
+
+@pytest.mark.parametrize("nonsense", Late.nonsense)
+def test_a_policy_that_talks_nonsense_is_refused(nonsense):
+    class Policy:
+        def shares(self, state):
+            return nonsense
+
+    with pytest.raises((TypeError, ValueError), match="policy"):
+        ComposablePool(2, kind="thread", policy=Policy())
+
+
+def test_a_policy_that_comes_to_its_senses_is_followed(kind, four_cpus, caplog):
+    with ComposablePool(2, kind=kind, policy=Late()) as pool:
+        gates.wait_until(lambda: pool.apply(tasks.limit_now) == N_CPUS, "the policy is followed")
+        assert set(pool.statistics().n_threads) == {N_CPUS}
+    assert caplog.text.count("the policy failed") == 1
+
+
+@pytest.mark.parametrize("base", ["Static", "Dynamic"])
+def test_a_policy_made_from_a_built_in_one_is_asked(four_cpus, base):
+    class Policy(getattr(policies, base)):
+        def shares(self, state):
+            return [Share(3, state.cpus)] * len(state.own)
+
+    with ComposablePool(2, kind="thread", policy=Policy()) as pool:
+        assert pool.apply(tasks.limit_now) == 3
+
+
 def test_a_policy_that_fails_does_no_harm(kind, four_cpus, caplog):
     with ComposablePool(2, kind=kind, policy=Broken()) as pool:
         for _ in range(5):
@@ -178,16 +221,33 @@ def test_a_pool_in_a_worker_shares_its_grant(kind, four_cpus):
         assert n_workers == 2 and n_threads == (1, 1)
 
 
-def test_pools_in_one_process_agree_on_the_smaller_budget(four_cpus, gate):
+def test_pools_in_one_process_agree_on_the_smaller_budget(four_cpus, gate, tmp_path):
     with (
+        gates.Gate(tmp_path / "other") as other_gate,
         ComposablePool(1, kind="thread", threads_per_worker=3) as one,
         ComposablePool(1, kind="thread", threads_per_worker=2) as other,
     ):
-        held = one.apply_async(tasks.limit_at_gate, (gate.path,))
-        gate.wait_arrived(1)
-        assert other.apply(tasks.limit_now) == 2
-        gate.release(1)
-        assert held.get(60)[0] == 3
+        held = one.apply_async(tasks.limit_then_reaches, (gate.path, 3, 2))
+        gate.wait_arrived(1)  # it has seen its own budget
+        second = other.apply_async(tasks.limit_at_gate, (other_gate.path,))
+        other_gate.wait_arrived(1)
+        assert held.get(60) == 2
+        other_gate.release(1)
+        assert second.get(60)[0] == 2
+
+
+@pytest.mark.parametrize("n_cpus", [8, 3])
+def test_another_pools_number_of_cpus_does_not_count(four_cpus, gate, n_cpus):
+    with (
+        ComposablePool(1, kind="thread", policy="dynamic") as one,
+        ComposablePool(1, kind="thread", oversubscription=n_cpus / N_CPUS),
+    ):
+        assert one.apply(tasks.limit_reaches, (gate.path, N_CPUS)) == N_CPUS
+
+
+def test_a_pool_in_a_worker_process_lends_all_of_its_grant(four_cpus, gate):
+    with ComposablePool(1, kind="process") as pool:
+        assert pool.apply(tasks.nested_limit, (gate.path, N_CPUS)) == N_CPUS
 
 
 # ---- real libraries --------------------------------------------------------
@@ -200,6 +260,41 @@ def test_openblas_is_told(kind, n_threads):
         for _ in range(3):
             counts = pool.apply(tasks.openblas_count)
             assert counts and set(counts) == {n_threads}
+
+
+RESTORING = HERE / "isolated" / "restoring.py"
+
+
+@pytest.mark.parametrize("kind", ["thread", "interp"])
+@pytest.mark.parametrize("how", ["close_and_join", "leave_block", "forget", "shut_down", "break_initializer"])
+def test_all_is_as_before_however_a_pool_ends(how, kind):
+    fresh.check(fresh.run([RESTORING, "ends", how, kind]))
+
+
+def test_all_is_as_before_if_a_pool_cannot_be_made():
+    fresh.check(fresh.run([RESTORING, "ends", "fail_to_start", "thread"]))
+
+
+@pytest.mark.parametrize("what", ["settings_of_ones_own", "numba_elsewhere"])
+def test_what_is_the_users_own_stays(what):
+    fresh.check(fresh.run([RESTORING, what]))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU all threads run on the same")
+@pytest.mark.parametrize("what", ["masks_of_others", "threads_of_libraries"])
+def test_other_threads_may_run_where_they_could(what):
+    fresh.check(fresh.run([RESTORING, what]))
+
+
+def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog):
+    def fail(cpus=()):
+        raise OSError("no look")
+
+    with ComposablePool(1, kind="interp", maxtasksperchild=1) as pool:
+        monkeypatch.setattr("pool_party.budget.arbiter.refresh", fail)
+        pool._scheduler._crew.enforcer._seen_loads = -1
+        assert pool.map(tasks.square, range(3), 1) == [0, 1, 4]
+    assert "no look" in caplog.text
 
 
 def test_a_library_that_a_task_loads_is_limited_before_the_next():

@@ -81,6 +81,7 @@ def test_gated_policies_grant_all(name):
         ({"threads_per_worker": 2, "policy": "exclusive"}, ValueError, ["threads_per_worker", "exclusive"]),
         ({"oversubscription": 0}, ValueError, ["oversubscription", "0"]),
         ({"oversubscription": "much"}, TypeError, ["oversubscription", "'much'"]),
+        ({"policy": policies.Static}, TypeError, ["shares(state)", "Static"]),
         ({"scope": "world"}, ValueError, ["'world'", "'pool'", "'machine'"]),
     ],
 )
@@ -88,6 +89,12 @@ def test_impossible_requests_are_refused(make, limits, error, words):
     with pytest.raises(error) as caught:
         make(2, kind="thread", **limits)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_number_of_cpus_of_ones_own_hides_no_mistake(monkeypatch):
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "64")
+    with pytest.raises(TypeError, match="oversubscription must be a number, not 'much'"):
+        ComposablePool(2, kind="thread", oversubscription="much")
 
 
 def test_a_policy_must_grant_what_there_is():

@@ -39,13 +39,14 @@ def refresh(cpus: Collection[int] = ()) -> None:
     """
     if not _native.has_thread_library():
         return
-    if "numba" in sys.modules:
+    own_grant = _native.own_grant()
+    if "numba" in sys.modules and own_grant:  # it is told per thread, and this one is a worker's
         from pool_party.budget.libraries import set_numba
 
-        set_numba(_native.own_grant() or len(os.sched_getaffinity(0)))
+        set_numba(own_grant)
     with _lock:
         own = os.sched_getaffinity(0)
-        is_narrow = bool(cpus) and own != set(cpus)
+        is_narrow = own < set(cpus)
         if is_narrow:
             os.sched_setaffinity(0, cpus)
         try:
@@ -119,7 +120,7 @@ def _widen(own: set[int], cpus: Collection[int]) -> None:
         try:
             if os.sched_getaffinity(thread) == own and not _is_ours(thread):
                 os.sched_setaffinity(thread, cpus)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):
             pass  # it has ended
 
 

@@ -1,5 +1,6 @@
 """A pool's plan put into force: what workers are granted, now and whenever others fall asleep or wake."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -9,6 +10,8 @@ from pool_party._native import Gate
 from pool_party.budget import arbiter, gate, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import Share
+
+_log = logging.getLogger("pool_party")
 
 SETTLE_S = 0.001  # how long a worker must sleep before its CPUs are lent; guess: far above a gap between two tasks
 
@@ -25,6 +28,7 @@ class Enforcer:
         self._lock = threading.Lock()  # guards what follows
         self._now = list(plan.own)
         self._seen_loads = 0
+        self._has_failed = False  # the policy
         self.gate: Gate | None = None
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +70,10 @@ class Enforcer:
         """Limits libraries that an interpreter's task has loaded: there is no Python code of ours to do it there."""
         if self.plan.kind != "process" and self._seen_loads != (n := _native.n_loads()):
             self._seen_loads = n
-            arbiter.refresh(self.plan.cpus)
+            try:
+                arbiter.refresh(self.plan.cpus)
+            except Exception:
+                _log.exception("native libraries could not be looked for; new ones are not limited")
 
     @property
     def n_threads(self) -> tuple[int, ...]:
@@ -90,14 +97,15 @@ class Enforcer:
 
     def close(self) -> None:
         """After the last worker: libraries get back what they had."""
-        if self._is_closed.is_set():
-            return
-        self._is_closed.set()
-        if self.gate is not None and self.plan.kind != "process":
-            arbiter.close_gate()
+        with self._lock:  # not while the balancer sets a limit; who comes second waits until all is given back
+            if self._is_closed.is_set():
+                return
+            self._is_closed.set()
+            if self.plan.kind != "process":
+                self._channel.limit(self.plan.n_threads, 0, False)
+                if self.gate is not None:
+                    arbiter.close_gate()
         self._channel.pulse()
-        if self.plan.kind != "process":
-            self._channel.limit(self.plan.n_threads, 0, False)
         thread = self._thread
         if thread is not None and thread.ident and thread is not threading.current_thread():
             thread.join()
@@ -120,9 +128,9 @@ class Enforcer:
         try:
             return policies.check(self.plan.policy.shares(state), state)
         except Exception:
-            import logging
-
-            logging.getLogger("pool_party").exception("the policy failed; each worker keeps its own budget")
+            if not self._has_failed:  # else there would be an entry for each task
+                _log.exception("the policy failed; while it does, each worker has its own budget")
+            self._has_failed = True
             return self.plan.own
 
     def _raises(self, shares: Sequence[Share]) -> bool:
@@ -131,12 +139,14 @@ class Enforcer:
     def _apply(self, shares: Sequence[Share]) -> None:
         """Lowers first, so that the sum of budgets is at no time larger than before and after."""
         with self._lock:
+            if self._is_closed.is_set():
+                return
             changes = [(n, old, new) for n, (old, new) in enumerate(zip(self._now, shares, strict=True)) if old != new]
             for n, old, new in sorted(changes, key=lambda change: change[2].n_threads - change[1].n_threads):
                 self._change(n, old, new)
-        if self.plan.kind != "process" and changes:
-            awake = [share for share, is_awake in zip(shares, self._channel.awake(), strict=True) if is_awake]
-            self._limit_process(awake or self.plan.own)
+            if self.plan.kind != "process":
+                awake = [share for share, is_awake in zip(shares, self._channel.awake(), strict=True) if is_awake]
+                self._limit_process(awake or shares)
 
     def _change(self, n: int, old: Share, new: Share) -> None:
         """A library must not have more threads than its worker has CPUs: wider first, fewer first."""

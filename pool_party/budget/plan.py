@@ -6,7 +6,7 @@ from typing import Any, TypedDict, get_args
 from pool_party._native import Gate
 from pool_party.budget import policies
 from pool_party.budget.gate import Scope
-from pool_party.budget.split import Share, split
+from pool_party.budget.split import Share, count_threads, split
 from pool_party.budget.terms import GateHandle, Terms
 from pool_party.budget.topology import cpu_count, current
 from pool_party.wire.handle import Handle
@@ -17,7 +17,8 @@ class Plan:
     """A pool's policy and each worker's own share.
 
     cpus: usable by the pool, neighbours side by side; n_threads: how many threads may run on them.
-    affinity: whether workers are kept on their CPUs; not where the pool uses a part of those that its process may use.
+    is_cut: the pool uses a part of the CPUs that its process may use, as many but no particular ones.
+    affinity: whether workers are kept on their CPUs; not where `is_cut`.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Plan:
     affinity: bool
     scope: Scope
     overlaps: bool  # budgets may add up to more than there are CPUs
+    is_cut: bool
 
     @property
     def is_gated(self) -> bool:
@@ -42,14 +44,14 @@ class Plan:
     @property
     def lends(self) -> bool:
         """Whether the built-in rule lends the CPUs of workers that sleep."""
-        return isinstance(self.policy, policies.Dynamic)
+        return type(self.policy) is policies.Dynamic
 
     @property
     def is_balanced(self) -> bool:
         """Whether a thread of the parent asks the policy again and again."""
         if self.lends:
             return self.kind == "process"
-        return not isinstance(self.policy, policies.Static | policies.Counting)
+        return type(self.policy) is not policies.Static and not self.is_gated
 
     @property
     def pins(self) -> bool:
@@ -65,8 +67,8 @@ class Plan:
         if gate is not None:
             fd = None if self.scope == "machine" else Handle(gate.fd)
             handle = GateHandle(fd, self.n_threads, self.is_exclusive)
-        own = self.own[n].n_threads
-        return Terms(own, self.n_threads, self.cpus, self.mask(n), self.overlaps, self.is_balanced, handle)
+        own, cpus = self.own[n].n_threads, () if self.is_cut else self.cpus
+        return Terms(own, self.n_threads, cpus, self.mask(n), self.overlaps, self.is_balanced, handle)
 
     def mask(self, n: int) -> tuple[int, ...]:
         """The CPUs that a worker is kept on; empty: all."""
@@ -111,20 +113,20 @@ def make_plan(
     topology = current()
     n_cpus = cpu_count()
     cpus = topology.choose(min(n_cpus, topology.n_cpus))
+    n_threads = max(1, count_threads(n_cpus, oversubscription))
     factor = oversubscription
     if n_cpus != len(cpus):  # an environment variable says how many CPUs to count on
         factor *= n_cpus / len(cpus)
     own = split(cpus, n_workers, cores=topology.cores, threads_per_worker=threads_per_worker, oversubscription=factor)
-    n_threads = max(1, round(len(cpus) * factor))
     if affinity is None:
         affinity = min(len(share.cpus) for share in own) >= MIN_PINNED
     if n_workers > len(cpus):
         own = tuple(Share(share.n_threads, cpus) for share in own)  # on one CPU each, two could wait for the same
     if isinstance(policy, policies.Counting):
         own = tuple(policy.shares(policies.State(cpus, n_threads, own, (True,) * n_workers)))
-    elif not isinstance(policy, policies.Static | policies.Dynamic):
+    elif type(policy) not in (policies.Static, policies.Dynamic):
         state = policies.State(cpus, n_threads, own, (True,) * n_workers)
         own = policies.check(policy.shares(state), state)
     overlaps = sum(share.n_threads for share in own) > len(cpus) or not isinstance(policy, policies.Static)
     is_cut = len(cpus) < len(topology.allowed)  # by a quota or by request: others may be on the very same CPUs
-    return Plan(kind, policy, cpus, n_threads, own, bool(affinity) and not is_cut, scope, overlaps)
+    return Plan(kind, policy, cpus, n_threads, own, bool(affinity) and not is_cut, scope, overlaps, is_cut)

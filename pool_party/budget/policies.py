@@ -4,7 +4,8 @@ A policy of your own is an object with a method `shares(state)` that returns a `
 again whenever a worker falls asleep or wakes up, in a thread of the pool's own, and must not block.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -91,7 +92,7 @@ def resolve(policy: Any) -> Any:
                 f"unknown policy {policy!r}: it is one of {names}, None, or an object with a method shares"
             )
         return _BUILT_IN[policy]
-    if not callable(getattr(policy, "shares", None)):
+    if isinstance(policy, type) or not callable(getattr(policy, "shares", None)):
         raise TypeError(f"a policy is a name, None, or an object with a method shares(state), not {policy!r}")
     return policy
 
@@ -101,16 +102,30 @@ def name_of(policy: Any) -> str | None:
     return None if policy is None else str(getattr(policy, "name", type(policy).__name__))
 
 
-def check(shares: Sequence[Share], state: State) -> tuple[Share, ...]:
+def check(shares: Iterable[Share], state: State) -> tuple[Share, ...]:
     """What a policy of the caller's own returned, if it can be done.
 
-    Raises: ValueError if there is not one share for each worker, or one has no thread or a CPU that is not the pool's.
+    Raises: TypeError for what are no shares; ValueError if there is not one share for each worker, or one has no thread
+    or a CPU that is not the pool's.
     """
+    if not isinstance(shares, Iterable):
+        raise TypeError(f"the policy returned {shares!r}, not a Share for each worker")
+    shares = tuple(shares)
     if len(shares) != len(state.own):
         raise ValueError(f"the policy returned {len(shares)} shares for {len(state.own)} workers")
     for share in shares:
+        if not isinstance(share, Share) or not _is_whole(share.n_threads):
+            raise TypeError(f"the policy returned {share!r}; a worker's budget is a Share(n_threads, cpus)")
         if share.n_threads < 1:
             raise ValueError(f"the policy granted {share.n_threads} threads; the least is 1")
         if not share.cpus or not set(share.cpus) <= set(state.cpus):
             raise ValueError(f"the policy granted CPUs {share.cpus}; this pool has {state.cpus}")
-    return tuple(shares)
+    return shares
+
+
+def _is_whole(n: object) -> bool:
+    try:
+        operator.index(n)  # type: ignore[arg-type]  # to see whether it is one
+    except TypeError:
+        return False
+    return True

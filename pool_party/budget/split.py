@@ -50,7 +50,7 @@ def split(
     n_workers = _check_count("n_workers", n_workers)
     if not cpus:
         raise ValueError("there are no CPUs to split: name at least one")
-    n_threads = max(_count_threads(len(cpus), oversubscription), n_workers)
+    n_threads = max(count_threads(len(cpus), oversubscription), n_workers)
     if threads_per_worker is not None:
         return _split_fixed(cpus, n_workers, cores, _check_count("threads_per_worker", threads_per_worker))
     fits = n_workers <= len(cpus)
@@ -71,7 +71,8 @@ def _check_count(name: str, value: int) -> int:
     return count
 
 
-def _count_threads(n_cpus: int, oversubscription: float) -> int:
+def count_threads(n_cpus: int, oversubscription: float) -> int:
+    """How many threads may run on so many CPUs. Raises ValueError and TypeError as `split`."""
     if isinstance(oversubscription, bool) or not isinstance(oversubscription, int | float):
         raise TypeError(f"oversubscription must be a number, not {oversubscription!r}")
     if not 0 < n_cpus * oversubscription < math.inf:

@@ -35,7 +35,8 @@ def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int, cpu
 class Terms(NamedTuple):
     """A worker's budget at its start.
 
-    n_threads: its own; n_in_all: of the pool; cpus: of the pool; mask: the CPUs that it is kept on, empty: all.
+    n_threads: its own; n_in_all: of the pool; mask: the CPUs that it is kept on; cpus: those that
+    libraries' threads may use. Empty: all that its process may.
     overlaps: whether budgets may add up to more than there are CPUs; changes: whether the parent may change this one.
     """
 
@@ -49,13 +50,14 @@ class Terms(NamedTuple):
 
     def enter(self, worker: _native.Worker) -> None:
         """In the worker, before its initializer: environment, CPUs, limits of libraries that are there already."""
-        os.environ.update(thread_environment(self.n_threads, n_cpus=len(self.cpus), overlap=self.overlaps))
+        os.environ.update(thread_environment(self.n_threads, n_cpus=self.n_in_all, overlap=self.overlaps))
         arbiter.leave_gate()
         refresh: Callable[[], None] = arbiter.refresh
         if self.gate is not None:
             gate = arbiter.open_gate(self.gate.open(), self.gate.exclusive)
             refresh = partial(refresh_gated, worker, gate, self.n_in_all, self.cpus)
-        worker.limit(self.n_in_all, refresh, self.cpus if self.changes else None)
+        follow = self.cpus or tuple(os.sched_getaffinity(0))
+        worker.limit(self.n_in_all, refresh, follow if self.changes else None)
         refresh()
         if self.mask:
             os.sched_setaffinity(0, self.mask)

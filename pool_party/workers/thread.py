@@ -42,10 +42,10 @@ class ThreadWorker:
     def _run(self) -> None:
         worker = self._channel.worker(self.n)
         setup = self._setup
-        if setup.plan is not None:
-            arbiter.pin(setup.plan.mask(self.n))
-            worker.limit(0, self._refresh())
         try:
+            if setup.plan is not None:
+                arbiter.pin(setup.plan.mask(self.n))
+                worker.limit(0, self._refresh())
             loop.run(
                 worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep
             )
