@@ -25,6 +25,7 @@ static struct {
     _Atomic(struct link_map *) last;           /* of the list when it was looked at; kept loaded. NULL: never looked */
     _Atomic(struct link_map *) after;          /* NULL, unless the last of the list would not be kept */
     _Atomic uint64_t n_looks;
+    _Atomic uint64_t has_thread_library;       /* the last answer, in bit 0, to what the even number above it was looked at */
 } loaded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct link_map *next_of(struct link_map *map) { return __atomic_load_n(&map->l_next, __ATOMIC_ACQUIRE); }
@@ -100,7 +101,13 @@ static int is_thread_library(struct dl_phdr_info *info, size_t size, void *ignor
     return strstr(info->dlpi_name, "/numba/np/ufunc/") != NULL;
 }
 
+/* Asked again with nothing loaded since, it takes no lock: a forked child can ask whose parent has. */
 bool pp_has_thread_library(void) {
-    pp_look_at_loads();   /* first: what is loaded from here on changes pp_n_loads */
-    return dl_iterate_phdr(is_thread_library, NULL) != 0;
+    uint64_t n = pp_look_at_loads();   /* first: what is loaded from here on changes pp_n_loads */
+    uint64_t answer = pp_load_acquire(&loaded.has_thread_library);
+    if ((answer & ~1ull) != n) {
+        answer = n | (dl_iterate_phdr(is_thread_library, NULL) != 0);
+        pp_store_release(&loaded.has_thread_library, answer);
+    }
+    return answer & 1;
 }

@@ -41,7 +41,8 @@ def _enforcer_of(
         return None
     from pool_party.budget import enforcer
 
-    return enforcer.Enforcer(setup.plan, channel, pid_of)
+    are_forked = setup.context is not None and setup.context.get_start_method() == "fork"
+    return enforcer.Enforcer(setup.plan, channel, pid_of, are_forked)
 
 
 class Crew:

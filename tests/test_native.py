@@ -12,7 +12,7 @@ from pool_party import ComposablePool, _native
 from pool_party._leading import PUMP_DONE, PUMP_ROOM
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-TYPES = ("Job", "Channel", "Worker", "Interpreter")
+TYPES = ("Job", "Channel", "Worker", "Interpreter", "Gate")
 
 
 def load_again():

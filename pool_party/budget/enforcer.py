@@ -19,8 +19,11 @@ SETTLE_S = 0.001  # how long a worker must sleep before its CPUs are lent; guess
 class Enforcer:
     """Puts a plan into force for one pool. The crew tells it of workers; thread-safe."""
 
-    def __init__(self, plan: Plan, channel: _native.Channel, pid_of: Callable[[int], int | None]) -> None:
+    def __init__(
+        self, plan: Plan, channel: _native.Channel, pid_of: Callable[[int], int | None], are_forked: bool
+    ) -> None:
         self.plan = plan
+        self._are_forked = are_forked  # the workers
         self.policy = policies.name_of(plan.policy)
         self.n_lends = self.n_reclaims = 0
         self._channel = channel
@@ -42,7 +45,7 @@ class Enforcer:
                 self.gate = arbiter.open_gate(self.gate, plan.is_exclusive)
         if plan.kind != "process":
             self._limit_process(plan.own)
-            self.look()
+        self.look()
         if plan.is_balanced:
             self._channel.watch()
         return self.gate
@@ -62,16 +65,24 @@ class Enforcer:
 
     def grant(self, n: int) -> None:
         """Before worker n starts."""
+        if self._are_forked:
+            self.look()
         with self._lock:
             self._now[n] = self.plan.own[n]
         self._channel.grant(n, self.plan.own[n].n_threads)
 
     def look(self) -> None:
-        """Limits libraries that an interpreter's task has loaded: there is no Python code of ours to do it there."""
-        if self.plan.kind != "process" and self._seen_loads != (n := _native.n_loads()):
+        """Finds libraries for those who should not do it themselves.
+
+        Interpreters have no Python code of ours to do it. A forked worker would have to ask the loader, whose lock some
+        thread of ours may hold at the moment of the fork: so it inherits what is known here.
+        """
+        if self.plan.kind == "process" and not self._are_forked:
+            return
+        if self._seen_loads != (n := _native.n_loads()):
             self._seen_loads = n
             try:
-                arbiter.refresh(self.plan.cpus)
+                arbiter.refresh(self.plan.cpus if self.plan.kind != "process" else ())
             except Exception:
                 _log.exception("native libraries could not be looked for; new ones are not limited")
 
