@@ -246,7 +246,7 @@ def test_another_pools_number_of_cpus_does_not_count(four_cpus, gate, n_cpus):
 
 
 def test_a_pool_in_a_worker_process_lends_all_of_its_grant(four_cpus, gate):
-    with ComposablePool(1, kind="process") as pool:
+    with ComposablePool(1, kind="process", context="spawn") as pool:  # a fork server may have another environment
         assert pool.apply(tasks.nested_limit, (gate.path, N_CPUS)) == N_CPUS
 
 
