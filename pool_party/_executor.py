@@ -12,7 +12,7 @@ from typing import Any
 from pool_party._pool import make_scheduler
 from pool_party._results import PoolJob
 from pool_party._scheduler import RUN, Scheduler, Statistics
-from pool_party.budget.gate import Scope
+from pool_party.budget.policies import Scope
 
 _log = logging.getLogger("concurrent.futures")
 

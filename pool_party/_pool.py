@@ -9,8 +9,8 @@ from pool_party import _native
 from pool_party._imap import IMapIterator, IMapJob
 from pool_party._results import AsyncResult, Callback, MapResult
 from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler, Statistics
-from pool_party.budget.gate import Scope
 from pool_party.budget.plan import Limits, make_plan
+from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
 from pool_party.workers._base import Setup, Worker
 

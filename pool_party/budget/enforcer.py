@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pool_party import _native
 from pool_party._native import Gate
-from pool_party.budget import arbiter, gate, policies
+from pool_party.budget import arbiter, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import Share
 
@@ -40,7 +40,9 @@ class Enforcer:
         """Before the first worker starts; the gate that its worker processes are to pass, if any."""
         plan = self.plan
         if plan.is_gated:
-            self.gate = gate.open_gate(plan.scope, plan.n_threads)
+            from pool_party.budget.gate import open_gate
+
+            self.gate = open_gate(plan.scope, plan.n_threads)
             if plan.kind != "process":
                 self.gate = arbiter.open_gate(self.gate, plan.is_exclusive)
         if plan.kind != "process":

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from typing import Literal
 
 from pool_party._native import Gate, install_regions, uninstall_regions
 from pool_party.budget.libraries import Library
+from pool_party.budget.policies import Scope
 
 __all__ = ["Gate", "Gated", "Scope", "can_be_gated", "open_gate"]
-
-Scope = Literal["pool", "machine"]
 
 # Jobs get thread numbers below 64, whichever OpenBLAS they belong to, and not those of its own threads, which are as
 # many as CPUs: so a region must fit into the other half.

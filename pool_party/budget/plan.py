@@ -5,7 +5,7 @@ from typing import Any, TypedDict, get_args
 
 from pool_party._native import Gate
 from pool_party.budget import policies
-from pool_party.budget.gate import Scope
+from pool_party.budget.policies import Scope
 from pool_party.budget.split import Share, count_threads, split
 from pool_party.budget.terms import GateHandle, Terms
 from pool_party.budget.topology import cpu_count, current

@@ -7,9 +7,11 @@ again whenever a worker falls asleep or wakes up, in a thread of the pool's own,
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pool_party.budget.split import Share, split
+
+Scope = Literal["pool", "machine"]  # whose regions wait for each other
 
 
 @dataclass(frozen=True)
