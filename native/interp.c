@@ -90,7 +90,7 @@ static int run_loop(thread_t *t) {
         PySys_SetObject("path", PyTuple_GET_ITEM(config, 0)) == 0)
         module = PyImport_ImportModule("pool_party._native");
     if (module)
-        ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new();
+        ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->lane);
     if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->lane)))
         loop = PyImport_ImportModule("pool_party.workers.loop");
     if (loop)
@@ -129,6 +129,8 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
     if (PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
         pp_store_seq_cst(&t->leaked, 1);
+        if (t->libraries)
+            pp_libraries_leak(t->libraries);
         t->libraries = NULL;
         PyEval_SaveThread();
         return;

@@ -1,15 +1,18 @@
 /* How many threads the native libraries of this process may use, now.
  *
- * Setters reach one of two ways: through the whole process (OpenBLAS with pthreads) or only in the calling thread (OpenMP).
- * The process has one count for the first. It follows the workers of this process that are awake, of all pools together:
+ * A setter reaches one of three ways: through the whole process (OpenBLAS with pthreads), only in the calling thread
+ * (OpenMP), or all that use a copy of the library which one interpreter worker has to itself.
+ *
+ * For the first the process has one count. It follows the workers of this process that are awake, of all pools together:
  *
  *     none                      what each library had before the first of them woke
  *     any of a pool that lends  the pool's CPUs over all workers that are awake, at least 1
- *     any of another pool       its count
+ *     any of another pool       its count; if several pools have workers awake, no more than the CPUs over all of these
  *
  * and the smallest of these. A worker process keeps its own count as well, whether it is awake or not.
  * It changes when a worker falls asleep or wakes, never between two tasks, so a flood of small tasks pays nothing for it.
  * For the second each worker calls the setters itself, before a task, when its own count or the list of libraries changed.
+ * The third has a count for each worker, by the same rules, and it is set for them by whoever changes it.
  */
 #include "native.h"
 
@@ -24,6 +27,8 @@ static struct {
     pp_library_t libraries[PP_LIBRARIES_MAX];
     unsigned n_libraries;
     pp_budget_t *budgets;               /* of the open pools */
+    pp_own_library_t *own;              /* of interpreter workers */
+    unsigned n_foreign;                 /* workers in other processes that are awake */
     unsigned applied;                   /* the process's count; 0: each library's own */
     unsigned grown;                     /* the largest count that all libraries have made their threads for */
 } limits = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -32,17 +37,38 @@ static _Thread_local const _Atomic uint32_t *own_grant;   /* of the worker that 
 
 static _Atomic uint32_t generation;     /* grows with each change of the list of libraries */
 static _Atomic uint32_t n_per_thread;   /* libraries that are set per thread */
-static _Atomic uint32_t n_awake;        /* workers, of all pools of this process; written under the lock */
+static _Atomic uint32_t n_awake;        /* workers, of all pools, with those in other processes; written under the lock */
+static _Atomic uint32_t most = UINT32_MAX;   /* threads for each worker where several pools share the CPUs; written under the lock */
 
-static unsigned lent(unsigned n_cpus) {
+static unsigned over_awake(unsigned n_cpus) {
     unsigned awake = pp_load_relaxed(&n_awake);
     return awake > 0 && n_cpus > awake ? n_cpus / awake : 1;
+}
+
+/* What a worker may use of a library now, if it has `own` threads for as long as all workers of its pool have work. */
+static unsigned count_for(const pp_budget_t *b, unsigned own) {
+    if (pp_load_relaxed(&b->lends))
+        own = over_awake(pp_load_relaxed(&b->n_cpus));
+    unsigned bound = pp_load_relaxed(&most);
+    return own < bound ? own : bound;
+}
+
+unsigned pp_budget_count(const pp_budget_t *b, unsigned own) { return count_for(b, own); }
+
+static unsigned most_for_each(void) {
+    unsigned n_pools = limits.n_foreign > 0, n_cpus = 0;
+    for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
+        unsigned n = pp_load_relaxed(&b->n_cpus);
+        n_pools += b->n_awake > 0;
+        n_cpus = n > n_cpus ? n : n_cpus;
+    }
+    return n_pools > 1 ? over_awake(n_cpus) : UINT32_MAX;
 }
 
 static unsigned wanted(void) {
     unsigned n = 0;
     for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
-        unsigned n_cpus = pp_load_relaxed(&b->n_lent), own = n_cpus ? lent(n_cpus) : b->n_threads;
+        unsigned own = count_for(b, b->n_threads);
         if ((b->n_awake > 0 || b->is_kept) && (n == 0 || own < n))
             n = own;
     }
@@ -67,23 +93,33 @@ static void set_all(unsigned n) {
     limits.applied = n;
 }
 
+static void set_own(pp_own_library_t *library) {
+    unsigned grant = pp_load_relaxed(library->grant), n = count_for(library->budget, grant);
+    if (grant > 0 && n != library->applied && pp_load_relaxed(&library->budget->is_open))
+        library->set((int)(library->applied = n));
+}
+
 static void apply(void) {
+    pp_store_relaxed(&most, most_for_each());
     unsigned n = wanted();
     if (n != limits.applied)
         set_all(n);
+    for (pp_own_library_t *library = limits.own; library; library = library->next)
+        set_own(library);
 }
 
 /* A library makes its threads when a count first needs them, and they inherit the caller's CPUs. So that happens here, in
  * callers that have all of them, and not in a worker that wakes. */
 static void grow(void) {
-    unsigned most = 0;
+    unsigned largest = 0;
     for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
-        unsigned n_cpus = pp_load_relaxed(&b->n_lent), n = n_cpus > b->n_threads ? n_cpus : b->n_threads;
-        most = n > most ? n : most;
+        unsigned n = pp_load_relaxed(&b->lends) ? pp_load_relaxed(&b->n_cpus) : 0;
+        n = n > b->n_threads ? n : b->n_threads;
+        largest = n > largest ? n : largest;
     }
-    if (most > limits.grown) {
-        set_all(most);
-        limits.grown = most;
+    if (largest > limits.grown) {
+        set_all(largest);
+        limits.grown = largest;
     }
 }
 
@@ -118,10 +154,48 @@ unsigned pp_limits_now(void) {
     return n;
 }
 
-static void open_budget(pp_budget_t *b, unsigned n_threads, unsigned n_lent, bool is_kept) {
+/* ---- copies that one worker has ---- */
+
+void pp_limits_own(pp_own_library_t *library) {
+    pthread_mutex_lock(&limits.lock);
+    library->applied = 0;
+    library->next = limits.own;
+    limits.own = library;
+    set_own(library);
+    pthread_mutex_unlock(&limits.lock);
+}
+
+void pp_limits_disown(pp_own_library_t *library) {
+    pthread_mutex_lock(&limits.lock);
+    pp_own_library_t **p = &limits.own;
+    while (*p && *p != library)
+        p = &(*p)->next;
+    if (*p)
+        *p = library->next;
+    pthread_mutex_unlock(&limits.lock);
+}
+
+void pp_limits_changed(void) {
+    pthread_mutex_lock(&limits.lock);
+    apply();
+    pthread_mutex_unlock(&limits.lock);
+}
+
+void pp_limits_foreign(unsigned n) {
+    pthread_mutex_lock(&limits.lock);
+    pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) - limits.n_foreign + n);
+    limits.n_foreign = n;
+    apply();
+    pthread_mutex_unlock(&limits.lock);
+}
+
+/* ---- budgets of pools ---- */
+
+static void open_budget(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends, bool is_kept) {
     pthread_mutex_lock(&limits.lock);
     b->n_threads = n_threads > 0 ? n_threads : 1;
-    pp_store_relaxed(&b->n_lent, n_lent);
+    pp_store_relaxed(&b->n_cpus, n_cpus);
+    pp_store_relaxed(&b->lends, lends);
     if (!pp_load_relaxed(&b->is_open)) {
         b->is_kept = is_kept;
         b->next = limits.budgets;
@@ -133,11 +207,13 @@ static void open_budget(pp_budget_t *b, unsigned n_threads, unsigned n_lent, boo
     pthread_mutex_unlock(&limits.lock);
 }
 
-/* n_threads: the process's count while a worker of this pool is awake; n_lent: the CPUs that it lends instead, or 0. */
-void pp_budget_open(pp_budget_t *b, unsigned n_threads, unsigned n_lent) { open_budget(b, n_threads, n_lent, false); }
+/* n_threads: the process's count while a worker of this pool is awake; lends: n_cpus over all that are awake, instead. */
+void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends) {
+    open_budget(b, n_cpus, n_threads, lends, false);
+}
 
 /* In a worker process: its count from now on. No worker that counts for pools of its tasks, which share it. */
-void pp_budget_keep(pp_budget_t *b, unsigned n_threads) { open_budget(b, n_threads, 0, true); }
+void pp_budget_keep(pp_budget_t *b, unsigned n_threads) { open_budget(b, 0, n_threads, false, true); }
 
 void pp_budget_close(pp_budget_t *b) {
     pthread_mutex_lock(&limits.lock);
@@ -159,7 +235,7 @@ static void count(pp_budget_t *b, int change) {
         b->n_awake += (unsigned)change;
         pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) + (unsigned)change);
         apply();
-        bool lends = pp_load_relaxed(&b->n_lent) && b->n_awake > 0 && limits.applied > b->n_threads;
+        bool lends = pp_load_relaxed(&b->lends) && b->n_awake > 0 && limits.applied > b->n_threads;
         pp_add_seq_cst(&b->n_lends, lends && !b->is_lent);
         pp_add_seq_cst(&b->n_reclaims, b->is_lent && !lends && b->n_awake > 0);
         b->is_lent = lends;
@@ -180,7 +256,7 @@ void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen) 
         seen->generation = now;
         return;
     }
-    unsigned n_cpus = pp_load_relaxed(&b->n_lent), n = n_cpus ? lent(n_cpus) : own;
+    unsigned n = own ? count_for(b, own) : 0;
     if (n == 0 || (now == seen->generation && n == seen->n_threads))
         return;
     pthread_mutex_lock(&limits.lock);
@@ -247,6 +323,8 @@ void pp_limits_after_fork_in_parent(void) {
 void pp_limits_after_fork_in_child(void) {
     pthread_mutex_init(&limits.lock, NULL);
     limits.budgets = NULL;
-    limits.grown = 0;
+    limits.own = NULL;
+    limits.grown = limits.n_foreign = 0;
     pp_store_relaxed(&n_awake, 0);
+    pp_store_relaxed(&most, UINT32_MAX);
 }

@@ -89,20 +89,45 @@ static void share_read_only(void *library, int fd, const char *original) {
 
 /* ---- an interpreter's instances ---- */
 
+#define LIMITED_MAX 16     /* copies of libraries with threads of their own that one interpreter may have; NumPy and SciPy bring one each */
+
 struct pp_libraries {
+    pp_segment_t *segment;   /* the worker's whose interpreter it is: its budget is for these libraries, too; NULL: no more */
+    unsigned lane;
     size_t n, capacity;
     void **handles;
+    unsigned n_limited;
+    pp_own_library_t limited[LIMITED_MAX];
 };
 
-pp_libraries_t *pp_libraries_new(void) { return calloc(1, sizeof(pp_libraries_t)); }
+/* The segment must outlive it. */
+pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned lane) {
+    pp_libraries_t *l = calloc(1, sizeof *l);
+    if (l)
+        *l = (pp_libraries_t){.segment = s, .lane = lane};
+    return l;
+}
 
 size_t pp_libraries_count(const pp_libraries_t *l) { return l->n; }
 
+static void disown(pp_libraries_t *l) {
+    while (l->n_limited)
+        pp_limits_disown(&l->limited[--l->n_limited]);
+}
+
+/* What needs others was opened after them, and is closed before. */
 void pp_libraries_close(pp_libraries_t *l) {
+    disown(l);
     while (l->n)
         dlclose(l->handles[--l->n]);
     free(l->handles);
     free(l);
+}
+
+/* It stays loaded, and keeps the count that it has. */
+void pp_libraries_leak(pp_libraries_t *l) {
+    disown(l);
+    l->segment = NULL;
 }
 
 static int keep(pp_libraries_t *l, void *handle) {
@@ -152,6 +177,57 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
     }
     pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);
+}
+
+/* Wheels rename OpenBLAS's functions, and not all in the same way. */
+static uintptr_t openblas_function(void *library, const char *name) {
+    static const char *const prefixes[] = {"", "scipy_"}, *const suffixes[] = {"", "64_", "_64"};
+    char full_name[64];
+    void *symbol = NULL;
+    for (size_t i = 0; symbol == NULL && i < 6; i++) {
+        snprintf(full_name, sizeof full_name, "%s%s%s", prefixes[i / 3], name, suffixes[i % 3]);
+        symbol = dlsym(library, full_name);
+    }
+    return (uintptr_t)symbol;
+}
+
+static void *handle_of(PyObject *module, PyObject *arg) {
+    pp_libraries_t *l = libraries_of(module);
+    size_t n = l ? PyLong_AsSize_t(arg) : 0;
+    if (l == NULL || PyErr_Occurred())
+        return NULL;
+    if (n < l->n)
+        return l->handles[n];
+    PyErr_Format(PyExc_ValueError, "this interpreter has no copy %zu", n);
+    return NULL;
+}
+
+const char pp_copy_threads_doc[] = "copy_threads(copy) -> int\n\nHow many threads a copy of OpenBLAS may use now; 0 if it is none.";
+PyObject *pp_copy_threads(PyObject *module, PyObject *arg) {
+    void *library = handle_of(module, arg);
+    if (library == NULL)
+        return NULL;
+    int (*get)(void) = (int (*)(void))openblas_function(library, "openblas_get_num_threads");
+    return PyLong_FromLong(get ? get() : 0);
+}
+
+const char pp_limit_copy_doc[] =
+    "limit_copy(copy) -> bool\n\nKeeps a copy of OpenBLAS to the budget of this interpreter's worker, from now on; False if it is none.";
+PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
+    void *handle = handle_of(module, arg);
+    if (handle == NULL)
+        return NULL;
+    pp_libraries_t *l = libraries_of(module);
+    void (*set)(int) = (void (*)(int))openblas_function(handle, "openblas_set_num_threads");
+    if (set == NULL || l->segment == NULL || l->n_limited == LIMITED_MAX)
+        Py_RETURN_FALSE;
+    pp_own_library_t *library = &l->limited[l->n_limited++];
+    *library = (pp_own_library_t){
+        .budget = &l->segment->budget, .grant = &pp_segment_lane(l->segment, l->lane)->grant, .set = set};
+    Py_BEGIN_ALLOW_THREADS
+    pp_limits_own(library);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_TRUE;
 }
 
 const char pp_pin_library_doc[] =

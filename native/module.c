@@ -95,6 +95,17 @@ static PyObject *own_grant(PyObject *module, PyObject *ignored) {
     return PyLong_FromUnsignedLong(pp_own_grant());
 }
 
+static PyObject *limit_foreign(PyObject *module, PyObject *arg) {
+    (void)module;
+    unsigned long n = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    pp_limits_foreign((unsigned)n);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *process_limit(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromUnsignedLong(pp_limits_now());
@@ -155,6 +166,8 @@ static PyMethodDef functions[] = {
     {"limit_libraries", limit_libraries, METH_O,
      "limit_libraries([(setter, getter, per_thread)])\n\n"
      "The native libraries of this process that open budgets limit: addresses of void (*)(int) and int (*)(void)."},
+    {"limit_foreign", limit_foreign, METH_O,
+     "limit_foreign(n)\n\nWorkers of this process's pools that are awake in other processes: libraries here get the less."},
     {"own_grant", own_grant, METH_NOARGS,
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
     {"process_limit", process_limit, METH_NOARGS,
@@ -162,6 +175,8 @@ static PyMethodDef functions[] = {
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
+    {"copy_threads", pp_copy_threads, METH_O, pp_copy_threads_doc},
+    {"limit_copy", pp_limit_copy, METH_O, pp_limit_copy_doc},
     {"pin_library", pp_pin_library, METH_O, pp_pin_library_doc},
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},

@@ -90,7 +90,8 @@ typedef struct {           /* one worker's part of the segment */
 typedef struct pp_budget { /* a pool's part in the limits of this process; see limits.c */
     struct pp_budget *next;
     unsigned n_awake, n_threads;            /* workers; the process's count while any of them is awake */
-    _Atomic uint32_t n_lent;                /* CPUs that are lent to those that are awake instead; 0: none */
+    _Atomic uint32_t n_cpus;                /* how many threads may run on the pool's CPUs; 0: its parent decides that */
+    _Atomic bool lends;                     /* all of them to those that are awake, instead */
     _Atomic bool is_open;
     bool is_kept, is_lent;
     _Atomic uint64_t n_lends, n_reclaims;
@@ -214,17 +215,29 @@ typedef struct {
     bool per_thread;       /* the setter reaches the calling thread only */
 } pp_library_t;
 typedef struct { uint32_t generation, n_threads; } pp_limits_seen_t;   /* what a thread has set for itself */
+typedef struct pp_own_library {   /* one that a worker of this process has to itself: an interpreter's private copy */
+    struct pp_own_library *next;
+    const pp_budget_t *budget;
+    const _Atomic uint32_t *grant;
+    void (*set)(int);
+    unsigned applied;
+} pp_own_library_t;
 void pp_limits_replace(const pp_library_t *libraries, unsigned n);
 unsigned pp_limits_now(void);                                          /* the process's count; 0: none */
 void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen);
+void pp_limits_own(pp_own_library_t *library);                         /* from now on; filled in but for two fields */
+void pp_limits_disown(pp_own_library_t *library);                      /* before it is unloaded */
+void pp_limits_changed(void);                                          /* a grant of a worker of this process */
+void pp_limits_foreign(unsigned n);                                    /* workers in other processes that are awake */
 void pp_limits_before_fork(void);
 void pp_limits_after_fork_in_parent(void);
 void pp_limits_after_fork_in_child(void);
-void pp_budget_open(pp_budget_t *b, unsigned n_threads, unsigned n_lent);   /* or changes it */
+void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends);   /* or changes it */
 void pp_budget_keep(pp_budget_t *b, unsigned n_threads);                    /* as above */
 void pp_budget_close(pp_budget_t *b);
 void pp_budget_enter(pp_budget_t *b);                                  /* a worker is awake */
 void pp_budget_leave(pp_budget_t *b);
+unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* what a worker that is awake may use */
 unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
 void pp_set_own_grant(const _Atomic uint32_t *grant);
 int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);

@@ -385,7 +385,7 @@ static PyObject *channel_limit(pp_channel_t *self, PyObject *args) {
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     if (n_threads)
-        pp_budget_open(&self->segment->budget, n_threads, lends ? n_cpus : 0);
+        pp_budget_open(&self->segment->budget, n_cpus, n_threads, lends);
     else
         pp_budget_close(&self->segment->budget);
     Py_END_ALLOW_THREADS
@@ -403,6 +403,9 @@ static PyObject *channel_grant(pp_channel_t *self, PyObject *args) {
     _Atomic uint32_t *grant = &pp_segment_lane(self->segment, (unsigned)lane)->grant;
     if (pp_swap_seq_cst(grant, n_threads) != n_threads)
         pp_futex_wake(grant, INT32_MAX, UINT32_MAX);
+    Py_BEGIN_ALLOW_THREADS
+    pp_limits_changed();
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -431,15 +434,37 @@ static PyObject *channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
     return PyLong_FromUnsignedLong(pp_load_seq_cst(pulse));
 }
 
+static bool is_awake(pp_lane_t *lane) {
+    return pp_load_seq_cst(&lane->state) == PP_LANE_READY && pp_load_seq_cst(&lane->park) != PP_ASLEEP;
+}
+
+PyDoc_STRVAR(counts_doc, "counts() -> tuple[int, ...]\n\nFor each worker of this process, how many threads it may use now; while it\n"
+                         "sleeps, its own budget.");
+static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    unsigned n = self->segment->shared->n_lanes;
+    PyObject *all = PyTuple_New((Py_ssize_t)n);
+    for (unsigned i = 0; all && i < n; i++) {
+        pp_lane_t *lane = pp_segment_lane(self->segment, i);
+        unsigned count = pp_load_seq_cst(&lane->grant);
+        if (is_awake(lane))
+            count = pp_budget_count(&self->segment->budget, count);
+        PyObject *number = PyLong_FromUnsignedLong(count);
+        if (number)
+            PyTuple_SET_ITEM(all, (Py_ssize_t)i, number);
+        else
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
 PyDoc_STRVAR(awake_doc, "awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
 static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     unsigned n = self->segment->shared->n_lanes;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
     for (unsigned i = 0; all && i < n; i++) {
-        pp_lane_t *lane = pp_segment_lane(self->segment, i);
-        bool awake = pp_load_seq_cst(&lane->state) == PP_LANE_READY && pp_load_seq_cst(&lane->park) != PP_ASLEEP;
-        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(awake));
+        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(is_awake(pp_segment_lane(self->segment, i))));
     }
     return all;
 }
@@ -521,6 +546,7 @@ static PyMethodDef methods[] = {
     {"watch", (PyCFunction)channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."},
     {"pulse", (PyCFunction)channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."},
     {"wait_pulse", (PyCFunction)channel_wait_pulse, METH_O, wait_pulse_doc},
+    {"counts", (PyCFunction)channel_counts, METH_NOARGS, counts_doc},
     {"awake", (PyCFunction)channel_awake, METH_NOARGS, awake_doc},
     {"lends", (PyCFunction)channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."},
     {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},

@@ -65,11 +65,14 @@ typedef struct {
 } pp_channel_t;
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
-pp_libraries_t *pp_libraries_new(void);                 /* NULL: no memory */
+pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned lane);   /* NULL: no memory */
 size_t pp_libraries_count(const pp_libraries_t *libraries);
 void pp_libraries_close(pp_libraries_t *libraries);     /* once the interpreter has ended */
-extern const char pp_open_copy_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
+void pp_libraries_leak(pp_libraries_t *libraries);      /* it does not end: nothing is closed */
+extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
+PyObject *pp_copy_threads(PyObject *module, PyObject *copy);
+PyObject *pp_limit_copy(PyObject *module, PyObject *copy);
 PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);
 PyObject *pp_exec_extension(PyObject *module, PyObject *made);

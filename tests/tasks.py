@@ -701,6 +701,47 @@ def linear_algebra(seed):
     return float(max(errors))
 
 
+def own_blas(_=None):
+    """How many threads each OpenBLAS of this interpreter's own may use now."""
+    import numpy  # noqa: F401
+
+    from pool_party.workers import extensions
+
+    return sorted(extensions.own_threads().values())
+
+
+def own_blas_at_gate(path):
+    """The same, once some linear algebra is done and the gate is passed."""
+    linear_algebra(0)
+    pass_gate(path)
+    return own_blas()
+
+
+def own_blas_reaches(path, wanted):
+    """Stand at the gate with others, then wait within this task until the only OpenBLAS may use as many as wanted."""
+    own_blas()
+    write_all(path + ".arrived", f"{os.getpid()}\n".encode())
+    deadline = time.monotonic() + GATE_BACKSTOP_S
+    while own_blas() != [wanted] and time.monotonic() < deadline:
+        os.sched_yield()
+    return own_blas()[0]
+
+
+def masks_of_blas_threads(_=None):
+    """This worker's CPUs, and those of each thread that the libraries have made in it."""
+    linear_algebra(0)
+    own = threading.get_native_id()
+    comm = "/proc/self/task/{}/comm"
+    with open(comm.format(own)) as file:
+        name = file.read()
+    others = []
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with open(comm.format(thread)) as file:
+            if file.read() == name and thread != own:
+                others.append(tuple(sorted(os.sched_getaffinity(thread))))
+    return tuple(sorted(os.sched_getaffinity(0))), others
+
+
 def thread_id(_=None):
     return threading.get_native_id()
 

@@ -236,6 +236,25 @@ def test_pools_in_one_process_agree_on_the_smaller_budget(four_cpus, gate, tmp_p
         assert second.get(60)[0] == 2
 
 
+@pytest.mark.parametrize("other_kind", ["process", "thread", "interp"])
+def test_pools_that_are_open_at_once_share_the_machine(kind, other_kind, four_cpus, gate, tmp_path):
+    """Two workers with two CPUs each have one each while another pool's two workers have work."""
+    with (
+        gates.Gate(tmp_path / "other") as other_gate,
+        ComposablePool(2, kind=kind) as one,
+        ComposablePool(2, kind=other_kind) as other,
+    ):
+        held = [pool.apply_async(tasks.pass_gate, (at.path,)) for pool, at in [(one, gate), (other, other_gate)] * 2]
+        gate.wait_arrived(2)
+        other_gate.wait_arrived(2)
+        gates.wait_until(lambda: one.statistics().n_threads == other.statistics().n_threads == (1, 1), "they share")
+        other_gate.release(2)
+        gates.wait_until(lambda: one.statistics().n_threads == (2, 2), "it has all CPUs again")
+        gate.release(2)
+        for result in held:
+            result.get(60)
+
+
 @pytest.mark.parametrize("n_cpus", [8, 3])
 def test_another_pools_number_of_cpus_does_not_count(four_cpus, gate, n_cpus):
     with (

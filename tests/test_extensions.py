@@ -12,7 +12,7 @@ import fresh
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool
-from pool_party.workers.elf import read_needed
+from pool_party.workers.elf import Dynamic
 from pool_party.workers.extensions import IS_SUPPORTED, PACKAGES
 
 np = pytest.importorskip("numpy")
@@ -238,20 +238,21 @@ def test_names_are_of_top_level_packages(name):
 
 def test_needed_libraries():
     extension = importlib.import_module("pool_party._native").__file__
-    needed, folders = read_needed(extension)
-    assert any(name.startswith("libc.so") for name in needed) and "$ORIGIN" not in "".join(folders)
+    dynamic = Dynamic(extension)
+    assert any(name.startswith("libc.so") for name in dynamic.needed) and "$ORIGIN" not in "".join(dynamic.folders)
 
 
 def test_origin_is_the_files_folder():
     file = next(pathlib.Path(np.__file__).parent.glob("linalg/_umath_linalg*.so"))
-    needed, folders = read_needed(str(file))
-    assert all("$" not in folder for folder in folders) and needed
+    dynamic = Dynamic(str(file))
+    assert all("$" not in folder for folder in dynamic.folders) and dynamic.needed
 
 
 def test_no_elf_file_needs_nothing(tmp_path):
     for data in (b"", b"#!/bin/sh\n" * 20):
         (tmp_path / "file").write_bytes(data)
-        assert read_needed(str(tmp_path / "file")) == ([], [])
+        dynamic = Dynamic(str(tmp_path / "file"))
+        assert (dynamic.name, dynamic.needed, dynamic.folders) == ("", [], [])
 
 
 def test_the_table_names_versions():

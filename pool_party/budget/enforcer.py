@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pool_party import _native
 from pool_party._native import Gate
-from pool_party.budget import arbiter, policies
+from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import Share
 
@@ -35,6 +35,7 @@ class Enforcer:
         self.gate: Gate | None = None
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._balancing = threading.Lock()  # guards the start of that
 
     def open(self) -> Gate | None:
         """Before the first worker starts; the gate that its worker processes are to pass, if any."""
@@ -48,8 +49,6 @@ class Enforcer:
         if plan.kind != "process":
             self._limit_process(plan.own)
         self.look()
-        if plan.is_balanced:
-            self._channel.watch()
         return self.gate
 
     def _limit_process(self, shares: Sequence[Share]) -> None:
@@ -60,10 +59,39 @@ class Enforcer:
     def start(self) -> None:
         """After the first workers have started."""
         if self.plan.is_balanced:
-            from pool_party.workers.thread import start_thread
+            self.balance()
+        if not self.plan.is_gated:
+            neighbours.join(self)
 
+    def balance(self) -> None:
+        """Starts the thread that follows who is awake, if it does not run yet."""
+        from pool_party.workers.thread import start_thread
+
+        with self._balancing:
+            if self._thread is not None or self._is_closed.is_set():
+                return
+            self._channel.watch()
             self._thread = threading.Thread(target=self._balance, name="pool_party-balancer")
             start_thread(self._thread)
+
+    def reconsider(self) -> None:
+        """Other pools have more work, or less."""
+        self._channel.pulse()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the workers are in other processes."""
+        return self.plan.kind == "process"
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether the balancer is who changes budgets: not where native code follows the built-in rules."""
+        return self.plan.is_balanced or self.is_remote
+
+    @property
+    def has_to_share(self) -> bool:
+        """Whether there is something to give up when other pools have work."""
+        return max(share.n_threads for share in self.plan.own) > 1
 
     def grant(self, n: int) -> None:
         """Before worker n starts."""
@@ -91,6 +119,8 @@ class Enforcer:
     @property
     def n_threads(self) -> tuple[int, ...]:
         """Each worker's budget now."""
+        if self.plan.kind != "process":
+            return self._channel.counts()
         with self._lock:
             return tuple(share.n_threads for share in self._now)
 
@@ -114,12 +144,14 @@ class Enforcer:
             if self._is_closed.is_set():
                 return
             self._is_closed.set()
+            neighbours.leave(self)
             if self.plan.kind != "process":
                 self._channel.limit(self.plan.n_threads, 0, False)
                 if self.gate is not None:
                     arbiter.close_gate()
         self._channel.pulse()
-        thread = self._thread
+        with self._balancing:
+            thread = self._thread
         if thread is not None and thread.ident and thread is not threading.current_thread():
             thread.join()
 
@@ -129,6 +161,9 @@ class Enforcer:
         pulse = 0
         while not self._is_closed.is_set():
             pulse = self._channel.wait_pulse(pulse)
+            if not self._is_followed:
+                neighbours.tell(self, sum(self._channel.awake()))
+                continue
             shares = self._ask()
             if self._raises(shares):
                 if self._is_closed.wait(SETTLE_S):
@@ -138,6 +173,11 @@ class Enforcer:
 
     def _ask(self) -> Sequence[Share]:
         state = policies.State(self.plan.cpus, self.plan.n_threads, self.plan.own, self._channel.awake())
+        n_awake = sum(state.awake)
+        neighbours.tell(self, n_awake)
+        return policies.bound(self._shares(state), self.plan.n_threads, n_awake, neighbours.n_others_awake(self))
+
+    def _shares(self, state: policies.State) -> Sequence[Share]:
         try:
             return policies.check(self.plan.policy.shares(state), state)
         except Exception:

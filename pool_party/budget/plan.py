@@ -61,6 +61,15 @@ class Plan:
         """
         return self.affinity and (self.kind == "process" or not (self.lends or self.is_balanced))
 
+    @property
+    def needs_own_blas(self) -> bool:
+        """Whether interpreters need copies of OpenBLAS: their counts may be other than 1, and differ.
+
+        Regions of one gate are those of one library: it stays shared.
+        """
+        is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
+        return self.kind == "interp" and is_more and not self.is_gated
+
     def terms(self, n: int, gate: Gate | None) -> Terms:
         """What worker n is told, if it is a process."""
         handle = None
@@ -68,7 +77,8 @@ class Plan:
             fd = None if self.scope == "machine" else Handle(gate.fd)
             handle = GateHandle(fd, self.n_threads, self.is_exclusive)
         own, cpus = self.own[n].n_threads, () if self.is_cut else self.cpus
-        return Terms(own, self.n_threads, cpus, self.mask(n), self.overlaps, self.is_balanced, handle)
+        changes = self.is_balanced or (own > 1 and not self.is_gated)  # to less, while other pools have work
+        return Terms(own, self.n_threads, cpus, self.mask(n), self.overlaps, changes, handle)
 
     def mask(self, n: int) -> tuple[int, ...]:
         """The CPUs that a worker is kept on; empty: all."""

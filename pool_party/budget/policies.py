@@ -76,6 +76,14 @@ class Exclusive(Counting):
     name = "exclusive"
 
 
+def bound(shares: Sequence[Share], n_threads: int, n_awake: int, n_others: int) -> Sequence[Share]:
+    """Shares of a pool while workers of other pools are awake, too: no more than the machine over all of them."""
+    if n_awake == 0 or n_others == 0:
+        return shares
+    most = max(1, n_threads // (n_awake + n_others))
+    return [Share(min(share.n_threads, most), share.cpus) for share in shares]
+
+
 _BUILT_IN = {policy.name: policy for policy in (Static(), Exclusive(), Counting(), Dynamic())}
 NAMES = tuple(_BUILT_IN)
 

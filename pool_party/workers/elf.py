@@ -1,44 +1,77 @@
-"""Which libraries an ELF file needs, and where it says to look for them. Reads a few hundred bytes of the file."""
+"""What an ELF file says of the libraries that it needs. Reads a few hundred bytes of the file."""
 
 import os
 import struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _LOAD, _DYNAMIC = 1, 2  # types of program headers
-_NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29  # tags of dynamic entries
+_NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # tags of dynamic entries
 _IDENT = b"\x7fELF\x02"  # 64-bit; the byte order is this machine's, or the file could not be loaded
 
 
-def read_needed(file: str) -> "tuple[list[str], list[str]]":
-    """The names of the libraries that `file` needs, and the folders that it names for them; none if it is no ELF."""
-    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return _read_needed(fd, os.path.dirname(os.path.realpath(file)))
-    finally:
-        os.close(fd)
+class Dynamic:
+    """The dynamic section of a file; empty if it is no ELF.
 
+    name: its own (SONAME), or empty; needed: names of libraries; folders: those that it names for them.
+    """
 
-def _read_needed(fd: int, origin: str) -> "tuple[list[str], list[str]]":
-    header = os.pread(fd, 64, 0)
-    if len(header) < 64 or not header.startswith(_IDENT):
-        return [], []
-    at, size, count = struct.unpack_from("=32xQ14xHH", header)
-    segments = list(
-        struct.iter_unpack("=IIQQQQQQ", os.pread(fd, size * count, at))
-    )  # type, flags, offset, vaddr, _, size
-    loads = [(vaddr, length, offset) for kind, _, offset, vaddr, _, length, *_ in segments if kind == _LOAD]
-    dynamic = [os.pread(fd, length, offset) for kind, _, offset, _, _, length, *_ in segments if kind == _DYNAMIC]
-    if not dynamic:
-        return [], []
-    entries = list(struct.iter_unpack("=qQ", dynamic[0]))
-    values = dict(entries)
-    table = values.get(_STRTAB, 0)
-    offset = next((table - vaddr + offset for vaddr, length, offset in loads if vaddr <= table < vaddr + length), 0)
-    strings = os.pread(fd, values.get(_STRSZ, 0), offset)
+    def __init__(self, file: str) -> None:
+        self.name = ""
+        self.needed: list[str] = []
+        self.folders: list[str] = []
+        self._strings_at = 0
+        self._strings = b""
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._read(fd, os.path.dirname(os.path.realpath(file)))
+        finally:
+            os.close(fd)
 
-    def text(start: int) -> str:
-        return os.fsdecode(strings[start : strings.index(b"\0", start)])
+    def _read(self, fd: int, origin: str) -> None:
+        header = os.pread(fd, 64, 0)
+        if len(header) < 64 or not header.startswith(_IDENT):
+            return
+        at, size, count = struct.unpack_from("=32xQ14xHH", header)
+        segments = list(
+            struct.iter_unpack("=IIQQQQQQ", os.pread(fd, size * count, at))
+        )  # type, flags, offset, vaddr, _, size
+        loads = [(vaddr, length, offset) for kind, _, offset, vaddr, _, length, *_ in segments if kind == _LOAD]
+        dynamic = [os.pread(fd, length, offset) for kind, _, offset, _, _, length, *_ in segments if kind == _DYNAMIC]
+        if not dynamic:
+            return
+        entries = list(struct.iter_unpack("=qQ", dynamic[0]))
+        values = dict(entries)
+        table = values.get(_STRTAB, 0)
+        for vaddr, length, offset in loads:
+            if vaddr <= table < vaddr + length:
+                self._strings_at = table - vaddr + offset
+        self._strings = os.pread(fd, values.get(_STRSZ, 0), self._strings_at)
+        self.needed = [self._text(value) for tag, value in entries if tag == _NEEDED]
+        if _SONAME in values:
+            self.name = self._text(values[_SONAME])
+        path = values.get(_RUNPATH, values.get(_RPATH))
+        if path is not None:
+            self.folders = [
+                folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in self._text(path).split(":")
+            ]
 
-    needed = [text(value) for tag, value in entries if tag == _NEEDED]
-    path = values.get(_RUNPATH, values.get(_RPATH))
-    folders = text(path).split(":") if path is not None else []
-    return needed, [folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders]
+    def _text(self, start: int) -> str:
+        return os.fsdecode(self._strings[start : self._strings.index(b"\0", start)])
+
+    def rename(self, fd: int, names: "Mapping[str, str]") -> None:
+        """In a copy of the file, gives libraries other names, no longer than theirs.
+
+        Raises: ValueError if a name is too long, or the file has it in a form that cannot be changed.
+        """
+        strings = self._strings
+        for old, new in names.items():
+            before, after = os.fsencode(old), os.fsencode(new)
+            whole = b"\0" + before + b"\0"  # not a tail of a longer string, which would change, too
+            if not old or len(after) > len(before) or whole not in strings:
+                raise ValueError(f"the name {old!r} cannot be changed to {new!r}")
+            strings = strings.replace(whole, b"\0" + after.ljust(len(before), b"\0") + b"\0")
+        if strings != self._strings:
+            os.pwrite(fd, strings, self._strings_at)

@@ -14,6 +14,7 @@ import os
 import sys
 
 from pool_party import _native
+from pool_party.workers.elf import Dynamic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ _NUMPY_WARNING = "NumPy was imported from a Python sub-interpreter"
 _allowed: "frozenset[str]" = frozenset()
 _copies: "dict[str, int]" = {}  # numbers of this interpreter's copies, by the path of the original
 _pinned: "set[str]" = set()  # libraries that this interpreter has loaded for its copies
+_has_own_blas = False  # whether this interpreter has copies of OpenBLAS, too
+_own: "dict[str, tuple[int, str]]" = {}  # of the libraries that these need, likewise: the copy's number and name
 
 
 def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
@@ -76,10 +79,13 @@ def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
     return tuple(dict.fromkeys([*PACKAGES, *chosen])) if chosen else ()
 
 
-def install(names: "Sequence[str]") -> None:
-    """Makes this interpreter load the extension modules of these packages as private copies."""
-    global _allowed
-    _allowed = frozenset(names)
+def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
+    """Makes this interpreter load the extension modules of these packages as private copies.
+
+    has_own_blas: with copies of the OpenBLAS that they bring along, each of which has threads and a count of its own.
+    """
+    global _allowed, _has_own_blas
+    _allowed, _has_own_blas = frozenset(names), has_own_blas
     hook = FileFinder.path_hook(
         (_Loader, _imp.extension_suffixes()),
         (SourceFileLoader, [".py"]),
@@ -88,6 +94,11 @@ def install(names: "Sequence[str]") -> None:
     sys.path_hooks.insert(0, hook)
     sys.path_importer_cache.clear()
     sys.meta_path.insert(0, _StandIns if IS_SUPPORTED else _Refusals)
+
+
+def own_threads() -> "dict[str, int]":
+    """How many threads this interpreter's own copies of OpenBLAS may use now, by the path of the original."""
+    return {library: _native.copy_threads(copy) for library, (copy, _) in _own.items()}
 
 
 def _top(name: str) -> str:
@@ -128,7 +139,7 @@ class _Loader(ExtensionFileLoader):
         if not IS_SUPPORTED:
             raise _unsupported(_top(spec.name))
         if self.path not in _copies:
-            _copies[self.path] = _open_copy(self.path)
+            _copies[self.path], _ = _open_copy(self.path)
         return _native.load_extension(_copies[self.path], _init_suffix(spec.name), spec)
 
 
@@ -165,12 +176,20 @@ def _unsupported(package: str) -> ImportError:
 # ---- copies ----
 
 
-def _open_copy(path: str) -> int:
-    _pin_needed(path, [])
+def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False) -> "tuple[int, str]":
+    """Loads a copy of a library: its number, and if other copies need it the name under which they find it."""
+    dynamic = Dynamic(path)
+    names = _load_needed(dynamic, folders)
     fd = os.memfd_create(os.path.basename(path), os.MFD_CLOEXEC)
     try:
         _copy(path, fd)
-        return _native.open_copy(fd, path)
+        own_name = f"pp{os.fstat(fd).st_ino:x}"  # no other copy has that inode for as long as this one is loaded
+        if is_needed:
+            names[dynamic.name] = own_name
+        dynamic.rename(fd, names)
+        return _native.open_copy(fd, path), own_name
+    except ValueError as error:
+        raise ImportError(f"{path} cannot be copied: {error}", path=path) from None
     finally:
         os.close(fd)
 
@@ -188,29 +207,50 @@ def _copy(path: str, fd: int) -> None:
         os.close(original)
 
 
-def _pin_needed(path: str, folders: "list[str]") -> None:
-    """Loads what a library needs. A copy, which is in no folder, then finds those that come with its package by name.
+def _load_needed(dynamic: Dynamic, folders: "Sequence[str]", for_copy: bool = True) -> "dict[str, str]":
+    """Loads what a library needs. A copy of it, which is in no folder, then finds by name those of its package.
 
-    The others are loaded first, too: a library looks for symbols where the one looks that it is first loaded for, and
+    Returns other names for some, under which the copy finds copies of them.
+    The rest is loaded first, too: a library looks for symbols where the one looks that it is first loaded for, and
     libstdc++ would so bind to templates in a copy, and keep that for ever.
     """
-    from pool_party.workers.elf import read_needed
-
-    needed, own = read_needed(path)
-    folders = own + folders
-    for name in needed:
+    folders = [*dynamic.folders, *folders]
+    names = {}
+    for name in dynamic.needed:
         library = next((file for folder in folders if os.path.exists(file := os.path.join(folder, name))), name)
-        if library in _pinned:
-            continue
-        _pinned.add(library)
-        if library != name:
-            _pin_needed(library, folders)
-            _pin(os.path.realpath(library))
-        else:
-            try:
-                _pin(name)
-            except ImportError:
-                pass  # the copy itself then fails to load, and says so
+        if for_copy and _has_own_blas and library != name and _is_openblas(library):
+            names[name] = _load_own(os.path.realpath(library), folders)
+        elif library not in _pinned:
+            _pinned.add(library)
+            _load_shared(library, library != name, folders)
+    return names
+
+
+def _load_shared(library: str, is_file: bool, folders: "Sequence[str]") -> None:
+    if is_file:
+        _load_needed(Dynamic(library), folders, for_copy=False)
+        _pin(os.path.realpath(library))
+        return
+    try:
+        _pin(library)
+    except ImportError:
+        pass  # the copy itself then fails to load, and says so
+
+
+def _is_openblas(library: str) -> bool:
+    return "openblas" in os.path.basename(os.path.realpath(library))
+
+
+def _load_own(library: str, folders: "Sequence[str]") -> str:
+    """The name of this interpreter's own copy of a library, which from now on keeps to its worker's budget.
+
+    OpenBLAS counts the CPUs of the calling thread when it is loaded, and starts threads on them: if the worker is kept
+    on some CPUs, so are they.
+    """
+    if library not in _own:
+        _own[library] = _open_copy(library, folders, is_needed=True)
+        _native.limit_copy(_own[library][0])
+    return _own[library][1]
 
 
 def _pin(library: str) -> None:

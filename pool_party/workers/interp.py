@@ -39,7 +39,8 @@ def _config(setup: Setup, n: int) -> bytes:
         initializer = codec.encode((setup.initializer, setup.initargs))
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
-    return marshal.dumps((path, list(sys.argv), main_names, initializer, setup.max_tasks, cpus, setup.extensions))
+    packages = (setup.extensions, setup.plan is not None and setup.plan.needs_own_blas)
+    return marshal.dumps((path, list(sys.argv), main_names, initializer, setup.max_tasks, cpus, packages))
 
 
 class InterpreterWorker:

@@ -89,7 +89,7 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__main__"].__dict__
     main.update(main_names)
-    extensions.install(packages)
+    extensions.install(*packages)
 
     def initialize() -> None:
         if initializer is not None:
