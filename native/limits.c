@@ -147,6 +147,22 @@ void pp_limits_replace(const pp_library_t *libraries, unsigned n) {
     pthread_mutex_unlock(&limits.lock);
 }
 
+/* One more, which has just been loaded; the next `pp_limits_replace` has it, too. */
+void pp_limits_add(const pp_library_t *library) {
+    pthread_mutex_lock(&limits.lock);
+    unsigned k = 0;
+    while (k < limits.n_libraries && limits.libraries[k].set != library->set)
+        k++;
+    if (k == limits.n_libraries && k < PP_LIBRARIES_MAX) {
+        pp_library_t *added = &limits.libraries[limits.n_libraries++];
+        *added = *library;
+        added->original = ask(added);
+        if (limits.applied && !added->per_thread)
+            added->set((int)limits.applied);
+    }
+    pthread_mutex_unlock(&limits.lock);
+}
+
 unsigned pp_limits_now(void) {
     pthread_mutex_lock(&limits.lock);
     unsigned n = limits.applied;

@@ -191,6 +191,12 @@ static uintptr_t openblas_function(void *library, const char *name) {
     return (uintptr_t)symbol;
 }
 
+/* Built on OpenMP, it takes the calling thread's OpenMP count instead. */
+static bool has_own_threads(void *library) {
+    int (*get)(void) = (int (*)(void))openblas_function(library, "openblas_get_parallel");
+    return get && get() == 1;
+}
+
 static void *handle_of(PyObject *module, PyObject *arg) {
     pp_libraries_t *l = libraries_of(module);
     size_t n = l ? PyLong_AsSize_t(arg) : 0;
@@ -212,14 +218,14 @@ PyObject *pp_copy_threads(PyObject *module, PyObject *arg) {
 }
 
 const char pp_limit_copy_doc[] =
-    "limit_copy(copy) -> bool\n\nKeeps a copy of OpenBLAS to the budget of this interpreter's worker, from now on; False if it is none.";
+    "limit_copy(copy) -> bool\n\nKeeps a copy of OpenBLAS to the budget of this interpreter's worker, from now on; False if it has no threads.";
 PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
     void *handle = handle_of(module, arg);
     if (handle == NULL)
         return NULL;
     pp_libraries_t *l = libraries_of(module);
     void (*set)(int) = (void (*)(int))openblas_function(handle, "openblas_set_num_threads");
-    if (set == NULL || l->segment == NULL || l->n_limited == LIMITED_MAX)
+    if (set == NULL || !has_own_threads(handle) || l->segment == NULL || l->n_limited == LIMITED_MAX)
         Py_RETURN_FALSE;
     pp_own_library_t *library = &l->limited[l->n_limited++];
     *library = (pp_own_library_t){
@@ -244,6 +250,15 @@ PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
         return NULL;
     }
     pp_note_load();
+    pp_library_t openblas = {
+        .set = (void (*)(int))openblas_function(library, "openblas_set_num_threads"),
+        .get = (int (*)(void))openblas_function(library, "openblas_get_num_threads"),
+    };
+    if (openblas.set && openblas.get && has_own_threads(library)) {   /* not only once somebody looks for it */
+        Py_BEGIN_ALLOW_THREADS
+        pp_limits_add(&openblas);
+        Py_END_ALLOW_THREADS
+    }
     Py_RETURN_NONE;
 }
 

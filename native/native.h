@@ -223,6 +223,7 @@ typedef struct pp_own_library {   /* one that a worker of this process has to it
     unsigned applied;
 } pp_own_library_t;
 void pp_limits_replace(const pp_library_t *libraries, unsigned n);
+void pp_limits_add(const pp_library_t *library);
 unsigned pp_limits_now(void);                                          /* the process's count; 0: none */
 void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen);
 void pp_limits_own(pp_own_library_t *library);                         /* from now on; filled in but for two fields */

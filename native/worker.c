@@ -367,17 +367,21 @@ static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     return result;
 }
 
-PyDoc_STRVAR(limit_doc, "limit(n_cpus, refresh, follow=None)\n\n"
-                        "Keeps this process's libraries to what the parent grants this worker. follow: CPUs of a thread that\n"
-                        "applies a new grant at once, in the middle of a task, too.");
-static PyObject *worker_limit(worker_t *self, PyObject *args) {
-    unsigned n_cpus;
-    PyObject *refresh, *follow = Py_None;
-    if (!PyArg_ParseTuple(args, "IO|O", &n_cpus, &refresh, &follow))
+PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\nWhat to call before a task if libraries were loaded since the last one.");
+static PyObject *worker_refresh_with(worker_t *self, PyObject *function) {
+    Py_XSETREF(self->refresh, Py_NewRef(function));
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(keep_doc, "keep_grant(follow=None)\n\n"
+                       "Keeps this process's libraries to what the parent grants this worker. follow: CPUs of a thread that\n"
+                       "applies a new grant at once, in the middle of a task, too.");
+static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
+    PyObject *follow = Py_None;
+    if (!PyArg_ParseTuple(args, "|O", &follow))
         return NULL;
-    Py_XSETREF(self->refresh, refresh == Py_None ? NULL : Py_NewRef(refresh));
     uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
-    if (n_cpus > 0 && grant > 0)
+    if (grant > 0)
         pp_budget_keep(&self->end.segment->budget, grant);
     if (follow == Py_None)
         Py_RETURN_NONE;
@@ -387,6 +391,24 @@ static PyObject *worker_limit(worker_t *self, PyObject *args) {
     int error = pp_follow_grants(&self->end, &cpus);
     if (error)
         return pp_raise_errno(error);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(enter_doc, "enter()\n\nThe worker is awake: from here on its thread, the calling one, keeps to its budget.");
+static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_set_own_grant(&self->end.lane->grant);
+    pp_budget_enter(&self->end.segment->budget);
+    if (keep_limits(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_budget_leave(&self->end.segment->budget);
+    pp_set_own_grant(NULL);
+    pp_pulse(self->end.shared);
     Py_RETURN_NONE;
 }
 
@@ -442,14 +464,9 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     unsigned long long n_left = 0;
     if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
         return NULL;
-    pp_set_own_grant(&self->end.lane->grant);
-    pp_budget_enter(&self->end.segment->budget);
     PyObject *done = serve(self, failed, unencodable, n_left);
-    pp_budget_leave(&self->end.segment->budget);
-    pp_set_own_grant(NULL);
     if (self->end.shared->by_reference)
         end_interrupts(self);
-    pp_pulse(self->end.shared);
     return done;
 }
 
@@ -486,7 +503,10 @@ static PyGetSetDef getset[] = {
 static PyMethodDef methods[] = {
     {"attach", (PyCFunction)worker_attach, METH_VARARGS | METH_CLASS, attach_doc},
     {"gate_tasks", (PyCFunction)worker_gate_tasks, METH_VARARGS, gate_tasks_doc},
-    {"limit", (PyCFunction)worker_limit, METH_VARARGS, limit_doc},
+    {"refresh_with", (PyCFunction)worker_refresh_with, METH_O, refresh_doc},
+    {"keep_grant", (PyCFunction)worker_keep_grant, METH_VARARGS, keep_doc},
+    {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},
+    {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nThe worker has ended."},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
     {"report_broken", (PyCFunction)worker_report_broken, METH_O, report_doc},
     {"ready", (PyCFunction)worker_ready, METH_NOARGS, "ready()\n\nTells the parent that the initializer has run."},

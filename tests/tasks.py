@@ -617,6 +617,18 @@ def limit_now(_=None):
     return _native.process_limit()
 
 
+initial_limit = threading.local()  # each worker's
+
+
+def remember_limit():
+    """An initializer."""
+    initial_limit.value = limit_now()
+
+
+def remembered_limit(_=None):
+    return initial_limit.value
+
+
 def limit_at_gate(path):
     """The limit as this task begins, held at the gate, and as it goes on."""
     before = limit_now()

@@ -50,6 +50,11 @@ def test_each_worker_has_its_part(kind, four_cpus, gate, n_workers, expected):
             assert {after for _, after in seen} == {expected}
 
 
+def test_the_initializer_keeps_to_the_budget(kind, four_cpus):
+    with ComposablePool(2, kind=kind, initializer=tasks.remember_limit) as pool:
+        assert pool.apply(tasks.remembered_limit) == 2
+
+
 def test_threads_per_worker(kind, four_cpus):
     with ComposablePool(2, kind=kind, threads_per_worker=3) as pool:
         assert pool.apply(tasks.limit_now) == 3

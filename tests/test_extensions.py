@@ -207,6 +207,11 @@ def test_beside_the_main_interpreter(order):
 
 
 @needs_support
+def test_a_library_is_limited_as_it_is_loaded():
+    fresh.check(fresh.run([HERE / "isolated" / "arrays_beside.py", "limited"]), "ok")
+
+
+@needs_support
 def test_pools_leave_nothing_behind():
     fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
 

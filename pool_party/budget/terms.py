@@ -57,7 +57,8 @@ class Terms(NamedTuple):
             gate = arbiter.open_gate(self.gate.open(), self.gate.exclusive)
             refresh = partial(refresh_gated, worker, gate, self.n_in_all, self.cpus)
         follow = self.cpus or tuple(os.sched_getaffinity(0))
-        worker.limit(self.n_in_all, refresh, follow if self.changes else None)
+        worker.refresh_with(refresh)
+        worker.keep_grant(follow if self.changes else None)
         refresh()
         if self.mask:
             os.sched_setaffinity(0, self.mask)

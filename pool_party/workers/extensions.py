@@ -14,7 +14,6 @@ import os
 import sys
 
 from pool_party import _native
-from pool_party.workers.elf import Dynamic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
         SourcelessFileLoader,
     )
     from types import ModuleType
+
+    from pool_party.workers.elf import Dynamic
 else:  # what importlib.machinery names; a fresh interpreter has these already, and importlib is not cheap
     from _frozen_importlib import ModuleSpec
     from _frozen_importlib_external import (
@@ -178,6 +179,8 @@ def _unsupported(package: str) -> ImportError:
 
 def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False) -> "tuple[int, str]":
     """Loads a copy of a library: its number, and if other copies need it the name under which they find it."""
+    from pool_party.workers.elf import Dynamic
+
     dynamic = Dynamic(path)
     names = _load_needed(dynamic, folders)
     fd = os.memfd_create(os.path.basename(path), os.MFD_CLOEXEC)
@@ -207,7 +210,7 @@ def _copy(path: str, fd: int) -> None:
         os.close(original)
 
 
-def _load_needed(dynamic: Dynamic, folders: "Sequence[str]", for_copy: bool = True) -> "dict[str, str]":
+def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = True) -> "dict[str, str]":
     """Loads what a library needs. A copy of it, which is in no folder, then finds by name those of its package.
 
     Returns other names for some, under which the copy finds copies of them.
@@ -227,6 +230,8 @@ def _load_needed(dynamic: Dynamic, folders: "Sequence[str]", for_copy: bool = Tr
 
 
 def _load_shared(library: str, is_file: bool, folders: "Sequence[str]") -> None:
+    from pool_party.workers.elf import Dynamic
+
     if is_file:
         _load_needed(Dynamic(library), folders, for_copy=False)
         _pin(os.path.realpath(library))

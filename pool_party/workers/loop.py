@@ -66,18 +66,21 @@ def run(
     failed: "Callable[[BaseException], Any]" = describe,
 ) -> None:
     """Runs a worker from its initializer to its end."""
+    worker.enter()
     try:
-        initialize()
-    except BaseException as error:
-        if not worker.must_stop:
-            worker.report_broken(failed(error))
-        return
-    worker.ready()
-    try:
+        try:
+            initialize()
+        except BaseException as error:
+            if not worker.must_stop:
+                worker.report_broken(failed(error))
+            return
+        worker.ready()
         worker.serve(failed, describe_unencodable, max_tasks)
     except BaseException:
         if not worker.must_stop:  # else it was interrupted to stop
             raise
+    finally:
+        worker.leave()
 
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:

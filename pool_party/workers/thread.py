@@ -45,7 +45,7 @@ class ThreadWorker:
         try:
             if setup.plan is not None:
                 arbiter.pin(setup.plan.mask(self.n))
-                worker.limit(0, self._refresh())
+                worker.refresh_with(self._refresh())
             loop.run(
                 worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep
             )

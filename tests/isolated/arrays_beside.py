@@ -1,6 +1,6 @@
 """Two pools of interpreters use NumPy, and the main interpreter before, during or after. Exits with a pool open."""
 
-from probe import ComposablePool, main
+from probe import ComposablePool, main, tasks
 
 pools = []
 
@@ -29,5 +29,12 @@ def work(order):
     print("ok")
 
 
+def limited():
+    """The library that the first task loads keeps to the budget in that task already."""
+    with ComposablePool(2, kind="interp", threads_per_worker=1) as pool:
+        assert pool.apply(tasks.openblas_count) == [1]
+    print("ok")
+
+
 if __name__ == "__main__":
-    main({"work": work})
+    main({"work": work, "limited": limited})
