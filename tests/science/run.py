@@ -1,127 +1,142 @@
 """NumPy's, SciPy's, pandas' and scikit-learn's own tests, run inside interpreter workers.
 
-    python tests/science/run.py numpy.linalg numpy.fft      # modules or packages; some by default
-    python tests/science/run.py --workers 2 numpy.random    # the same tests in two interpreters at the same time
-    python tests/science/run.py --kind process numpy.ma     # for comparison
+    python tests/science/run.py                                  # a few suites of NumPy's
+    python tests/science/run.py numpy scipy.fft                  # a package's suites, or single ones: see --list
+    python tests/science/run.py --interpreters 2 numpy.random    # the same tests in two interpreters at the same time
+    python tests/science/run.py --kind main numpy.ma             # in the main interpreter
+    python tests/science/run.py --compare numpy.ma               # in both, and every difference is shown
 
-Prints for each suite what passed, failed and was left out. Exits with 1 if a test failed that is not in EXPECTED, or if
-two workers saw different things. Needs pytest and what the suites need (hypothesis, pooch), which no test of ours does.
+A suite is a module or package, or a file below one ("numpy._core/tests/test_umath.py"). It runs in a fresh process. A
+test that crashes that, or does not end within --timeout, is noted as failed, and the suite goes on behind it. Tests
+that fail are run again in a plain main interpreter: those that fail there, too, are not ours.
+
+Exits with 0 exactly if all that failed is in expected.py or fails in the main interpreter, too, nothing crashed, and
+all interpreters saw the same. Needs pytest and what the suites need (hypothesis, pooch), which no test of ours does.
 """
 
 import argparse
 import sys
 import time
+from collections import Counter
 
-from pool_party import ComposablePool
+from expected import ERRORS, FAILING, LEFT_OUT, explain, why_left_out
+from suites import run_suite
 
-DEFAULT = ("numpy.linalg", "numpy.fft", "numpy.random", "numpy.polynomial", "numpy.ma")
-
-# What cannot pass in an interpreter, by a part of the test's error or of its name, and why.
-EXPECTED = {
-    "fork not supported for isolated subinterpreters": "forks, which CPython forbids there",
-    "daemon threads are disabled in this interpreter": "uses multiprocessing.Pool, whose threads CPython forbids there",
-    "module 'tracemalloc' has no attribute": "uses tracemalloc, which CPython forbids there",
+FAST = ("numpy.linalg", "numpy.fft", "numpy.polynomial")
+PANDAS_PARTS = (
+    "api apply arithmetic arrays base computation config construction copy_view dtypes extension frame generic "
+    "groupby indexes indexing interchange internals libs reductions reshape resample scalar series strings tools "
+    "tseries tslibs util window"
+)
+PACKAGES = {
+    "numpy": ["numpy." + name for name in "_core fft lib linalg ma polynomial random".split()],
+    "scipy": ["scipy." + name for name in "fft linalg ndimage optimize signal sparse special stats".split()],
+    "pandas": ["pandas.tests." + name for name in PANDAS_PARTS.split()],
+    "sklearn": ["sklearn.linear_model", "sklearn.ensemble", "sklearn.cluster"],
 }
-
-NO_PLUGINS = ("faulthandler", "cacheprovider", "timeout", "threadexception", "unraisableexception")
-
-
-class Report:
-    """A pytest plugin that counts outcomes and keeps the first lines of failures."""
-
-    def __init__(self):
-        self.passed = 0
-        self.skipped = {}
-        self.failed = {}
-
-    def pytest_runtest_logreport(self, report):
-        if report.passed:
-            self.passed += report.when == "call"
-        elif report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "xfail")
-            self.skipped[reason] = self.skipped.get(reason, 0) + 1
-        else:
-            self.failed[report.nodeid] = _last_line(report.longreprtext)
-
-    def pytest_collectreport(self, report):
-        if report.failed:
-            self.failed[report.nodeid] = _last_line(report.longreprtext)
+IN_MAIN = "fails in the main interpreter, too"
 
 
-def _last_line(text):
-    errors = [line for line in text.splitlines() if line.startswith("E  ")]
-    return (errors[0][1:].strip() if errors else text[-200:]).strip()
+def judge(suite, seen, options):
+    """Why each test failed: {test: (error, reason or None)}."""
+    failures = {test: error for one in seen for test, error in one.failures().items()}
+    judged = {test: (error, explain(test, error)) for test, error in failures.items()}
+    unknown = [test for test, (_, reason) in judged.items() if reason is None]
+    if unknown and options.kind != "main":
+        [here], _ = run_suite(suite, "main", 1, options.timeout, options.option, only=unknown)
+        judged |= {test: (judged[test][0], IN_MAIN) for test in unknown if test in here.failures()}
+    return judged
 
 
-def run_suite(name, kind, options):
-    """Runs in a worker. Returns passed, {reason: count} of skipped, {test: error} of failed, and seconds."""
-    import importlib.util
-    import io
-    import os
-    import types
-    from contextlib import redirect_stderr, redirect_stdout
+def differences(seen):
+    """Tests that did not end in the same way for all: {test: outcomes}."""
+    outcomes = {
+        test: [one.outcomes.get(test, ("not run", "")) for one in seen] for one in seen for test in one.outcomes
+    }
+    return {test: found for test, found in outcomes.items() if len({outcome for outcome, _ in found}) > 1}
 
-    import pytest
 
-    if kind == "interp":  # the tests that use it fail, and not the whole file
-        sys.modules["tracemalloc"] = types.ModuleType("tracemalloc")
-    report = Report()
-    root = os.path.dirname(os.path.dirname(importlib.util.find_spec(name.partition(".")[0]).origin))
-    spec = importlib.util.find_spec(name)
-    tests = spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin
-    arguments = [tests, "-q", "--capture=sys", "-c", os.devnull, "--rootdir", root]
-    arguments += ["-W", "ignore", "--continue-on-collection-errors", *options]
-    for plugin in NO_PLUGINS:
-        arguments += ["-p", f"no:{plugin}"]
+def show_counts(suite, seen, seconds, options):
+    for n, one in enumerate(seen):
+        which = f", {options.kind} {n + 1} of {len(seen)}" if len(seen) > 1 else ""
+        print(
+            f"{suite}{which}: {one.count('passed')} passed, {one.count('failed')} failed, "
+            f"{one.count('skipped')} left out by the suite, {one.count('left out')} left out by us, {seconds:.0f} s"
+        )
+
+
+def show_reasons(judged, seen):
+    failed = {test: f"failed: {reason}" for test, (_, reason) in judged.items() if reason}
+    left = {test: f"left out: {why_left_out(test)}" for test, (what, _) in seen.outcomes.items() if what == "left out"}
+    reasons = failed | left
+    for reason, count in Counter(reasons.values()).items():
+        print(f"    {count} {reason}")
+        for test in [test for test, its in reasons.items() if its == reason][:20]:
+            print(f"        {test}")
+
+
+def show_details(seen, options):
+    if options.reasons:
+        skipped = Counter(text for outcome, text in seen.outcomes.values() if outcome == "skipped")
+        for reason, count in sorted(skipped.items()):
+            print(f"    {count} left out by the suite: {reason}")
+    for test, took in sorted(seen.seconds.items(), key=lambda item: -item[1])[: options.slowest]:
+        print(f"    {took:7.1f} s {test}")
+
+
+def check_suite(suite, options):
+    """Run a suite and print what came of it; whether that is as expected."""
     start = time.perf_counter()
-    output = io.StringIO()
-    with redirect_stdout(output), redirect_stderr(output):
-        status = pytest.main(arguments, plugins=[report])
-    if status not in (0, 1, 2):
-        report.failed[f"pytest {name}"] = f"status {status}: {output.getvalue()[-2000:]}"
-    return report.passed, report.skipped, report.failed, time.perf_counter() - start
+    how = {"options": options.option, "left_out": [] if options.kind == "main" else list(LEFT_OUT)}
+    seen, faults = run_suite(suite, options.kind, options.interpreters, options.timeout, **how)
+    seconds = time.perf_counter() - start
+    judged = judge(suite, seen, options)
+    show_counts(suite, seen, seconds, options)
+    show_reasons(judged, seen[0])
+    if options.compare:
+        main, more = run_suite(suite, "main", 1, options.timeout, **how)
+        show_counts(f"{suite} in the main interpreter", main, time.perf_counter() - start - seconds, options)
+        seen, faults = seen + main, faults + more
+    bad = [f"UNEXPECTED {test}: {error}" for test, (error, reason) in judged.items() if reason is None]
+    bad += [f"DIFFERS {test}: {found}" for test, found in differences(seen).items() if not judged.get(test, "  ")[1]]
+    bad += [f"FAULT {fault}" for fault in faults]
+    bad += ["NOTHING RAN"] if any(one.count("passed") == 0 for one in seen) else []
+    for line in bad:
+        print(f"    {line}")
+    if seen[0].printed:
+        print(f"    printed past pytest: {seen[0].printed.rstrip()}")
+    show_details(seen[0], options)
+    sys.stdout.flush()
+    return not bad
 
 
-def explain(test, error):
-    """Why this test is expected to fail, or None."""
-    return next((reason for part, reason in EXPECTED.items() if part in error or part in test), None)
-
-
-def show(name, outcome):
-    """Prints the outcome of a suite; whether it is as expected."""
-    passed, skipped, failed, seconds = outcome
-    unexpected = [test for test, error in failed.items() if explain(test, error) is None]
-    print(
-        f"{name}: {passed} passed, {len(failed)} failed ({len(unexpected)} unexpected), "
-        f"{sum(skipped.values())} left out by the suite, {seconds:.0f} s"
-    )
-    for test, error in failed.items():
-        print(f"    {test}: {explain(test, error) or error}")
-    return not unexpected
+def show_lists():
+    for package, suites in PACKAGES.items():
+        print(f"{package}: {' '.join(suites)}")
+    for title, table in (("errors", ERRORS), ("expected to fail", FAILING), ("left out", LEFT_OUT)):
+        print(f"{title}:")
+        for what, reason in table.items():
+            print(f"    {what}: {reason}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", default=DEFAULT)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--kind", default="interp")
+    parser.add_argument("suites", nargs="*", default=FAST)
+    parser.add_argument("--interpreters", type=int, default=1, help="so many run the same suite at the same time")
+    parser.add_argument("--kind", choices=("interp", "thread", "main"), default="interp")
+    parser.add_argument("--timeout", type=float, default=600, metavar="S", help="for a single test")
+    parser.add_argument("--compare", action="store_true", help="run all in the main interpreter, too")
     parser.add_argument("--reasons", action="store_true", help="print why the suites left tests out")
-    parser.add_argument("--option", action="append", default=[], help="for pytest, as --option=-k --option='not slow'")
+    parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the slowest tests")
+    parser.add_argument("--option", action="append", default=[], help="for pytest: --option=-k --option='not slow'")
+    parser.add_argument("--list", action="store_true", help="print suites, and what cannot pass and why; run nothing")
     options = parser.parse_args()
-    good = True
-    for name in options.suites:
-        # an interpreter for each: what a suite leaves behind does not reach the next one
-        with ComposablePool(options.workers, kind=options.kind, maxtasksperchild=1) as pool:
-            jobs = [pool.apply_async(run_suite, (name, options.kind, options.option)) for _ in range(options.workers)]
-            outcomes = [job.get() for job in jobs]
-        for outcome in outcomes:
-            good &= show(name, outcome)
-        if options.reasons:
-            for reason, count in sorted(outcomes[0][1].items()):
-                print(f"    left out {count}: {reason}")
-        good &= all(outcome[2].keys() == outcomes[0][2].keys() for outcome in outcomes)
-        sys.stdout.flush()
-    return 0 if good else 1
+    if options.list:
+        show_lists()
+        return 0
+    suites = [suite for name in options.suites for suite in PACKAGES.get(name, [name])]
+    good = [check_suite(suite, options) for suite in suites]
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

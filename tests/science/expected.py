@@ -1,0 +1,40 @@
+"""What cannot pass in an interpreter, and what must not be tried there, each with its reason.
+
+A test is named by its pytest id below site-packages, and names are patterns as in fnmatch ("[" only in "[[]").
+"""
+
+from fnmatch import fnmatchcase
+
+FORK = "forks or starts a process, which CPython forbids in such interpreters"
+DAEMON = "uses multiprocessing.Pool, whose daemon threads CPython forbids there"
+TRACEMALLOC = "uses tracemalloc, which CPython forbids there"
+
+EXECUTOR = "concurrent.futures.ProcessPoolExecutor breaks in all interpreters but the main one, without us, too"
+
+# Errors that say themselves what is forbidden.
+ERRORS = {
+    "fork not supported for isolated subinterpreters": FORK,
+    "exec not supported for isolated subinterpreters": FORK,
+    "daemon threads are disabled in this interpreter": DAEMON,
+    "module 'tracemalloc' has no attribute": TRACEMALLOC,
+}
+
+# Tests that fail.
+FAILING = {
+    "numpy/_core/tests/test_multiprocessing.py::test_read_write_bool_array": EXECUTOR,
+}
+
+# Tests that are not run: they would crash or hang the process, or change it for other tests.
+LEFT_OUT: dict[str, str] = {}
+
+
+def explain(test, error):
+    """Why this test is expected to fail with this error, or None."""
+    reasons = [reason for part, reason in ERRORS.items() if part in error]
+    reasons += [reason for pattern, reason in FAILING.items() if fnmatchcase(test, pattern)]
+    return reasons[0] if reasons else None
+
+
+def why_left_out(test):
+    """Why this test is not run, or None."""
+    return next((reason for pattern, reason in LEFT_OUT.items() if fnmatchcase(test, pattern)), None)
