@@ -100,8 +100,9 @@ static void lock(void) { pthread_mutex_lock(&mutex); }
 static void unlock(void) { pthread_mutex_unlock(&mutex); }
 
 static void watch(void) {
-    PyObjectArenaAllocator ours = {.ctx = NULL, .alloc = take_arena, .free = give_arena};
     PyObject_GetArenaAllocator(&system_arenas);
+    /* The same ctx: a foreign interpreter may call one of them meanwhile, with what it has read of the old and the new. */
+    PyObjectArenaAllocator ours = {.ctx = system_arenas.ctx, .alloc = take_arena, .free = give_arena};
     pthread_atfork(lock, unlock, unlock);
     PyObject_SetArenaAllocator(&ours);
 }

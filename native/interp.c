@@ -156,6 +156,7 @@ static void finish(thread_t *t) {
 
 static void close_libraries(thread_t *t) {
     pp_libraries_close(t->libraries);
+    pp_keys_free(t->interpreter_id);
     pp_arenas_free(t->interpreter_id);
     finish(t);
 }

@@ -175,6 +175,7 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         dlclose(library);
         return PyErr_NoMemory();
     }
+    pp_keys_watch(library);
     pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);
 }

@@ -81,6 +81,10 @@ PyObject *pp_exec_extension(PyObject *module, PyObject *made);
 void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is made */
 void pp_arenas_free(int64_t interpreter);               /* its id */
 
+/* keys.c: thread-specific keys that private copies create */
+void pp_keys_watch(void *library);                      /* a copy that was just loaded */
+void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
+
 /* results.c */
 extern const char pp_take_doc[], pp_pump_doc[];
 PyObject *pp_channel_take(pp_channel_t *self, PyObject *jobs);

@@ -1,5 +1,6 @@
 """Extension modules that do not support interpreters, in interpreters."""
 
+import ctypes
 import importlib
 import os
 import pathlib
@@ -183,6 +184,28 @@ def test_modules_guard_themselves_as_in_a_process(package, make_pool):
     assert pool.apply(foreign.import_twice, ("alone._single",)) == 2
     with pytest.raises(ImportError, match="more than once per process"):
         pool.apply(foreign.import_twice, ("alone._multi",))
+
+
+def count_free_keys():
+    """How many more thread-specific keys this process could have."""
+    libc, key, keys = ctypes.CDLL(None), ctypes.c_uint(), []
+    while libc.pthread_key_create(ctypes.byref(key), None) == 0:
+        keys.append(key.value)
+    for made in keys:
+        libc.pthread_key_delete(made)
+    return len(keys)
+
+
+@needs_support
+@pytest.mark.parametrize("name", MODULES)
+def test_keys_are_deleted(package, name):
+    """A process has some 1,000; modules made with pybind11 leave theirs behind."""
+    before = count_free_keys()
+    with ComposablePool(2, kind="interp", extensions=["alone"]) as pool:
+        pool.map(foreign.facts, [name] * 2, 1)
+        assert count_free_keys() < before
+    pool.join(timeout=30)
+    assert count_free_keys() == before
 
 
 @needs_support

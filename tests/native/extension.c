@@ -1,15 +1,23 @@
 /* An extension module that does not support interpreters: it keeps a count for the process. NAME is its name in C; with
- * MULTI_PHASE its init has two phases. */
+ * MULTI_PHASE its init has two phases. As modules made with pybind11, it creates thread-specific keys and keeps one. */
 #include <Python.h>
 
 #define JOIN(a, b) a##b
 #define INIT(prefix, name) JOIN(prefix, name)
 
 static int n_inits;
+static Py_tss_t kept = Py_tss_NEEDS_INIT, deleted = Py_tss_NEEDS_INIT;
 
 static PyObject *count(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(n_inits);
+}
+
+static int use_keys(void) {
+    int (*volatile create)(Py_tss_t *) = PyThread_tss_create;   /* its address is in another table than what is called */
+    int failed = create(&kept) || PyThread_tss_create(&deleted);
+    PyThread_tss_delete(&deleted);
+    return failed ? -1 : 0;
 }
 
 static PyMethodDef functions[] = {{"count", count, METH_NOARGS, "Inits in this process."}, {0}};
@@ -21,7 +29,7 @@ static int exec(PyObject *module) {
         PyErr_SetString(PyExc_ImportError, "cannot load module more than once per process");
         return -1;
     }
-    return PyModule_AddIntConstant(module, "answer", 42);
+    return use_keys() < 0 ? -1 : PyModule_AddIntConstant(module, "answer", 42);
 }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, exec}, {0, NULL}};
 static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "extension", .m_methods = functions, .m_slots = slots};
@@ -33,7 +41,7 @@ static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "_single", .m_
 PyMODINIT_FUNC INIT(PREFIX, NAME)(void) {
     n_inits++;
     PyObject *module = PyModule_Create(&def);
-    if (module && PyModule_AddIntConstant(module, "answer", 42) < 0)
+    if (module && (use_keys() < 0 || PyModule_AddIntConstant(module, "answer", 42) < 0))
         Py_CLEAR(module);
     return module;
 }
