@@ -209,6 +209,13 @@ def test_keys_are_deleted(package, name):
 
 
 @needs_support
+def test_joblib_makes_no_pools_in_a_worker(pool):
+    """They need daemon threads. The variable is that interpreter's alone."""
+    assert pool.apply(os.getenv, ("JOBLIB_MULTIPROCESSING",)) == os.environ.get("JOBLIB_MULTIPROCESSING", "0")
+    assert "JOBLIB_MULTIPROCESSING=0" not in subprocess.check_output(["env"], text=True).splitlines()
+
+
+@needs_support
 def test_none_at_all(make_pool):
     with pytest.raises(ImportError, match="does not support loading in subinterpreters"):
         make_pool(1, kind="interp", extensions=()).apply(importlib.import_module, ("numpy",))

@@ -95,6 +95,16 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
     sys.path_hooks.insert(0, hook)
     sys.path_importer_cache.clear()
     sys.meta_path.insert(0, _StandIns if IS_SUPPORTED else _Refusals)
+    _make_joblib_sequential()
+
+
+def _make_joblib_sequential() -> None:
+    """Joblib's pools need daemon threads, which CPython forbids here; with loky it would wait for ever.
+
+    The variable is put past os.environ, which would change the environment of the whole process.
+    """
+    environ = os.environ._data  # type: ignore[attr-defined]
+    environ.setdefault(os.fsencode("JOBLIB_MULTIPROCESSING"), b"0")
 
 
 def own_threads() -> "dict[str, int]":
