@@ -101,6 +101,7 @@ class ComposableExecutor(Executor):
         affinity: bool | None = None,
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
+        preload: Iterable[str] = (),
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -113,6 +114,7 @@ class ComposableExecutor(Executor):
             context,
             _log_broken,
             extensions=extensions,
+            preload=preload,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,

@@ -12,6 +12,7 @@ from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler, Statistics
 from pool_party.budget.plan import Limits, make_plan
 from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
+from pool_party.workers import preloading
 from pool_party.workers._base import Setup, Worker
 
 KINDS = {
@@ -65,6 +66,7 @@ def make_scheduler(
     context: Any,
     on_broken: Callable[[BaseException], object] | None = None,
     extensions: Iterable[str] | None = None,
+    preload: Iterable[str] = (),
     **limits: Unpack[Limits],
 ) -> Scheduler:
     """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
@@ -82,9 +84,9 @@ def make_scheduler(
         if context is not None:
             _check_context(resolve_context(context))
         context = resolve_context(context)
-    packages = _choose_extensions(kind, extensions)
+    packages, modules = _choose_extensions(kind, extensions), preloading.choose(preload)
     plan = make_plan(kind, n_workers, **limits)
-    setup = Setup(initializer, tuple(initargs), max_tasks or 0, context, plan, extensions=packages)
+    setup = Setup(initializer, tuple(initargs), max_tasks or 0, context, plan, extensions=packages, preload=modules)
     return Scheduler(kind, n_workers, setup, on_broken)
 
 
@@ -112,6 +114,8 @@ class ComposablePool:
     extensions: names of packages whose extension modules do not support interpreters and are to be loaded there
         nevertheless, at your own risk, beside the tested ones (NumPy, SciPy, pandas, scikit-learn). (): not even those.
         kind="interp" only, CPython 3.14 or later.
+    preload: names of modules that each worker imports when it starts, before its initializer, so that no task has to
+        wait for that. Opening does not wait; threads import them once. One that fails breaks the pool.
 
     Safe to use from several threads. Leaving a `with` block terminates the pool, as in the standard library.
 
@@ -134,6 +138,7 @@ class ComposablePool:
         affinity: bool | None = None,
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
+        preload: Iterable[str] = (),
     ) -> None:
         self._context = context
         self._scheduler = make_scheduler(
@@ -144,6 +149,7 @@ class ComposablePool:
             maxtasksperchild,
             context,
             extensions=extensions,
+            preload=preload,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,
@@ -355,9 +361,11 @@ class ThreadPool(ComposablePool):
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: Iterable[Any] = (),
+        *,
+        preload: Iterable[str] = (),
         **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(processes, initializer, initargs, kind="thread", **limits)
+        super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **limits)
 
 
 class ProcessPool(ComposablePool):
@@ -370,9 +378,13 @@ class ProcessPool(ComposablePool):
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
         context: Any = None,
+        *,
+        preload: Iterable[str] = (),
         **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(processes, initializer, initargs, maxtasksperchild, context, kind="process", **limits)
+        super().__init__(
+            processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **limits
+        )
 
 
 class InterpreterPool(ComposablePool):
@@ -386,8 +398,16 @@ class InterpreterPool(ComposablePool):
         maxtasksperchild: int | None = None,
         *,
         extensions: Iterable[str] | None = None,
+        preload: Iterable[str] = (),
         **limits: Unpack[Limits],
     ) -> None:
         super().__init__(
-            processes, initializer, initargs, maxtasksperchild, kind="interp", extensions=extensions, **limits
+            processes,
+            initializer,
+            initargs,
+            maxtasksperchild,
+            kind="interp",
+            extensions=extensions,
+            preload=preload,
+            **limits,
         )

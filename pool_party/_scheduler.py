@@ -417,7 +417,7 @@ class Scheduler:
         self._crew.terminate()
 
     def _broken(self) -> InitializerFailed:
-        error = InitializerFailed(f"the pool is broken, since its initializer failed: {self._cause!r}")
+        error = InitializerFailed(f"the pool is broken, since no worker can be made: {self._cause!r}")
         error.__cause__ = self._cause
         return error
 

@@ -663,6 +663,17 @@ def openblas_count(_=None):
     return [_native.call_getter(found.getter) for found in libraries.find() if found.name == "openblas"]
 
 
+def count_if_imported(name):
+    """`openblas_count`, once it is seen that the module was there before this task."""
+    assert name in sys.modules, f"{name} is not imported"
+    return openblas_count()
+
+
+def is_imported(*names):
+    """Whether all modules are there. A star task, or one of a single name."""
+    return all(name in sys.modules for name in names)
+
+
 def nested_pool(kind):
     """What a pool in this worker counts on, and gives to its own workers."""
     from pool_party import ComposablePool

@@ -22,6 +22,7 @@ class Setup:
     plan: "Plan | None" = None  # of thread budgets; None: libraries are left as they are
     gate: "Gate | None" = None  # that libraries' parallel regions pass; made by the scheduler
     extensions: tuple[str, ...] = ()  # packages with private copies of extension modules, for interpreters
+    preload: tuple[str, ...] = ()  # modules to import before the initializer
 
 
 class Worker(Protocol):

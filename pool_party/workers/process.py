@@ -28,7 +28,13 @@ def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
 
 
 def main(
-    handle: Handle, n: int, initializer: Any, initargs: tuple[Any, ...], max_tasks: int, terms: Terms | None
+    handle: Handle,
+    n: int,
+    initializer: Any,
+    initargs: tuple[Any, ...],
+    max_tasks: int,
+    terms: Terms | None,
+    preload: tuple[str, ...],
 ) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
@@ -46,7 +52,7 @@ def main(
         if function is not None:
             function(*initargs)
 
-    loop.run(worker, initialize, max_tasks)
+    loop.run(worker, initialize, max_tasks, preload=preload)
 
 
 def _usable(context: Any) -> Any:
@@ -102,6 +108,7 @@ class ProcessWorker:
                 setup.initargs,
                 setup.max_tasks,
                 setup.plan and setup.plan.terms(n, setup.gate),
+                setup.preload,
             ),
             daemon=False,  # it may have children; it dies with us by its own means
         )

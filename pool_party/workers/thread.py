@@ -47,7 +47,11 @@ class ThreadWorker:
                 arbiter.pin(setup.plan.mask(self.n))
                 worker.refresh_with(self._refresh())
             loop.run(
-                worker, lambda: setup.initializer and setup.initializer(*setup.initargs), setup.max_tasks, loop.keep
+                worker,
+                lambda: setup.initializer and setup.initializer(*setup.initargs),
+                setup.max_tasks,
+                loop.keep,
+                setup.preload,
             )
         finally:
             arbiter.unpin()

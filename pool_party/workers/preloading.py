@@ -1,0 +1,42 @@
+"""Modules that a worker imports as it starts, before its initializer and its first task.
+
+All workers of a pool do that at the same time, and nobody waits for them but their tasks. Interpreters and processes
+import for themselves; threads share the modules of this process, so there the first imports and the others wait for it.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pool_party import _native
+
+
+def choose(names: "Iterable[str]") -> "tuple[str, ...]":
+    """The modules for the option `preload`, each once.
+
+    Raises: TypeError, ValueError for what is not the full name of a module.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"preload must be names of modules, such as [{names!r}], not a str")
+    try:
+        chosen = tuple(dict.fromkeys(names))
+    except TypeError:
+        raise TypeError(f"preload must be names of modules, not {names!r}") from None
+    for name in chosen:
+        if not isinstance(name, str):
+            raise TypeError(f"preload must be names of modules, not {name!r}")
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"preload must be full names of modules, such as 'numpy.linalg', not {name!r}")
+    return chosen
+
+
+def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
+    """Imports the modules, unless the pool ends meanwhile. Raises: ImportError that says which one failed, and how."""
+    for name in names:
+        if worker.must_stop:
+            return
+        try:
+            __import__(name)
+        except BaseException as error:  # a module may raise anything, SystemExit as well
+            reason = f"{type(error).__name__}: {error}"
+            raise ImportError(f"preload: the module {name!r} could not be imported: {reason}", name=name) from error
