@@ -1,4 +1,4 @@
-"""`pool-party doctor`: which CPUs there are, which libraries, and what each kind and policy would give each worker."""
+"""`pool-party doctor`: the CPUs, the libraries, what each kind and policy would give, what loads in interpreters."""
 
 import argparse
 import importlib
@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator
 
+from pool_party import _packages
 from pool_party._demo.report import format_table
 from pool_party.budget import libraries, plan, policies, topology
 from pool_party.budget.split import Share
@@ -24,6 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="modules whose libraries to look at, if they are installed; default: %(default)s",
     )
+    parser.add_argument(
+        "--check-extensions",
+        nargs="?",
+        const="",
+        metavar="A,B",
+        help="import these packages in an interpreter worker, some seconds each; default: those that are listed",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,10 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = libraries.find()
     _print("Libraries with threads of their own", [*describe_libraries(loaded), *missing])
     _print(f"What each of {n_workers} workers gets", [describe_plans(n_workers)])
+    names = arguments.check_extensions
+    checked = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    in_interpreters = list(_packages.describe(checked))
+    _print('Packages with extension modules in workers of kind "interp"', in_interpreters)
     warnings = [text for library in loaded for text in libraries.warnings_for(library, loaded)]
     if warnings:
         _print("Warnings", sorted(set(warnings)))
-    return 1 if warnings else 0
+    return 1 if warnings or any("failed: " in line for line in in_interpreters) else 0
 
 
 def _print(title: str, lines: Iterable[str]) -> None:

@@ -388,17 +388,3 @@ def test_unrelated_programs_share_the_machine():
     for program in programs:
         completed = fresh.finish(program)
         assert completed.returncode == 0 and completed.out.startswith("True True"), completed
-
-
-# ---- doctor ----------------------------------------------------------------
-
-
-def test_doctor(capsys):
-    from pool_party import _cli
-
-    assert _cli.main(["doctor", "--workers", "3", "--import", "numpy,no_such_module"]) in (0, 1)
-    text = capsys.readouterr().out
-    for expected in ("openblas", "pthreads", "dynamic", "interp", "no_such_module cannot be imported", "may run on"):
-        assert expected in text
-    assert _cli.main(["doctor", "--workers", "-1"]) == 2
-    assert "--workers must be at least 1" in capsys.readouterr().err
