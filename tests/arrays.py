@@ -2,8 +2,11 @@
 
 import importlib
 import importlib.resources
+import random
+import warnings
 
 import numpy as np
+import tasks
 
 
 class Tagged(np.ndarray):
@@ -26,11 +29,48 @@ class Tagged(np.ndarray):
         self.tag = state[1]
 
 
+class Counted(np.ndarray):
+    """An array that counts the ufuncs that it went through."""
+
+    n_ufuncs = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        plain = [x.view(np.ndarray) if isinstance(x, Counted) else x for x in inputs]
+        result = np.asarray(getattr(ufunc, method)(*plain, **kwargs)).view(Counted)
+        result.n_ufuncs = self.n_ufuncs + 1
+        return result
+
+    def __reduce__(self):
+        return _counted, (self.view(np.ndarray).copy(), self.n_ufuncs)
+
+
+def _counted(array, n_ufuncs):
+    result = array.view(Counted)
+    result.n_ufuncs = n_ufuncs
+    return result
+
+
+class Meters:
+    """No array, but something that NumPy's functions take for one."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return Meters(function(*[getattr(arg, "values", arg) for arg in args], **kwargs))
+
+
+def same(value):
+    return value
+
+
 def check(array):
     """The array itself, once its types are found to be this interpreter's own."""
     assert isinstance(array, np.ndarray)
-    own = np.dtype(array.dtype.descr if array.dtype.names else array.dtype.str)
-    assert own == array.dtype and type(own) is type(array.dtype)
+    assert isinstance(array.dtype, np.dtype)
+    if array.dtype.kind != "T":
+        own = np.dtype(array.dtype.descr if array.dtype.names else array.dtype.str)
+        assert own == array.dtype and type(own) is type(array.dtype)
     return array
 
 
@@ -45,14 +85,114 @@ def compute(seed):
     return values, np.linalg.solve(a, a[:, 0]), np.fft.rfft(a).real, np.sort(a, axis=None), np.add.reduce(a)
 
 
-def draw(_):
-    """Numbers from generators that nobody has seeded."""
-    return float(np.random.default_rng().random()), float(np.random.random())
+def draw(_=None):
+    """Numbers from generators that nobody has seeded: NumPy's new and old ones, and Python's."""
+    return float(np.random.default_rng().random()), float(np.random.random()), random.random()
+
+
+def draw_legacy(path):
+    """Some numbers of NumPy's global generator, once other workers stand at the gate, too; and its kind."""
+    tasks.pass_gate(path)
+    return np.random.random(4).tolist(), type(np.random.get_bit_generator()).__name__
+
+
+def seed_and_set(value):
+    """An initializer that seeds the global generator."""
+    np.random.seed(value)
+
+
+def legacy_random(_=None):
+    return float(np.random.random())
+
+
+def use(generator):
+    """What a generator that was sent draws."""
+    return generator.random(3).tolist()
+
+
+def spawned(sequence):
+    return use(np.random.default_rng(sequence))
 
 
 def divide(state):
     with np.errstate(all=state):
         return np.ones(2) / np.zeros(2)
+
+
+def overflow():
+    """An integer that does not fit, and a sum that overflows: the one raises, the other warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return np.float64(1e308) * 10
+
+
+def warnings_of_a_division():
+    """What was recorded, and that recording is over."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        np.ones(1) / np.zeros(1)
+    return [(warning.category, str(warning.message)) for warning in caught]
+
+
+def call_back(value):
+    """np.errstate's callback is called in the worker."""
+    seen = []
+    with np.errstate(all="call", call=lambda kind, flags: seen.append(kind)):
+        np.ones(1) / np.array([value])
+    return seen
+
+
+def raise_axis_error():
+    np.zeros(3).sum(axis=2)
+
+
+def raise_promotion_error():
+    np.result_type(np.dtype("M8[s]"), np.complex128)
+
+
+def raise_ufunc_error():
+    np.add(np.array(["a"], object), np.array([1], object) * 1, dtype="M8[s]")
+
+
+def raise_no_loop():
+    np.sqrt("no number")
+
+
+def raise_linalg_error():
+    np.linalg.inv(np.zeros((2, 2)))
+
+
+def payload_sizes(array):
+    """Bytes of this worker's pickle of an array, and of the buffers beside it."""
+    from pool_party import _native
+
+    pickle, buffers = _native.Channel(1).encode(array)
+    return len(pickle), sum(buffer.raw().nbytes for buffer in buffers)
+
+
+def describe(value):
+    """How an array lies in memory, and whose types it is of, seen from where it is."""
+    own = type(value) in (np.ndarray, np.ma.MaskedArray, np.matrix, np.recarray, np.memmap)
+    return own, value.shape, value.flags.writeable, value.flags.c_contiguous, value.flags.f_contiguous
+
+
+def negate_in_place(array):
+    """The sum of what was there; then the array is changed."""
+    total = float(array.sum())
+    np.negative(array, out=array)
+    return total, float(array.sum())
+
+
+def summarize(frame):
+    """Means by group: a table of pandas, and its types."""
+    return frame.groupby("key", observed=True).mean(numeric_only=True)
+
+
+def same_frame(frame):
+    import pandas as pd
+
+    assert isinstance(frame, pd.DataFrame) and isinstance(frame.index, pd.Index)
+    return frame
 
 
 def raise_on_all_errors():

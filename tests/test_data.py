@@ -153,61 +153,6 @@ def test_array_module(remote_pool):
     assert remote_pool.apply(tasks.identity, (values,)) == values
 
 
-# ---- numpy -----------------------------------------------------------------
-
-
-@pytest.fixture
-def numpy_pool(make_pool):
-    """Of processes: NumPy does not load in own-GIL interpreters."""
-    pytest.importorskip("numpy")
-    return make_pool(2, kind="process")
-
-
-@pytest.mark.parametrize("shape", [(0,), (1,), (100, 100), (1000, 1000), (3, 0, 5), (8, 1024, 1024)], ids=str)
-def test_numpy_arrays_there_and_back(numpy_pool, shape):
-    import numpy as np
-
-    value = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    result = numpy_pool.apply(tasks.identity, (value,))
-    assert result.dtype == value.dtype and np.array_equal(result, value)
-    result += 1  # writable
-
-
-def test_numpy_layouts(numpy_pool):
-    import numpy as np
-
-    base = np.arange(600 * 400, dtype=np.int32).reshape(600, 400)
-    values = [
-        base.T,
-        base[::2, ::3],
-        np.asfortranarray(base),
-        base[:, 5],
-        base.astype("M8[s]"),
-        np.array(["a", None, {}], dtype=object),
-        np.float64(3.5),
-        np.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
-        np.broadcast_to(np.arange(5), (1000, 5)),
-        base.astype(">i4"),
-    ]
-    for value in values:
-        result = numpy_pool.apply(tasks.identity, (value,))
-        assert np.array_equal(result, value) and result.dtype == value.dtype
-
-
-def test_numpy_functions_and_in_place_work(numpy_pool):
-    import numpy as np
-
-    assert numpy_pool.map(np.sqrt, [4.0, 9.0]) == [2.0, 3.0]
-
-    def double_in_place(a):
-        a *= 2
-        return a.sum()
-
-    value = np.ones(200_000)
-    assert numpy_pool.map(double_in_place, [value] * 4, 1) == [400_000.0] * 4
-    assert value.sum() == 200_000
-
-
 # ---- shapes of values ------------------------------------------------------
 
 VALUES = [

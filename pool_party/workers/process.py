@@ -1,5 +1,6 @@
 """Workers that are processes of a `multiprocessing` context."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -27,6 +28,18 @@ def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
     return codec.encode(initializer)
 
 
+def _reseed() -> None:
+    """Gives NumPy's global generator a state of its own, as `random` has in a forked child by its own doing.
+
+    By a new generator and not by `seed`, which takes a lock that some thread of the parent may have held.
+    """
+    numpy_random = sys.modules.get("numpy.random")
+    replace, current = (getattr(numpy_random, name, None) for name in ("set_bit_generator", "get_bit_generator"))
+    if replace is not None and current is not None:
+        with contextlib.suppress(Exception):  # a generator from elsewhere that cannot be made so
+            replace(type(current())())
+
+
 def main(
     handle: Handle,
     n: int,
@@ -35,6 +48,7 @@ def main(
     max_tasks: int,
     terms: Terms | None,
     preload: tuple[str, ...],
+    is_forked: bool,
 ) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
@@ -46,6 +60,9 @@ def main(
     worker = _native.Worker.attach(handle.open(), n)
     if terms is not None:
         terms.enter(worker)
+
+    if is_forked:
+        _reseed()
 
     def initialize() -> None:
         function = initializer if callable(initializer) else codec.decode(initializer) if initializer else None
@@ -109,6 +126,7 @@ class ProcessWorker:
                 setup.max_tasks,
                 setup.plan and setup.plan.terms(n, setup.gate),
                 setup.preload,
+                context.get_start_method() != "spawn",  # a fork server forks, too
             ),
             daemon=False,  # it may have children; it dies with us by its own means
         )
