@@ -8,7 +8,6 @@ way of running them goes through every cell in a process of its own; repeats are
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -16,17 +15,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from cells_ways import CELLS, POLICIES, SIZES, default_size, n_usable_cpus, stages_of
+from cells_ways import CELLS, POLICIES, SIZES, default_size, stages_of
 from fresh import TIME_IS_UP, Figures, begin, end
-from metadata import collect_metadata, format_metadata
 from peers import pool_accepts
+from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, make_parser, n_usable_cpus, say
 
 from pool_party._demo.report import format_table
 
-_KINDS = ("thread", "process", "interp")
 _FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two give the others their time limit
 _WAYS = (*_FIXED, "none", *POLICIES)
 _STAGED = ("one-thread", "one-worker")  # a policy that does best in every stage alternates between these
@@ -53,7 +50,7 @@ def _title(way: str, kind: str) -> str:
 
 
 @dataclass(slots=True)
-class Record:
+class Row:
     """What is known of one way in one cell: the times of the stages of each run, or why there are none."""
 
     runs: list[list[float]] = field(default_factory=list)
@@ -70,14 +67,14 @@ class Record:
         return [statistics.median(times) for times in zip(*self.runs, strict=True)]
 
 
-type _Table = dict[tuple[str, str], Record]  # by way and cell
+type _Table = dict[tuple[str, str], Row]  # by way and cell
 
 
 def _environment(way: str, kind: str) -> dict[str, str]:
     """Return the environment of a way: no thread counts, or one thread for all libraries."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     if way == "one-thread" and kind != "thread":
-        environment |= {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
+        environment |= ONE_THREAD
     return environment
 
 
@@ -131,16 +128,12 @@ def _measure_way(table: _Table, kind: str, way: str, n_workers: int, size: str, 
 
 def _measure_kind(kind: str, n_workers: int, options: argparse.Namespace, obstacles: Mapping[Any, str]) -> _Table:
     """Run all ways through all cells, again and again; progress goes to standard error."""
-    table = {
-        (way, cell): Record(failure=obstacles.get((kind, way), "")) for way in options.ways for cell in options.cells
-    }
+    table = {(way, cell): Row(failure=obstacles.get((kind, way), "")) for way in options.ways for cell in options.cells}
     groups = [options.cells] if options.quick else [[cell] for cell in options.cells]
     for repeat in range(options.repeats):
         for group in groups:
             name = ", ".join(group)
-            print(
-                f"{kind}, {n_workers} workers, {name}: {repeat + 1} of {options.repeats}", file=sys.stderr, flush=True
-            )
+            say(f"{kind}, {n_workers} workers, {name}: {repeat + 1} of {options.repeats}")
             for way in options.ways:
                 _measure_way(table, kind, way, n_workers, options.size, group)
     return table
@@ -153,7 +146,7 @@ def _best_fixed(table: _Table, cell: str) -> float:
 
 def _best_per_stage(table: _Table, cell: str) -> float:
     """Return the time that results from the better of two fixed ways in every stage."""
-    records = [table.get((way, cell), Record()) for way in _STAGED]
+    records = [table.get((way, cell), Row()) for way in _STAGED]
     if any(math.isnan(record.total_s) for record in records):
         return math.nan
     return math.fsum(map(min, *(record.stages_s for record in records)))
@@ -164,7 +157,7 @@ def _with_ratio(time_s: float, best_s: float) -> str:
     return "-" if math.isnan(time_s) else f"{time_s:.2f} s{ratio}"
 
 
-def _write_cell(record: Record, best_s: float) -> str:
+def _write_cell(record: Row, best_s: float) -> str:
     if record.failure:
         return record.failure if record.failure.startswith(">") else "-"
     return _with_ratio(record.total_s, best_s)
@@ -189,7 +182,7 @@ def _format_stages(table: _Table, kind: str, size: str, cells: Sequence[str]) ->
     for cell in cells:
         stages = stages_of(cell, size)
         for way in _STAGED:
-            record = table.get((way, cell), Record())
+            record = table.get((way, cell), Row())
             if len(stages) > 1 and not math.isnan(record.total_s):
                 headings = [stage.name for stage in stages]
                 rows.append([f"{cell}: {_title(way, kind)}", *(f"{time_s:.2f} s" for time_s in record.stages_s)])
@@ -222,20 +215,14 @@ def _as_json(table: _Table, kind: str, n_workers: int) -> list[dict[str, Any]]:
 
 def _parse_arguments() -> argparse.Namespace:
     n_cpus = n_usable_cpus()
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--kinds", nargs="+", choices=_KINDS, default=_KINDS, metavar="KIND", help="kinds of workers")
-    add("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help="cells")
-    add("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="ways of running them")
-    add(
-        "--workers", nargs="+", type=int, metavar="N", help=f"workers per pool; if not given, {n_cpus} and {4 * n_cpus}"
-    )
-    add("--repeats", type=int, default=3, metavar="N", help="runs of which the table has the median")
-    add("--size", choices=SIZES, default=default_size(), help="size of the problems")
-    add("--quick", action="store_true", help="tiny problems, one repeat: shows that everything runs, measures nothing")
-    add("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
+    add_kinds(parser)
+    add("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help="cells; default: all")
+    add("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help=f"default: {' '.join(_WAYS)}")
+    add_workers(parser, several=True, default=f"{n_cpus} and {4 * n_cpus}")
+    add_repeats(parser, 3)
+    add("--size", choices=SIZES, default=default_size(), help="size of the problems; default here: %(default)s")
     options = parser.parse_args()
     options.ways = [way for way in _WAYS if way in options.ways]  # in the order that the time limits need
     if options.quick:
@@ -247,9 +234,10 @@ def _parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure what the command line asks for, and print a table for each kind and number of workers."""
     options = _parse_arguments()
-    metadata = collect_metadata(max(options.workers))
-    report: dict[str, Any] = {"metadata": metadata, "size": options.size, "results": []}
-    print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n\n{_format_work(options.cells, options.size)}\n")
+    record = Record(__doc__, max(options.workers), options)
+    record.put("size", options.size)
+    results: list[dict[str, Any]] = []
+    print(f"{_format_work(options.cells, options.size)}\n")
     obstacles = _obstacles(options.kinds)
     for kind in options.kinds:
         reasons = {obstacles.get((kind, way), "") for way in options.ways}
@@ -262,10 +250,8 @@ def main() -> int:
             print(_format_totals(table, kind, options.ways, options.cells))
             stages = _format_stages(table, kind, options.size, options.cells)
             print(f"\n{stages}\n" if stages else "", flush=True)
-            report["results"] += _as_json(table, kind, n_workers)
-    metadata["load_average_after"] = list(os.getloadavg())
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+            results += _as_json(table, kind, n_workers)
+            record.put("results", results)
     return 0
 
 

@@ -9,7 +9,6 @@ ended by its own alarm.
 import json
 import multiprocessing
 import multiprocessing.pool
-import os
 import signal
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peers import Handle, JoblibHandle, PoolHandle, pool_accepts
+from program import n_usable_cpus
 from workloads.algebra import eigenvalues, introduce, products, tall_qr
 
 _LARGE_FROM_CPUS = 16
@@ -26,11 +26,6 @@ _SETTLE_S = 0.15  # OpenBLAS's threads spin for some 50 ms after a call
 
 POLICIES = ("static", "exclusive", "counting", "dynamic")
 SIZES = ("quick", "small", "large")
-
-
-def n_usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def default_size() -> str:

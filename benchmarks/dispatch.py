@@ -1,6 +1,6 @@
 """What does it cost to hand out a task?
 
-    python benchmarks/dispatch.py [--quick] [--only SECTION] [--workers N] [--json FILE]
+    python benchmarks/dispatch.py [--quick] [--only SECTION] [--kinds KIND...] [--workers N] [--json FILE]
 
 compares pool_party's three kinds of workers with multiprocessing's pools, the executors of
 concurrent.futures, loky and joblib. Every measurement runs in a fresh process, so that no pool
@@ -9,19 +9,17 @@ that a slow moment of the machine falls on all of them.
 """
 
 import argparse
-import json
 import math
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from bounds import BOUND, BOUNDS
 from fresh import Figures, Measurement, begin, end
-from metadata import collect_metadata, format_metadata
 from peers import Peer, available_peers
+from program import Record, Runs, add_kinds, add_only, add_repeats, add_workers, gather, make_parser, say
 
 from pool_party._demo.report import format_table
 
@@ -176,35 +174,21 @@ def _begin(section: str, peer: Peer, options: argparse.Namespace) -> Measurement
     return begin("dispatch_sections", [section, peer.name, options.workers, effort])
 
 
-class Runs:
-    """The figures of one section so far, and the first failure of each peer that had one."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, list[Figures]] = {}
-        self.failures: dict[str, str] = {}
-
-    def add(self, peer: Peer, result: tuple[Figures | None, str]) -> None:
-        """Take the result of `end` in."""
-        figures, failure = result
-        if figures is None:
-            self.failures.setdefault(peer.name, failure)
-        else:
-            self.figures.setdefault(peer.name, []).append(figures)
-
-
 def _measure(name: str, peers: Sequence[Peer], options: argparse.Namespace) -> Runs:
     """Make all measurements of a section; progress goes to standard error."""
-    runs, section = Runs(), _SECTIONS[name]
-    n_repeats = 1 if options.quick else section.n_repeats
-    for repeat in range(n_repeats):
-        print(f"{name}: round {repeat + 1} of {n_repeats}", file=sys.stderr, flush=True)
-        if section.runs_at_once:
-            begun = [(peer, _begin(name, peer, options)) for peer in peers]
-            for peer, measurement in begun:
-                runs.add(peer, end(measurement, _TIMEOUT_S))
-        else:
-            for peer in peers:
-                runs.add(peer, end(_begin(name, peer, options), _TIMEOUT_S))
+    section, by_name = _SECTIONS[name], {peer.name: peer for peer in peers}
+    if name in BOUNDS:
+        by_name[BOUNDS[name].name] = BOUNDS[name]
+    n_repeats = 1 if options.quick else options.repeats or section.n_repeats
+    if not section.runs_at_once:
+        return gather(
+            name, list(by_name), n_repeats, lambda subject: end(_begin(name, by_name[subject], options), _TIMEOUT_S)
+        )
+    runs = Runs()
+    say(f"{name}: all at once")
+    begun = {subject: _begin(name, peer, options) for subject, peer in by_name.items()}
+    for subject, measurement in begun.items():
+        runs.add(subject, end(measurement, _TIMEOUT_S))
     return runs
 
 
@@ -234,14 +218,14 @@ def _format_section(section: Section, peers: Sequence[Peer], runs: Runs) -> str:
     headings = ["", *(column.heading for column in section.columns)]
     headings += ["to its reference", "to the best other"] if section.ratio_key else []
     rows = []
-    for peer in peers:
+    for peer in (*peers, *dict.fromkeys(BOUNDS.values())):
         if peer.name not in summaries:
             continue
         cells = [column.write(summaries[peer.name][column.key]) for column in section.columns]
-        ratios = _ratios(section, peers, summaries, peer) if section.ratio_key else []
+        has_ratios = section.ratio_key and peer.kind != BOUND
+        ratios = _ratios(section, peers, summaries, peer) if has_ratios else [""] * (len(headings) - 1 - len(cells))
         rows.append([peer.name, *cells, *ratios])
-    failures = [f"  failed: {name}: {reason}" for name, reason in runs.failures.items()]
-    return "\n".join((section.title, format_table(headings, rows), *failures, ""))
+    return "\n".join((section.title, format_table(headings, rows), *runs.failure_lines(), ""))
 
 
 def _without_samples(figures: Figures) -> Figures:
@@ -250,37 +234,30 @@ def _without_samples(figures: Figures) -> Figures:
 
 def _as_json(section: Section, runs: Runs) -> dict[str, Any]:
     """Return summary and single runs of every peer (without the samples behind a percentile)."""
+    bounds = {peer.name for peer in BOUNDS.values()}
     return {
-        name: {"summary": section.sum_up(figures), "runs": list(map(_without_samples, figures))}
+        name: {
+            "summary": section.sum_up(figures),
+            "is_bound": name in bounds,
+            "runs": list(map(_without_samples, figures)),
+        }
         for name, figures in runs.figures.items()
     } | {name: {"failure": reason} for name, reason in runs.failures.items()}
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What does it cost to hand out a task?")
-    add = parser.add_argument
-    add(
-        "--workers",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="workers per pool; default: the CPUs that this process may use",
-    )
-    add(
-        "--only",
-        action="append",
-        choices=_SECTIONS,
-        metavar="SECTION",
-        help=f"one of {', '.join(_SECTIONS)}; may be given more than once",
-    )
-    add(
+    parser = make_parser(__doc__)
+    add_workers(parser)
+    add_repeats(parser, None)
+    add_kinds(parser)
+    add_only(parser, _SECTIONS)
+    parser.add_argument(
         "--peer",
         action="append",
+        default=[],
         metavar="TEXT",
         help="leave out pools without this in their name; may be given more than once",
     )
-    add("--quick", action="store_true", help="fewer and shorter runs: a look, not a measurement")
-    add("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
     return parser.parse_args()
 
 
@@ -289,9 +266,8 @@ def main() -> int:
     options = _parse_arguments()
     wanted = options.peer or [""]
     peers = [peer for peer in available_peers() if any(text in peer.name for text in wanted)]
-    metadata = collect_metadata(options.workers)
-    report: dict[str, Any] = {"metadata": metadata, "sections": {}}
-    print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n", flush=True)
+    peers = [peer for peer in peers if peer.kind in options.kinds]
+    record = Record(__doc__, options.workers, options)
     has_failed = False
     for name in options.only or _SECTIONS:
         if name == "hostage" and options.workers < 2:
@@ -299,11 +275,8 @@ def main() -> int:
             continue
         runs = _measure(name, peers, options)
         print(_format_section(_SECTIONS[name], peers, runs), flush=True)
-        report["sections"][name] = _as_json(_SECTIONS[name], runs)
+        record.put_section(name, _as_json(_SECTIONS[name], runs))
         has_failed |= bool(runs.failures)
-    metadata["load_average_after"] = list(os.getloadavg())
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return int(has_failed)
 
 

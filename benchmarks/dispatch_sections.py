@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peers import Handle, Peer, peer_named
+from bounds import peer_or_bound
+from peers import Handle, Peer
 from workloads.tasks import nap, noop
 
 _THROUGHPUT_S = 0.6  # for the timed map of a section of normal effort
@@ -172,5 +173,5 @@ MEASUREMENTS: dict[str, Callable[[Peer, int, float], Figures]] = {
 def main() -> None:
     """Make the measurement that the command line names, and print its figures."""
     section, peer, n_workers, effort = sys.argv[1:]
-    figures = MEASUREMENTS[section](peer_named(peer), int(n_workers), float(effort))
+    figures = MEASUREMENTS[section](peer_or_bound(peer), int(n_workers), float(effort))
     print(json.dumps(figures), flush=True)

@@ -34,13 +34,15 @@ class Measurement:
         return file.read().decode(errors="replace").strip().splitlines()
 
 
-def begin(module: str, arguments: Sequence[object], environment: Mapping[str, str] | None = None) -> Measurement:
-    """Start `module.main()` in a process group of its own; `environment` replaces ours."""
+def begin(
+    module: str, arguments: Sequence[object], environment: Mapping[str, str] | None = None, function: str = "main"
+) -> Measurement:
+    """Start `module.function()` in a process group of its own; `environment` replaces ours."""
     environment = os.environ if environment is None else environment
     search_path = [str(_HERE), *filter(None, [environment.get("PYTHONPATH")])]
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     process = subprocess.Popen(
-        [sys.executable, "-c", f"from {module} import main; main()", *map(str, arguments)],
+        [sys.executable, "-c", f"from {module} import {function}; {function}()", *map(str, arguments)],
         env={**environment, "PYTHONPATH": os.pathsep.join(search_path)},
         stdin=subprocess.DEVNULL,
         stdout=output,

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -31,6 +32,16 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def _commit() -> str:
+    """Return the commit of the checkout that these programs are in, "+" if it was changed since; "" if unknown."""
+    describe = ["git", "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
+    try:
+        found = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return found.stdout.strip()
+
+
 def _has_gil() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
@@ -47,6 +58,7 @@ def collect_metadata(n_workers: int) -> dict[str, Any]:
         "has_gil": _has_gil(),
         "start_method": default_start_method(),
         "versions": _versions(_PACKAGES),
+        "commit": _commit(),
         "n_workers": n_workers,
         "load_average_before": list(os.getloadavg()),
     }

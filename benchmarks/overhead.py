@@ -5,30 +5,38 @@
 `budget`: a task that needs no budget, under each policy and without one. `management`: a product of matrices, split by
 rows over threads that are started for it, and over workers that wait for it, with and without affinity, and with a
 caller that computes the last share itself: the parallel management overhead (PMO) and the partitioned computational
-expansion (PCE) of the ATLAS paper (Castaldo and Whaley). `wake-up`: when the first and the last of sleeping workers
-begin. Every measurement runs in a fresh process; repeats are interleaved.
+expansion (PCE) of the ATLAS paper (Castaldo and Whaley). Every measurement runs in a fresh process; repeats are
+interleaved.
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from fresh import Figures, begin, end
-from metadata import collect_metadata, format_metadata
 from overhead_sections import METHODS, ORDERS, POLICIES
-from peers import available_peers, pool_accepts
+from peers import pool_accepts
+from program import (
+    KINDS,
+    ONE_THREAD,
+    Record,
+    Runs,
+    add_only,
+    add_repeats,
+    add_workers,
+    gather,
+    make_parser,
+    without_samples,
+)
 
 from pool_party._demo.report import format_table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.05
-_KINDS = ("thread", "interp", "process")
 
 type _Runs = dict[str, list[Figures]]  # by subject
 
@@ -49,7 +57,7 @@ def _write(value: float, text: str) -> str:
 
 
 def _budget_subjects() -> list[str]:
-    return [f"{kind} {policy}" for kind in _KINDS for policy in POLICIES]
+    return [f"{kind} {policy}" for kind in KINDS for policy in POLICIES]
 
 
 def _format_budget(runs: _Runs) -> str:
@@ -97,36 +105,9 @@ def _format_management(runs: _Runs) -> str:
     )
 
 
-def _wake_up_subjects() -> list[str]:
-    names = []
-    for peer in available_peers():
-        names.append(peer.name)
-        if peer.is_ours and "," not in peer.name:
-            names.append(f"{peer.name}, affinity")
-    return names
-
-
-def _format_wake_up(runs: _Runs) -> str:
-    rows = []
-    for subject in runs:
-        cells = []
-        for key in ("first_us", "last_us"):
-            pooled = sorted(value for figures in runs[subject] for value in figures[key])
-            rank = math.ceil(0.99 * len(pooled)) - 1
-            cells += [f"{statistics.median(pooled):.0f} us", f"{pooled[rank]:.0f} us"]
-        n_shared = sum(figures["n_shared"] for figures in runs[subject])
-        rows.append([subject, *cells, str(n_shared)])
-    title = (
-        "as many tasks as workers, sent to a pool that slept for 5 ms: until the first and the last begin; lower is "
-        "better\n"
-    )
-    return title + format_table(["", "first", "p99", "last", "p99", "shared a worker"], rows)
-
-
 _SECTIONS: dict[str, tuple[Callable[[], list[str]], Callable[[_Runs], str]]] = {
     "budget": (_budget_subjects, _format_budget),
     "management": (_management_subjects, _format_management),
-    "wake-up": (_wake_up_subjects, _format_wake_up),
 }
 
 
@@ -142,57 +123,24 @@ def _obstacle(section: str, subject: str, n_workers: int) -> str:
     return ""
 
 
-def _measure(section: str, options: argparse.Namespace) -> tuple[_Runs, dict[str, str]]:
-    """Make all measurements of a section; return their figures, and why some have none. Progress goes to stderr."""
-    runs: _Runs = {}
-    failures: dict[str, str] = {}
-    environment = dict(os.environ)
-    if section == "management":
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+def _measure(section: str, options: argparse.Namespace) -> Runs:
+    """Make all measurements of a section; progress goes to stderr."""
+    environment = dict(os.environ) | (ONE_THREAD if section == "management" else {})
     effort = _QUICK_EFFORT if options.quick else 1.0
-    for repeat in range(options.repeats):
-        print(f"{section}: round {repeat + 1} of {options.repeats}", file=sys.stderr, flush=True)
-        for subject in _SECTIONS[section][0]():
-            if failure := _obstacle(section, subject, options.workers) or failures.get(subject, ""):
-                failures[subject] = failure
-                continue
-            arguments = [section, subject, options.workers, effort]
-            figures, failure = end(begin("overhead_sections", arguments, environment), _TIMEOUT_S)
-            if figures is None:
-                failures[subject] = failure
-            else:
-                runs.setdefault(subject, []).append(figures)
-    return runs, failures
 
+    def measure(subject: str) -> tuple[Figures | None, str]:
+        if obstacle := _obstacle(section, subject, options.workers):
+            return None, obstacle
+        return end(begin("overhead_sections", [section, subject, options.workers, effort], environment), _TIMEOUT_S)
 
-def _without_samples(runs: Sequence[Figures]) -> list[Figures]:
-    """Return the figures with medians in the place of long lists."""
-    return [
-        {key: statistics.median(value) if isinstance(value, list) else value for key, value in figures.items()}
-        for figures in runs
-    ]
+    return gather(section, _SECTIONS[section][0](), options.repeats, measure)
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add(
-        "--workers",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="workers per pool; default: the CPUs that this process may use",
-    )
-    add(
-        "--only",
-        action="append",
-        choices=_SECTIONS,
-        metavar="SECTION",
-        help=f"one of {', '.join(_SECTIONS)}; may be given more than once",
-    )
-    add("--repeats", type=int, default=5, metavar="N", help="runs of which the tables have the median; default: 5")
-    add("--quick", action="store_true", help="one short run of each: shows that everything runs, measures nothing")
-    add("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
+    parser = make_parser(__doc__)
+    add_workers(parser)
+    add_repeats(parser, 5)
+    add_only(parser, _SECTIONS)
     options = parser.parse_args()
     if options.quick:
         options.repeats = 1
@@ -202,20 +150,12 @@ def _parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure what the command line asks for, and print its tables."""
     options = _parse_arguments()
-    metadata = collect_metadata(options.workers)
-    report: dict[str, Any] = {"metadata": metadata, "sections": {}}
-    print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n", flush=True)
+    record = Record(__doc__, options.workers, options)
     for section in options.only or _SECTIONS:
-        runs, failures = _measure(section, options)
-        print(_SECTIONS[section][1](runs))
-        for subject, failure in failures.items():
-            print(f"  not measured: {subject}: {failure}")
-        print(flush=True)
-        report["sections"][section] = {name: _without_samples(figures) for name, figures in runs.items()}
-        report["sections"][section] |= {name: {"failure": failure} for name, failure in failures.items()}
-    metadata["load_average_after"] = list(os.getloadavg())
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        runs = _measure(section, options)
+        print("\n".join((_SECTIONS[section][1](runs.figures), *runs.failure_lines(), "")), flush=True)
+        found: dict[str, Any] = {name: list(map(without_samples, figures)) for name, figures in runs.figures.items()}
+        record.put_section(section, found | {name: {"failure": reason} for name, reason in runs.failures.items()})
     return 0
 
 

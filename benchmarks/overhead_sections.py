@@ -15,7 +15,6 @@ from threading import Thread
 from typing import Any
 
 from peers import Handle, PoolHandle, peer_named
-from workloads.stamps import stamp
 from workloads.tasks import noop
 
 _N_APPLIES = 20_000
@@ -23,9 +22,6 @@ _N_MAPS = 20
 _N_MAPPED = 5_000
 _N_ROUNDS = 40
 _FLUSH_BYTES = 64 << 20  # more than the last cache of most machines has for one core
-_N_WAKE_UPS = 200
-_IDLE_S = 0.005  # long enough for every worker to be asleep
-_HOLD_S = 0.003  # a worker that has one of the tasks takes no other meanwhile
 
 ORDERS = (250, 500, 1000, 2000, 4000)
 POLICIES = ("None", "static", "exclusive", "counting", "dynamic")
@@ -173,6 +169,9 @@ METHODS: dict[str, Callable[[int], _Round]] = {
     "pool_party process": lambda n: _ours("process", n, False),
     "pool_party process, affinity": lambda n: _ours("process", n, True),
     "pool_party process, affinity, master last": lambda n: _ours_master_last("process", n),
+    "pool_party interp": lambda n: _ours("interp", n, False),
+    "pool_party interp, affinity": lambda n: _ours("interp", n, True),
+    "pool_party interp, affinity, master last": lambda n: _ours_master_last("interp", n),
 }
 
 
@@ -234,33 +233,7 @@ def management(subject: str, n_workers: int, effort: float) -> Figures:
     return figures
 
 
-# ---- how soon sleeping workers begin ----
-
-
-def wake_up(subject: str, n_workers: int, effort: float) -> Figures:
-    """Measure when the first and the last of as many tasks as there are sleeping workers begin, after they are sent.
-
-    `subject` is a peer, or one of ours and ", affinity".
-    """
-    name, comma, _ = subject.partition(", affinity")
-    peer = peer_named(name)
-    handle = _open_pool(peer.kind, n_workers, affinity=True) if comma else peer.open(n_workers)
-    firsts_us, lasts_us, n_shared = [], [], 0
-    for number in range(20 + int(_N_WAKE_UPS * effort)):
-        time.sleep(_IDLE_S)
-        started_ns = time.perf_counter_ns()
-        stamps = handle.map(stamp, [_HOLD_S] * n_workers)
-        if number < 20:
-            continue
-        waits_us = [(begun_ns - started_ns) / 1e3 for begun_ns, _ in stamps]
-        firsts_us.append(min(waits_us))
-        lasts_us.append(max(waits_us))
-        n_shared += len({worker for _, worker in stamps}) < n_workers
-    handle.close()
-    return {"first_us": firsts_us, "last_us": lasts_us, "n_shared": n_shared}
-
-
-_SECTIONS = {"budget": budget, "management": management, "wake-up": wake_up}
+_SECTIONS = {"budget": budget, "management": management}
 
 
 def main() -> None:

@@ -1,0 +1,140 @@
+"""What the programs of this folder share: their options, rounds of measurements, and the file of figures."""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fresh import Figures
+from metadata import collect_metadata, format_metadata
+
+KINDS = ("thread", "process", "interp")
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
+
+type Result = tuple[Figures | None, str]  # what `fresh.end` returns
+
+
+def n_usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def make_parser(doc: str) -> argparse.ArgumentParser:
+    """Return a parser with what every program has: --quick and --json."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    add = parser.add_argument
+    add("--quick", action="store_true", help="fewer, shorter runs: shows that everything runs, measures little")
+    add("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
+    return parser
+
+
+def add_workers(parser: argparse.ArgumentParser, several: bool = False, default: str = "") -> None:
+    """Add --workers: a number, or `several` of them, whose default the program finds and describes."""
+    if several:
+        parser.add_argument("--workers", nargs="+", type=int, metavar="N", help=f"workers per pool; default: {default}")
+        return
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=n_usable_cpus(),
+        metavar="N",
+        help="workers per pool; default: the CPUs that this process may use",
+    )
+
+
+def add_repeats(parser: argparse.ArgumentParser, default: int | None) -> None:
+    """Add --repeats; without a default, each section has its own."""
+    shown = "each section's own" if default is None else default
+    help_text = f"runs of which the tables have the median; default: {shown}; with --quick: 1"
+    parser.add_argument("--repeats", type=int, default=default, metavar="N", help=help_text)
+
+
+def add_kinds(parser: argparse.ArgumentParser) -> None:
+    """Add --kinds."""
+    help_text = f"kinds of workers; default: {' '.join(KINDS)}"
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help=help_text)
+
+
+def add_only(parser: argparse.ArgumentParser, sections: Iterable[str]) -> None:
+    """Add --only, which chooses among sections."""
+    names = list(sections)
+    help_text = f"one of {', '.join(names)}; may be given more than once"
+    parser.add_argument("--only", action="append", choices=names, metavar="SECTION", help=help_text)
+
+
+def say(text: str) -> None:
+    """Tell people how far a program is, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Runs:
+    """The figures of every subject so far, and the first failure of each that had one."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, list[Figures]] = {}
+        self.failures: dict[str, str] = {}
+
+    def add(self, subject: str, result: Result) -> None:
+        """Take the result of `fresh.end` in."""
+        figures, failure = result
+        if figures is None:
+            self.failures.setdefault(subject, failure)
+        else:
+            self.figures.setdefault(subject, []).append(figures)
+
+    def failure_lines(self) -> list[str]:
+        """Return the failures as lines for people."""
+        return [f"  not measured: {subject}: {failure}" for subject, failure in self.failures.items()]
+
+
+def gather(label: str, subjects: Sequence[str], n_repeats: int, measure: Callable[[str], Result]) -> Runs:
+    """Measure all subjects once, then all again, so that a slow moment of the machine falls on all of them.
+
+    One that failed is not measured again.
+    """
+    runs = Runs()
+    for repeat in range(n_repeats):
+        say(f"{label}: round {repeat + 1} of {n_repeats}")
+        for subject in subjects:
+            if subject not in runs.failures:
+                runs.add(subject, measure(subject))
+    return runs
+
+
+def without_samples(figures: Figures) -> Figures:
+    """Return figures with the median in the place of each list of samples."""
+    return {key: statistics.median(value) if isinstance(value, list) else value for key, value in figures.items()}
+
+
+class Record:
+    """What a run of a program found: described on standard output, written to `path` again after every part of it."""
+
+    def __init__(self, doc: str, n_workers: int, options: argparse.Namespace) -> None:
+        self._path: Path | None = options.json
+        self._started_s = time.monotonic()
+        self._metadata = collect_metadata(n_workers) | {"is_quick": options.quick}
+        self._parts: dict[str, Any] = {}
+        print(f"{doc.splitlines()[0]}\n{format_metadata(self._metadata)}\n", flush=True)
+
+    def put(self, key: str, value: Any) -> None:
+        """Set a part of the record."""
+        self._parts[key] = value
+        self._write()
+
+    def put_section(self, name: str, value: Mapping[str, Any]) -> None:
+        """Add a section to part "sections"."""
+        self.put("sections", self._parts.get("sections", {}) | {name: value})
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        self._metadata["load_average_after"] = list(os.getloadavg())
+        self._metadata["taken_s"] = round(time.monotonic() - self._started_s, 1)
+        unfinished = self._path.with_name(f"{self._path.name}.part")
+        unfinished.write_text(json.dumps({"metadata": self._metadata} | self._parts, indent=1) + "\n")
+        unfinished.replace(self._path)

@@ -1,0 +1,21 @@
+"""Tasks that say which worker did them. They import only what every interpreter has loaded anyway."""
+
+import _thread
+import os
+import time
+
+type Worker = tuple[int, int]  # process and thread
+
+
+def present(hold_s: float) -> Worker:
+    """Keep the worker for a while, and return which it is."""
+    time.sleep(hold_s)
+    return os.getpid(), _thread.get_native_id()
+
+
+def load_numpy(hold_s: float) -> Worker:
+    """Load NumPy with its linear algebra, then as above."""
+    import numpy as np
+
+    np.linalg.eig(np.eye(16))
+    return present(hold_s)
