@@ -25,19 +25,19 @@ from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, mak
 from pool_party._demo.report import format_table
 
 _FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two give the others their time limit
-_WAYS = (*_FIXED, "none", *POLICIES)
+WAYS = (*_FIXED, "none", *POLICIES)
 _STAGED = ("one-thread", "one-worker")  # a policy that does best in every stage alternates between these
 
 _PATIENCE = 8.0  # a way is cut when it takes this many times longer than the best so far
 _LEAST_LIMIT_S = 4.0
-_FIRST_LIMIT_S = {"quick": 10.0, "small": 60.0, "large": 300.0}
+_FIRST_LIMIT_S = {"quick": 10.0, "brief": 30.0, "small": 60.0, "large": 300.0}
 _START_S = 60.0  # for what comes before the clock starts, and after it stops
 
 _STDLIB = {"thread": "ThreadPool", "process": "multiprocessing.Pool", "interp": "pool_party without policy"}
 _JOBLIB = {"thread": "joblib, threading", "process": "joblib, loky"}
 
 
-def _title(way: str, kind: str) -> str:
+def title_of(way: str, kind: str) -> str:
     """Return how a way is called in a table."""
     titles = {
         "default": _STDLIB[kind],
@@ -70,7 +70,7 @@ class Row:
 type _Table = dict[tuple[str, str], Row]  # by way and cell
 
 
-def _environment(way: str, kind: str) -> dict[str, str]:
+def environment_of(way: str, kind: str) -> dict[str, str]:
     """Return the environment of a way: no thread counts, or one thread for all libraries."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     if way == "one-thread" and kind != "thread":
@@ -82,10 +82,10 @@ def _measure(
     kind: str, way: str, n_workers: int, size: str, limit_s: float, cells: Sequence[str]
 ) -> tuple[Figures | None, str]:
     arguments = [kind, way, n_workers, size, limit_s, *cells]
-    return end(begin("cells_ways", arguments, _environment(way, kind)), limit_s + _START_S)
+    return end(begin("cells_ways", arguments, environment_of(way, kind)), limit_s + _START_S)
 
 
-def _obstacles(kinds: Sequence[str]) -> dict[tuple[str, str], str]:
+def obstacles_of(kinds: Sequence[str]) -> dict[tuple[str, str], str]:
     """Return why some ways cannot be measured here, by kind and way."""
     found: dict[tuple[str, str], str] = {}
     for kind in kinds:
@@ -98,7 +98,7 @@ def _obstacles(kinds: Sequence[str]) -> dict[tuple[str, str], str]:
         found["interp", "none"] = "the same as without policy"
         _, failure = _measure("interp", "none", 1, "quick", 1.0, [])
         if failure:
-            found |= {("interp", way): f"needs NumPy in interpreters ({failure})" for way in _WAYS}
+            found |= {("interp", way): f"needs NumPy in interpreters ({failure})" for way in WAYS}
     return found
 
 
@@ -167,9 +167,9 @@ def _format_totals(table: _Table, kind: str, ways: Sequence[str], cells: Sequenc
     best_s = {cell: _best_fixed(table, cell) for cell in cells}
     rows, reasons = [], []
     for way in ways:
-        rows.append([_title(way, kind), *(_write_cell(table[way, cell], best_s[cell]) for cell in cells)])
+        rows.append([title_of(way, kind), *(_write_cell(table[way, cell], best_s[cell]) for cell in cells)])
         failures = {table[way, cell].failure for cell in cells} - {""}
-        reasons += [f"  {_title(way, kind)}: {failure}" for failure in sorted(failures) if failure[0] != ">"]
+        reasons += [f"  {title_of(way, kind)}: {failure}" for failure in sorted(failures) if failure[0] != ">"]
     bounds = [_with_ratio(_best_per_stage(table, cell), best_s[cell]) for cell in cells]
     rows.append(["best per stage", *bounds])
     return "\n".join((format_table(["", *cells], rows), *reasons))
@@ -185,7 +185,7 @@ def _format_stages(table: _Table, kind: str, size: str, cells: Sequence[str]) ->
             record = table.get((way, cell), Row())
             if len(stages) > 1 and not math.isnan(record.total_s):
                 headings = [stage.name for stage in stages]
-                rows.append([f"{cell}: {_title(way, kind)}", *(f"{time_s:.2f} s" for time_s in record.stages_s)])
+                rows.append([f"{cell}: {title_of(way, kind)}", *(f"{time_s:.2f} s" for time_s in record.stages_s)])
     return format_table(["stages", *headings], rows) if rows else ""
 
 
@@ -219,12 +219,12 @@ def _parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add_kinds(parser)
     add("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help="cells; default: all")
-    add("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help=f"default: {' '.join(_WAYS)}")
+    add("--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=f"default: {' '.join(WAYS)}")
     add_workers(parser, several=True, default=f"{n_cpus} and {4 * n_cpus}")
     add_repeats(parser, 3)
     add("--size", choices=SIZES, default=default_size(), help="size of the problems; default here: %(default)s")
     options = parser.parse_args()
-    options.ways = [way for way in _WAYS if way in options.ways]  # in the order that the time limits need
+    options.ways = [way for way in WAYS if way in options.ways]  # in the order that the time limits need
     if options.quick:
         options.size, options.repeats = "quick", 1
     options.workers = options.workers or ([n_cpus] if options.quick else [n_cpus, 4 * n_cpus])
@@ -238,7 +238,7 @@ def main() -> int:
     record.put("size", options.size)
     results: list[dict[str, Any]] = []
     print(f"{_format_work(options.cells, options.size)}\n")
-    obstacles = _obstacles(options.kinds)
+    obstacles = obstacles_of(options.kinds)
     for kind in options.kinds:
         reasons = {obstacles.get((kind, way), "") for way in options.ways}
         if "" not in reasons:

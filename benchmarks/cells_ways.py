@@ -25,7 +25,7 @@ _WARM_UP_S = 30.0
 _SETTLE_S = 0.15  # OpenBLAS's threads spin for some 50 ms after a call
 
 POLICIES = ("static", "exclusive", "counting", "dynamic")
-SIZES = ("quick", "small", "large")
+SIZES = ("quick", "brief", "small", "large")
 
 
 def default_size() -> str:
@@ -78,6 +78,8 @@ def _size(name: str, n_cpus: int) -> Size:
     few = max(3, n_cpus // 2)
     if name == "quick":
         return Size(64, 8 * n_cpus, 400, 100, 4 * n_cpus, 300, n_cpus, few, 4 * n_cpus, 2, 2, 1200, 100)
+    if name == "brief":
+        return Size(256, 12 * n_cpus, 1500, 800, 3 * n_cpus, 1500, n_cpus, few, 4 * n_cpus, 2, 1, 2000 * n_cpus, 600)
     if name == "small":
         return Size(
             256, 32 * n_cpus, 2500, 1000, 4 * n_cpus, 2000, 2 * n_cpus, few, 4 * n_cpus, 4, 4, 4000 * n_cpus, 800
@@ -169,7 +171,7 @@ def open_way(way: str, kind: str, n_workers: int) -> Handle:
     return _ours(kind, n_workers, None if way == "none" else way)
 
 
-def _warm_up(handle: Handle, n_workers: int) -> None:
+def warm_up(handle: Handle, n_workers: int) -> None:
     """Return once every worker has loaded NumPy."""
     met: set[tuple[int, int]] = set()
     deadline_s = time.perf_counter() + _WARM_UP_S
@@ -178,7 +180,12 @@ def _warm_up(handle: Handle, n_workers: int) -> None:
     time.sleep(_SETTLE_S)
 
 
-def _run(handle: Handle, stage: Stage) -> float:
+def run_stage(handle: Handle, stage: Stage) -> float:
+    """Do the tasks of a stage; return how long that took.
+
+    Raises:
+        ArithmeticError: if a result is wrong.
+    """
     started_s = time.perf_counter()
     results = handle.map(stage.task, stage.values)
     taken_s = time.perf_counter() - started_s
@@ -191,9 +198,9 @@ def main() -> None:
     """Make the measurement that the command line names, and print its figures."""
     kind, way, n_workers, size, limit_s, *cells = sys.argv[1:]
     handle = open_way(way, kind, int(n_workers))
-    _warm_up(handle, 1 if way == "one-worker" else int(n_workers))
+    warm_up(handle, 1 if way == "one-worker" else int(n_workers))
     signal.setitimer(signal.ITIMER_REAL, float(limit_s))
-    figures = {cell: [_run(handle, stage) for stage in stages_of(cell, size)] for cell in cells}
+    figures = {cell: [run_stage(handle, stage) for stage in stages_of(cell, size)] for cell in cells}
     signal.setitimer(signal.ITIMER_REAL, 0)
     print(json.dumps(figures), flush=True)
     handle.close()

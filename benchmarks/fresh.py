@@ -55,7 +55,7 @@ def begin(
 def end(measurement: Measurement, timeout_s: float) -> tuple[Figures | None, str]:
     """Wait for a measurement; return the figures that it printed as JSON, or None and what went wrong.
 
-    A process that ended by SIGALRM, its own alarm, ran out of time.
+    A process that ended by SIGALRM, its own alarm, ran out of time; what it printed before that is returned, too.
     """
     process = measurement.process
     with measurement.output, measurement.errors:
@@ -73,7 +73,7 @@ def end(measurement: Measurement, timeout_s: float) -> tuple[Figures | None, str
             return figures, ""
         _end_group(process)
         if process.returncode == -signal.SIGALRM:
-            return None, TIME_IS_UP
+            return (json.loads(lines[-1]) if lines else None), TIME_IS_UP
         return None, [f"exit status {process.returncode}", *measurement.lines_of(measurement.errors)][-1]
 
 
