@@ -23,8 +23,8 @@ lint:      ## ruff
 types:     ## mypy, strict
 	$(call with_env,dev) -m mypy $(ARGS)
 
-bench:     ## a benchmark: BENCH=dispatch (the default), cells, overhead
-	$(call with_env,bench) benchmarks/$(or $(BENCH),dispatch).py $(ARGS)
+bench:     ## all benchmarks and their report, some half an hour: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
+	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
 
 pyperformance:  ## the pool-party document's workloads in every mode: ARGS='--fast -b fib -o fib.json'
 	@tools/run-pyperformance $(ARGS)

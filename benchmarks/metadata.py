@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from peers import default_start_method
+from peers import default_start_method, missing_peers
 
 _PACKAGES = ("pool-party", "numpy", "loky", "joblib", "cloudpickle", "threadpoolctl")
 
@@ -59,18 +59,22 @@ def collect_metadata(n_workers: int) -> dict[str, Any]:
         "start_method": default_start_method(),
         "versions": _versions(_PACKAGES),
         "commit": _commit(),
+        "missing_peers": missing_peers(),
         "n_workers": n_workers,
         "load_average_before": list(os.getloadavg()),
     }
 
 
 def format_metadata(metadata: dict[str, Any]) -> str:
-    """Return the description as two lines for people."""
+    """Return the description as lines for people."""
     versions = ", ".join(f"{name} {number}" for name, number in metadata["versions"].items())
+    missing = (
+        f"\nleft out, since not there: {', '.join(metadata['missing_peers'])}" if metadata["missing_peers"] else ""
+    )
     gil = "" if metadata["has_gil"] else " without GIL"
     return (
         f"{metadata['n_workers']} workers, {metadata['n_cpus_usable']} usable CPUs of "
         f"{metadata['n_cpus']} ({metadata['cpu']}), Linux {metadata['kernel']}, "
         f"load {metadata['load_average_before'][0]:.2f}\n"
-        f"{metadata['python']}{gil}, start method {metadata['start_method']}; {versions}"
+        f"{metadata['python']}{gil}, start method {metadata['start_method']}; {versions}{missing}"
     )

@@ -234,3 +234,8 @@ def available_peers() -> list[Peer]:
 def peer_named(name: str) -> Peer:
     """Return the peer of that name."""
     return next(peer for peer in _PEERS if peer.name == name)
+
+
+def missing_peers() -> list[str]:
+    """Return the peers that are left out here, since they are not installed or this Python has none."""
+    return [peer.name for peer in _PEERS if not peer.is_available()]

@@ -90,7 +90,20 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     return _doctor.run(arguments)
 
 
+def _add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    from pool_party import _bench
+
+    _bench.add_arguments(parser)
+
+
+def _run_bench(arguments: argparse.Namespace) -> int:
+    from pool_party import _bench
+
+    return _bench.run(arguments)
+
+
 _COMMANDS = {
+    "bench": _Command("the benchmarks, and a report of what they find", _add_bench_arguments, _run_bench),
     "demo": _Command("a short tour on this machine", _add_demo_arguments, _run_demo),
     "doctor": _Command(
         "what pools find on this machine, and what is wrong with it", _add_doctor_arguments, _run_doctor

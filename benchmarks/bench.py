@@ -1,0 +1,159 @@
+"""All benchmarks, one after the other, and a report of what they found.
+
+    python benchmarks/bench.py [NAME...] [--quick] [--results FOLDER]
+    python benchmarks/bench.py --list
+    python benchmarks/bench.py --report [--results FOLDER]
+
+Each writes its figures to FOLDER/NAME.json; the report, FOLDER/report.md with its pictures, is made of all that are
+there. A benchmark that breaks off keeps its former figures, and costs the others nothing.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from checkout import make_importable
+from suite import BENCHMARKS, Benchmark, default_folder, n_usable_cpus
+
+_BUSY_SHARE = 0.25  # of the CPUs: with a higher load, figures are not worth much
+_PATIENCE = 5.0  # a benchmark is ended when it takes this many times longer than expected
+_LEAST_LIMIT_S = 600.0
+_GRACE_S = 15.0  # for a program that is told to end to end what it has started
+_SOME_FAILED = 1  # the exit status of a program that reports a failed measurement
+
+
+def _describe(is_quick: bool) -> str:
+    width = max(map(len, BENCHMARKS))
+    lines = [
+        f"  {benchmark.name:<{width}}  {benchmark.minutes:4.1f}  {benchmark.quick_minutes:5.1f}  {benchmark.question}"
+        for benchmark in BENCHMARKS.values()
+    ]
+    total, quick = (
+        sum(benchmark.expected_minutes(quick) for benchmark in BENCHMARKS.values()) for quick in (False, True)
+    )
+    head = f"  {'':<{width}}   min  quick"
+    return "\n".join((head, *lines, f"  {'all':<{width}}  {total:4.0f}  {quick:5.0f}"))
+
+
+def _warn_of_load() -> None:
+    load, n_cpus = os.getloadavg()[0], n_usable_cpus()
+    if load > _BUSY_SHARE * n_cpus:
+        print(f"bench: the load is {load:.1f} on {n_cpus} CPUs: other programs will be in the figures", file=sys.stderr)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Return the exit status of a program, None if it had to be ended. It ends its measurements itself on SIGINT."""
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        return None
+    finally:  # also when this program is interrupted
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _keep(fresh: Path, kept: Path, is_complete: bool) -> str:
+    """Put the figures in their place, unless they are parts and there are former ones; return what was not kept."""
+    if not fresh.exists():
+        return f"no figures; {'the former ones stay' if kept.exists() else 'there are none'}"
+    if is_complete or not kept.exists():
+        fresh.replace(kept)
+        return "" if is_complete else "only the first parts have figures"
+    fresh.unlink()
+    return "the former figures stay"
+
+
+def _run(benchmark: Benchmark, folder: Path, is_quick: bool) -> str:
+    """Run a benchmark; return what went wrong, or the empty string."""
+    fresh, kept = (folder / f"{benchmark.name}.{end}" for end in ("json.new", "json"))
+    fresh.unlink(missing_ok=True)
+    command = [sys.executable, str(benchmark.program), *benchmark.command_line(is_quick), "--json", str(fresh)]
+    limit_s = max(_LEAST_LIMIT_S, _PATIENCE * 60 * benchmark.expected_minutes(is_quick))
+    status: int | None = None
+    try:
+        status = _wait(subprocess.Popen(command), limit_s)
+    finally:
+        loss = _keep(fresh, kept, status in (0, _SOME_FAILED))
+    if status == 0:
+        return loss
+    if status == _SOME_FAILED:
+        return "; ".join(filter(None, ("some measurements failed", loss)))
+    reason = f"not done after {limit_s:.0f} s" if status is None else f"exit status {status}"
+    return f"{reason}; {loss}"
+
+
+def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> dict[str, str]:
+    """Run benchmarks, say how far it is, and return what went wrong with which."""
+    problems: dict[str, str] = {}
+    started_s = time.monotonic()
+    for number, benchmark in enumerate(benchmarks, 1):
+        left = sum(other.expected_minutes(is_quick) for other in benchmarks[number - 1 :])
+        about = f"about {benchmark.expected_minutes(is_quick):.1f} min, all that is left about {left:.0f} min"
+        print(f"\n==== {number} of {len(benchmarks)}: {benchmark.name} ({about}) ====\n", flush=True)
+        if problem := _run(benchmark, folder, is_quick):
+            problems[benchmark.name] = problem
+            print(f"bench: {benchmark.name}: {problem}", file=sys.stderr, flush=True)
+    print(f"\n{len(benchmarks)} benchmarks in {(time.monotonic() - started_s) / 60:.1f} min", flush=True)
+    return problems
+
+
+def _report(folder: Path) -> int:
+    from reporting.page import NothingThere, write_report
+
+    try:
+        path = write_report(folder)
+    except NothingThere as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    print(f"report: {path}")
+    return 0
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
+    add("--quick", action="store_true", help="a look, not a measurement; its results have a folder of their own")
+    add("--results", type=Path, metavar="FOLDER", help="default: benchmarks/results/MACHINE, say two-cores")
+    add("--report", action="store_true", help="only write the report again, from the figures that are there")
+    add("--list", action="store_true", help="name the benchmarks, with how long each takes, and end")
+    options = parser.parse_args(argv)
+    if unknown := [name for name in options.names if name not in BENCHMARKS]:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line asks for; the exit status is 1 if a benchmark or the report failed."""
+    options = _parse_arguments(argv)
+    if options.list:
+        print(_describe(options.quick))
+        return 0
+    make_importable()
+    folder = options.results or default_folder(options.quick)
+    if options.report:
+        return _report(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _warn_of_load()
+    chosen = [BENCHMARKS[name] for name in options.names] or list(BENCHMARKS.values())
+    problems = _run_all(chosen, folder.resolve(), options.quick)
+    for name, problem in problems.items():
+        print(f"  {name}: {problem}")
+    return max(_report(folder), int(bool(problems)))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nbench: interrupted; what was measured is kept, and `--report` shows it")

@@ -1,0 +1,72 @@
+"""The benchmarks that bench.py runs: what each is given, and about how long it then takes."""
+
+import ast
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
+_CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "dynamic")
+
+
+def n_usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A program of this folder, NAME.py with "_" for "-", and how it is run.
+
+    `minutes` and `quick_minutes`: how long it takes on two idle CPUs of 2020.
+    """
+
+    name: str
+    minutes: float
+    quick_minutes: float
+    arguments: tuple[str, ...] = ()
+    quick_arguments: tuple[str, ...] = ("--quick",)
+
+    @property
+    def program(self) -> Path:
+        """Where the program is."""
+        return HERE / f"{self.name.replace('-', '_')}.py"
+
+    @property
+    def question(self) -> str:
+        """What the program asks: the first line of its docstring."""
+        return (ast.get_docstring(ast.parse(self.program.read_text())) or "").partition("\n")[0]
+
+    def command_line(self, is_quick: bool) -> tuple[str, ...]:
+        """Return the arguments for the program."""
+        return self.quick_arguments if is_quick else self.arguments
+
+    def expected_minutes(self, is_quick: bool) -> float:
+        """Return how long it takes."""
+        return self.quick_minutes if is_quick else self.minutes
+
+
+_ALL = (
+    Benchmark("dispatch", 4, 0.8),
+    Benchmark("modes", 3.5, 0.3, ("--repeats", "2")),
+    Benchmark("cells", 10, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)),
+    Benchmark("scaling", 5, 0.6),
+    Benchmark("overhead", 3, 0.5, ("--repeats", "2")),
+    Benchmark("wake-up", 1.5, 0.4),
+    Benchmark("transfer", 3, 0.5),
+    Benchmark("packing", 2, 0.3),
+    Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
+)
+BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
+
+
+def machine_name(n_cpus: int) -> str:
+    """Return the name of the folder for results of a machine: two-cores, 16-cores."""
+    number = _NUMBERS[n_cpus] if n_cpus < len(_NUMBERS) else str(n_cpus)
+    return f"{number}-core{'s' * (n_cpus != 1)}"
+
+
+def default_folder(is_quick: bool) -> Path:
+    """Return where results go; a quick look never replaces a measurement."""
+    return HERE / "results" / f"{machine_name(n_usable_cpus())}{'-quick' * is_quick}"

@@ -1,0 +1,47 @@
+"""`pool-party bench`: runs the benchmarks of the checkout that this package is part of."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+_NO_CHECKOUT = """\
+pool-party: the benchmarks are not installed with the package. Clone its repository, and run there
+    make bench                      in an environment of its own
+    python benchmarks/bench.py      to measure the pool_party that this Python has installed"""
+_FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command, which benchmarks/bench.py has as well."""
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="which; see --list; default: all")
+    add("--quick", action="store_true", help="a look, not a measurement")
+    add("--results", metavar="FOLDER", help="where figures and report go; default: benchmarks/results/MACHINE")
+    add("--report", action="store_true", help="only write the report again, from the figures that are there")
+    add("--list", action="store_true", help="name the benchmarks, with how long each takes, and end")
+
+
+def _environment() -> dict[str, str]:
+    """Return an environment in which all that the benchmarks start finds this package."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))}
+
+
+def run(arguments: argparse.Namespace, root: Path = _ROOT) -> int:
+    """Run the benchmarks; return the exit status of the command."""
+    program = root / "benchmarks" / "bench.py"
+    if not program.is_file():
+        print(_NO_CHECKOUT, file=sys.stderr)
+        return _FAILED
+    options = [f"--{name}" for name in ("quick", "report", "list") if getattr(arguments, name)]
+    options += ["--results", arguments.results] if arguments.results else []
+    with subprocess.Popen(
+        [sys.executable, str(program), *options, "--", *arguments.names], env=_environment()
+    ) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:  # which the child has got as well: let it keep what it has measured
+            child.wait()
+            raise
