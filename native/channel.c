@@ -131,6 +131,8 @@ int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence) {
     slot->size = task->size;
     memcpy(to, task->data, task->size);
     h->slot_bytes[tail & MASK] = h->bytes_tail;
+    if (pp_is_traced(h->segment->shared))
+        pp_trace_put(h->segment->shared, tail);
     pp_store_seq_cst(&slot->state, state_of(tail, 0, READY));
     pp_store_seq_cst(&h->tail, tail + 1);   /* before its put looks for seekers: one that is buried meanwhile is not */
     *sequence = tail;
@@ -191,6 +193,8 @@ void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_store_relaxed(&l->holds, 0);
     pp_store_relaxed(&l->n_done, 0);
     pp_store_relaxed(&l->has_served, 0);
+    pp_store_relaxed(&l->since_ns, 0);
+    pp_store_relaxed(&l->tid, 0);
     pp_store_relaxed(&l->park, PP_BUSY);
     pp_store_seq_cst(&l->state, PP_LANE_STARTING);
 }
@@ -405,7 +409,10 @@ bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
     pp_store_release(&e->lane->holds, 1);
     if (copy->where == PP_IN_RING)
         memcpy(payload, e->shared->task_ring + (copy->at & (PP_TASK_BYTES - 1)), copy->size);
-    pp_store_seq_cst(&slot->state, state_of(sequence_in(pp_load_relaxed(&slot->state)), e->n_lane, TAKEN));
+    uint64_t sequence = sequence_in(pp_load_relaxed(&slot->state));
+    if (pp_is_traced(e->shared))
+        e->trace.put_ns = pp_load_relaxed(&e->shared->put_ns[sequence & MASK]);
+    pp_store_seq_cst(&slot->state, state_of(sequence, e->n_lane, TAKEN));
     /* The parent counted on this seeker for every task it had put: pass the count on. Not only if the next slot is READY:
      * one that was busy may have claimed it, not moved the head on yet, and will not look whether another follows. */
     if (sought && is_ready(e))
@@ -459,9 +466,17 @@ int pp_end_wait(pp_end_t *e) {
     pp_store_seq_cst(&e->lane->park, PP_ASLEEP);
     pp_budget_leave(&e->segment->budget);
     pp_pulse(e->shared);
+    bool is_traced = pp_is_traced(e->shared);
+    int64_t slept_ns = is_traced ? -pp_now_ns() : 0;
+    if (is_traced)
+        pp_trace_budget(e);
     int error = sleep_until_ready(e);
     pp_budget_enter(&e->segment->budget);
     pp_pulse(e->shared);
+    if (is_traced)
+        e->trace.slept_ns += (uint64_t)(slept_ns + pp_now_ns());
+    if (pp_is_traced(e->shared))
+        pp_trace_budget(e);
     return error;
 }
 

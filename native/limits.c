@@ -259,6 +259,10 @@ static void count(pp_budget_t *b, int change) {
     pthread_mutex_unlock(&limits.lock);
 }
 
+unsigned pp_budget_lent(const pp_budget_t *b) {
+    return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? count_for(b, 0) : 0;
+}
+
 unsigned pp_own_grant(void) { return own_grant ? pp_load_relaxed(own_grant) : 0; }
 void pp_set_own_grant(const _Atomic uint32_t *grant) { own_grant = grant; }
 

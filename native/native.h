@@ -38,6 +38,7 @@
 #define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
 #define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks */
 #define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
+#define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
 
 /* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python). Measured
  * round trips of a process pool on 2 cores: 49 us with 3 us of spinning, 40 with 6, 10 with 12, 6.8 with 25 or 50. */
@@ -82,10 +83,19 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
     _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
     _Atomic uint64_t job, n_done;
+    _Atomic uint64_t n_events, since_ns;    /* recorded by all workers of this place; when the last task or wait began */
+    _Atomic uint32_t tid;                   /* of the thread that runs tasks, 0: none yet; the worker */
     _Alignas(64) _Atomic uint64_t tail;     /* results: written by the worker up to here */
     _Alignas(64) _Atomic uint64_t head;     /* results: taken by the parent up to here */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_lane_t;
+
+typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;   /* mirrored in observe/events.py */
+enum { PP_EVENT_WORDS = 6 };
+
+typedef struct {           /* what a worker records while its pool is traced; times are CLOCK_MONOTONIC's, 0: not known */
+    _Atomic uint64_t words[PP_EVENT_WORDS];   /* begin, end, put (a wait: ns asleep), job, tags, run delay; see trace.c */
+} pp_event_t;
 
 typedef struct pp_budget { /* a pool's part in the limits of this process; see limits.c */
     struct pp_budget *next;
@@ -106,6 +116,7 @@ typedef struct {
     uint32_t n_lanes, by_reference;
     _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
     _Atomic uint32_t events;                /* something happened to a worker: the parent looks at all */
+    _Atomic uint32_t is_traced;             /* the parent wants events */
     _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, the parent may help */
     _Alignas(64) _Atomic uint32_t bell;     /* futex word of the parent's waiters */
     _Atomic uint32_t waiting;               /* whom a result must wake: PP_FOREGROUND | PP_BACKGROUND */
@@ -113,7 +124,8 @@ typedef struct {
     _Atomic uint32_t pulse;                 /* grows then; futex word of the parent's balancer */
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
-    /* then pp_arena_flags_t[1 + n_lanes], pp_lane_t[n_lanes] */
+    _Atomic uint64_t put_ns[PP_SLOTS];      /* when the task in a slot was put, if that was traced */
+    /* then pp_arena_flags_t[1 + n_lanes], pp_lane_t[n_lanes]; at the next page pp_event_t[n_lanes][PP_EVENTS] */
 } pp_shared_t;
 
 typedef struct {           /* one mapping of a segment, shared by reference count within a process */
@@ -133,6 +145,8 @@ void pp_segment_unref(pp_segment_t *s);
 pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane);
 pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena);
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
+pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane);
+void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */
 
 /* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + lane: a worker), used by one thread at a time */
 typedef struct pp_arena pp_arena_t;
@@ -188,11 +202,17 @@ void pp_hub_summon(pp_hub_t *h);
 void pp_ring(pp_shared_t *shared, bool everybody);
 void pp_announce(pp_shared_t *shared);
 
+typedef struct {           /* what a worker knows of its present task or wait for a trace; 0: that did not begin in one */
+    uint64_t begun_ns, put_ns, waits_ns, slept_ns;
+    bool has_waited;
+} pp_trace_t;
+
 typedef struct {           /* a worker's private half */
     pp_segment_t *segment;
     pp_shared_t *shared;
     pp_lane_t *lane;
     unsigned n_lane;
+    pp_trace_t trace;
 } pp_end_t;
 
 int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane);
@@ -205,6 +225,17 @@ int pp_end_wait_room(pp_end_t *e);                                /* 0 or ECANCE
 void pp_end_finish(pp_end_t *e);                                  /* no longer holds a task */
 void pp_end_state(pp_end_t *e, pp_lane_state_t state);
 void pp_pulse(pp_shared_t *shared);
+
+/* trace.c: what workers record for a timeline */
+static inline bool pp_is_traced(const pp_shared_t *shared) { return pp_load_relaxed(&shared->is_traced); }
+void pp_trace_put(pp_shared_t *shared, uint64_t sequence);        /* by the parent; the others by a worker */
+void pp_trace_wait(pp_end_t *e);                                  /* it looks for work from now on */
+void pp_trace_begin(pp_end_t *e);                                 /* it has claimed a task */
+void pp_trace_end(pp_end_t *e, unsigned status);                  /* the task is over, its outcome not yet sent */
+void pp_trace_close(pp_end_t *e);                                 /* it looks for work no more */
+void pp_trace_budget(pp_end_t *e);                                /* awake workers have others' CPUs, or no longer */
+uint64_t pp_trace_read(pp_segment_t *s, unsigned lane, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,
+                       uint64_t *n_lost, unsigned *n);
 
 /* limits.c: threads of native libraries */
 #define PP_LIBRARIES_MAX 64
@@ -239,6 +270,7 @@ void pp_budget_close(pp_budget_t *b);
 void pp_budget_enter(pp_budget_t *b);                                  /* a worker is awake */
 void pp_budget_leave(pp_budget_t *b);
 unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* what a worker that is awake may use */
+unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of a worker that is awake; 0: it does not lend */
 unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
 void pp_set_own_grant(const _Atomic uint32_t *grant);
 int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);
@@ -285,6 +317,8 @@ void pp_regions_stats(pp_region_stats_t *out);
 
 /* prim/linux.c: the operating system. Errors are errno values */
 int64_t pp_now_ns(void);
+uint64_t pp_run_delay_ns(void);                                   /* that this thread could run and had no CPU; 0: not known */
+uint32_t pp_thread_id(void);
 int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* < 0: for ever */
 void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
 bool pp_spin_once(int64_t *until_ns);                             /* pauses; false once spinning has lasted long enough */

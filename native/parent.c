@@ -476,6 +476,61 @@ static PyObject *channel_lends(pp_channel_t *self, PyObject *ignored) {
                          (unsigned long long)pp_load_relaxed(&budget->n_reclaims));
 }
 
+/* ---- traces ---- */
+
+static PyObject *channel_trace(pp_channel_t *self, PyObject *arg) {
+    int on = PyObject_IsTrue(arg);
+    if (on < 0)
+        return NULL;
+    pp_store_seq_cst(&self->segment->shared->is_traced, (uint32_t)on);
+    Py_RETURN_NONE;
+}
+
+static PyObject *channel_forget_events(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_segment_forget_events(self->segment);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(read_events_doc, "read_events(worker, start) -> (next, n_lost, bytes)\n\n"
+                              "A worker's events from number `start` on, of six 64-bit words each; how many were overwritten.");
+static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
+    PyObject *n;
+    unsigned long long from;
+    if (!PyArg_ParseTuple(args, "OK", &n, &from))
+        return NULL;
+    int lane = lane_number(self, n);
+    if (lane < 0)
+        return NULL;
+    enum { EVENT_BYTES = PP_EVENT_WORDS * sizeof(uint64_t) };
+    uint64_t n_events = pp_load_acquire(&pp_segment_lane(self->segment, (unsigned)lane)->n_events), n_lost;
+    uint64_t n_max = n_events > from ? n_events - from : 0;
+    unsigned n_read;
+    n_max = n_max < PP_EVENTS ? n_max : PP_EVENTS;
+    uint64_t (*words)[PP_EVENT_WORDS] = PyMem_Malloc((size_t)n_max * EVENT_BYTES + 1);
+    if (words == NULL)
+        return PyErr_NoMemory();
+    uint64_t next = pp_trace_read(self->segment, (unsigned)lane, from, words, (unsigned)n_max, &n_lost, &n_read);
+    PyObject *result = Py_BuildValue("KKy#", (unsigned long long)next, (unsigned long long)n_lost, (const char *)words,
+                                     (Py_ssize_t)n_read * EVENT_BYTES);
+    PyMem_Free(words);
+    return result;
+}
+
+PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
+                          "What a worker is doing, as it recorded that. state: 0 has a task, 1 looks for one, 2 asleep; tid: 0 if it has\n"
+                          "not begun to serve.");
+static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
+    int n = lane_number(self, arg);
+    if (n < 0)
+        return NULL;
+    pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
+    unsigned state = pp_load_acquire(&lane->holds) ? 0 : pp_load_seq_cst(&lane->park) == PP_ASLEEP ? 2 : 1;
+    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&lane->n_events), state,
+                         (unsigned long long)pp_load_relaxed(&lane->since_ns), pp_load_relaxed(&lane->tid),
+                         (unsigned long long)pp_load_relaxed(&lane->job), pp_load_relaxed(&lane->index));
+}
+
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
 static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     int lane = lane_number(self, arg);
@@ -549,6 +604,10 @@ static PyMethodDef methods[] = {
     {"counts", (PyCFunction)channel_counts, METH_NOARGS, counts_doc},
     {"awake", (PyCFunction)channel_awake, METH_NOARGS, awake_doc},
     {"lends", (PyCFunction)channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."},
+    {"trace", (PyCFunction)channel_trace, METH_O, "trace(on)\n\nWorkers record events from now on, or no longer."},
+    {"forget_events", (PyCFunction)channel_forget_events, METH_NOARGS, "forget_events()\n\nGives the memory of events back."},
+    {"read_events", (PyCFunction)channel_read_events, METH_VARARGS, read_events_doc},
+    {"present", (PyCFunction)channel_present, METH_O, present_doc},
     {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},
     {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_VARARGS, start_interpreter_doc},
     {0},

@@ -1,6 +1,6 @@
 /* The memory that both sides map: one memfd, so nothing to unlink and nothing to leak.
  *
- * Its first part (the core: slots, rings, flags) is mapped whole. Behind it lies a sparse range for each arena, of
+ * Its first part (the core: slots, rings, flags, events) is mapped whole. Behind it lies a sparse range for each arena, of
  * which only blocks in use are mapped and only touched pages are memory.
  */
 #include "native.h"
@@ -11,11 +11,16 @@
 #include <unistd.h>
 
 #define MAGIC 0x314c4f4f50797470ull
+#define PAGE 65536u   /* the largest that is in use */
 #define ALIGN_GIB(n) (((n) + (1ull << 30) - 1) >> 30 << 30)
 
-static size_t core_size(unsigned n_lanes) {
-    return sizeof(pp_shared_t) + (1 + n_lanes) * sizeof(pp_arena_flags_t) + n_lanes * sizeof(pp_lane_t);
+/* Whole pages, so that those that were touched can be given back. */
+static size_t events_at(unsigned n_lanes) {
+    size_t size = sizeof(pp_shared_t) + (1 + n_lanes) * sizeof(pp_arena_flags_t) + n_lanes * sizeof(pp_lane_t);
+    return (size + PAGE - 1) / PAGE * PAGE;
 }
+
+static size_t core_size(unsigned n_lanes) { return events_at(n_lanes) + (size_t)n_lanes * PP_EVENTS * sizeof(pp_event_t); }
 
 static int segment_new(int fd, unsigned n_lanes, pp_segment_t **out) {
     pp_segment_t *s = calloc(1, sizeof *s);
@@ -88,4 +93,13 @@ pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane) {
 
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) {
     return ALIGN_GIB((uint64_t)s->core_size) + arena * PP_ARENA_BYTES;
+}
+
+pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane) {
+    return (pp_event_t *)((char *)s->shared + events_at(s->shared->n_lanes)) + (size_t)lane * PP_EVENTS;
+}
+
+void pp_segment_forget_events(pp_segment_t *s) {
+    size_t at = events_at(s->shared->n_lanes);
+    pp_punch_hole(s->fd, at, s->core_size - at);
 }

@@ -228,6 +228,8 @@ static int wait_block(worker_t *self) {
 /* 0, -1 with an exception, or ECANCELED. */
 static int send(worker_t *self, pp_frame_t *frame, const void *data) {
     int error;
+    if (frame->job && pp_is_traced(self->end.shared))
+        pp_trace_end(&self->end, frame->status);
     while ((error = pp_end_reply(&self->end, frame, data)) == EAGAIN)
         if ((error = wait_room(self)) != 0)
             break;
@@ -419,6 +421,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             Py_RETURN_NONE;
         if (!pp_end_claim(&self->end, &task, self->ring_copy)) {
             int error;
+            pp_trace_wait(&self->end);
             Py_BEGIN_ALLOW_THREADS
             error = pp_end_wait(&self->end);
             Py_END_ALLOW_THREADS
@@ -428,6 +431,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
                 return NULL;
             continue;
         }
+        pp_trace_begin(&self->end);
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
         PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
@@ -464,7 +468,9 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     unsigned long long n_left = 0;
     if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
         return NULL;
+    pp_store_relaxed(&self->end.lane->tid, pp_thread_id());
     PyObject *done = serve(self, failed, unencodable, n_left);
+    pp_trace_close(&self->end);
     if (self->end.shared->by_reference)
         end_interrupts(self);
     return done;

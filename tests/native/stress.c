@@ -830,6 +830,52 @@ static void on_alarm(int signal) {
     abort();
 }
 
+/* A trace's reader sees whole events in order, whatever the writer overwrites meanwhile, and counts the others. */
+
+enum { TRACED = 3 * PP_EVENTS + 7 };
+
+static void *write_events(void *arg) {
+    pp_end_t *e = arg;
+    for (uint64_t k = 0; k < TRACED; k++) {
+        pp_store_relaxed(&e->lane->job, k);
+        pp_store_relaxed(&e->lane->index, (uint32_t)k);
+        e->trace.begun_ns = (uint64_t)pp_now_ns();
+        e->trace.put_ns = k;
+        pp_trace_end(e, PP_STATUS_OK);
+    }
+    return NULL;
+}
+
+static uint64_t check_events(pp_segment_t *s, uint64_t from, unsigned n_max, uint64_t *n_seen) {
+    static uint64_t words[PP_EVENTS][PP_EVENT_WORDS];
+    uint64_t n_lost;
+    unsigned n;
+    uint64_t next = pp_trace_read(s, 0, from, words, n_max, &n_lost, &n);
+    CHECK(next == from + n_lost + n, "events are either read or lost", next);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t k = from + n_lost + i;
+        CHECK(words[i][2] == k && words[i][3] == k && (uint32_t)words[i][4] == k, "an event is whole", k);
+    }
+    *n_seen += n;
+    return next;
+}
+
+static void test_trace(void) {
+    pp_segment_t *s;
+    pp_end_t e;
+    pthread_t writer;
+    CHECK(pp_segment_create(1, false, &s) == 0 && pp_end_init(&e, s, 0) == 0, "segment", 0);
+    uint64_t n_seen = 0, next = 0;
+    pthread_create(&writer, NULL, write_events, &e);
+    while (next < TRACED)
+        next = check_events(s, next, next % 2 ? 100 : PP_EVENTS, &n_seen);
+    pthread_join(writer, NULL);
+    CHECK(check_events(s, TRACED, PP_EVENTS, &n_seen) == TRACED, "nothing follows", 0);
+    n_seen = 0;
+    CHECK(check_events(s, 0, PP_EVENTS, &n_seen) == TRACED && n_seen == PP_EVENTS - 1, "the newest are kept", n_seen);
+    pp_segment_unref(s);
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     unsigned seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1, n_rounds = argc > 3 ? (unsigned)atoi(argv[3]) : 100;
@@ -846,6 +892,7 @@ int main(int argc, char **argv) {
         test_pass_on();
         test_half_wake();
         test_stop();
+        test_trace();
         puts("units: passed");
     } else if (strcmp(mode, "stop") == 0) {
         for (unsigned i = 0; i < n_rounds; i++)
