@@ -102,12 +102,39 @@ def _run_bench(arguments: argparse.Namespace) -> int:
     return _bench.run(arguments)
 
 
+def _add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="FILE", help="what pool.trace(FILE) has written")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="PICTURE", help="a .svg, or a .png with matplotlib; default: FILE.svg"
+    )
+
+
+def _run_timeline(arguments: argparse.Namespace) -> int:
+    from pool_party._errors import PoolPartyError
+    from pool_party.observe import chrome, timeline
+
+    output = arguments.output or arguments.trace.with_suffix(".svg")
+    try:
+        trace = chrome.read(arguments.trace)
+        timeline.save(trace, output)
+    except OSError as error:
+        print(f"pool-party: {error.filename}: {error.strerror}", file=sys.stderr)
+        return _USAGE_ERROR
+    except (ValueError, PoolPartyError) as error:
+        print(f"pool-party: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    print(timeline.describe(trace))
+    print(f"\n{output}: a row for each worker")
+    return 0
+
+
 _COMMANDS = {
     "bench": _Command("the benchmarks, and a report of what they find", _add_bench_arguments, _run_bench),
     "demo": _Command("a short tour on this machine", _add_demo_arguments, _run_demo),
     "doctor": _Command(
         "what pools find on this machine, and what is wrong with it", _add_doctor_arguments, _run_doctor
     ),
+    "timeline": _Command("draw what a pool's workers did, from a trace", _add_timeline_arguments, _run_timeline),
 }
 
 

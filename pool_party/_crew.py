@@ -13,6 +13,7 @@ from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
     from pool_party.budget import enforcer
+    from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("pool_party")
 
@@ -75,6 +76,7 @@ class Crew:
         self._reporting = threading.Lock()
         self._watcher: Any = None
         self.enforcer = _enforcer_of(setup, channel, self._pid_of)
+        self.tracing: Tracing | None = None  # written under the scheduler's lock
 
     def start(self) -> None:
         """Starts all workers, and then the watcher: they are forked from a process with a thread less."""
@@ -102,6 +104,8 @@ class Crew:
         worker = self._worker_class(self._channel, n, self._setup)
         self.workers[n] = worker
         self.n_started += 1
+        if (tracing := self.tracing) is not None:
+            tracing.note_start(worker)
         if self._watcher is not None:
             self._watcher.watch(worker)
 
@@ -156,6 +160,8 @@ class Crew:
         n_done = self._channel.look(worker.n)[1]
         if self.enforcer is not None:
             self.enforcer.forget(worker.pid)
+        if (tracing := self.tracing) is not None:
+            tracing.note_end(worker)
         lost = self._channel.bury(worker.n)
         self.workers[worker.n] = None
         job = self._jobs.get(lost[0]) if lost else None

@@ -7,12 +7,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pool_party._pool import make_scheduler
 from pool_party._results import PoolJob
 from pool_party._scheduler import RUN, Scheduler, Statistics
 from pool_party.budget.policies import Scope
+
+if TYPE_CHECKING:
+    import os
+
+    from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("concurrent.futures")
 
@@ -172,6 +177,10 @@ class ComposableExecutor(Executor):
         self._scheduler.close()
         if wait:
             self._scheduler.join()
+
+    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 250_000) -> "Tracing":
+        """Records what each worker does from now on; see `ComposablePool.trace`."""
+        return self._scheduler.trace(path, max_events)
 
     def statistics(self) -> Statistics:
         """The executor's counts at this moment."""

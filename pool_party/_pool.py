@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._imap import IMapIterator, IMapJob
@@ -14,6 +14,11 @@ from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
 from pool_party.workers._base import Setup, Worker
+
+if TYPE_CHECKING:
+    import os
+
+    from pool_party.observe.trace import Tracing
 
 KINDS = {
     "thread": "thread",
@@ -318,6 +323,16 @@ class ComposablePool:
                 scheduler.abandon()
 
     # ---- looking ----
+
+    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 250_000) -> "Tracing":
+        """Records what each worker does from now on, as a timeline for Perfetto and chrome://tracing.
+
+        The file is written at the end of a `with` block or by `stop()` of what is returned, at the latest when the pool
+        ends. max_events: the newest so many are kept; the file says how many were dropped.
+
+        Raises: OSError if the file can't be written; PoolPartyError if the pool is being traced already.
+        """
+        return self._scheduler.trace(path, max_events)
 
     def statistics(self) -> Statistics:
         """The pool's counts at this moment."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pool_party import _exit, _native
 from pool_party._crew import Crew
@@ -25,6 +25,11 @@ from pool_party._outcomes import error_of
 from pool_party._results import PoolJob, Ticket
 from pool_party.workers._base import Setup, Worker
 from pool_party.workers.thread import start_thread
+
+if TYPE_CHECKING:
+    import os
+
+    from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("pool_party")
 
@@ -161,7 +166,7 @@ class Scheduler:
 
     def submit_call(self, job: PoolJob, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """One call of fn. What does not pickle fails the job at once."""
-        self._admit(job, 1)
+        self._admit(job, 1, fn, args)
         try:
             function, payload = self._encode_call(job, fn, args, kwargs)
         except Exception as error:
@@ -198,7 +203,7 @@ class Scheduler:
     def submit_map(self, job: PoolJob, fn: Any, items: list[Any], star: bool) -> None:
         """A call of fn for each item, in tasks of job.chunk items."""
         n_tasks = -(-len(items) // job.chunk)
-        self._admit(job, n_tasks)
+        self._admit(job, n_tasks, fn)
         if n_tasks == 0:
             job._complete()
             return
@@ -211,7 +216,7 @@ class Scheduler:
 
     def submit_stream(self, job: IMapJob, fn: Any, source: Iterator[Any]) -> None:
         """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
-        self._admit(job, 0)
+        self._admit(job, 0, fn)
         thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
         start_thread(thread)
 
@@ -252,11 +257,13 @@ class Scheduler:
             return
         self._enqueue(_Single(job, index, _native.MODE_CALL, function, payload))
 
-    def _admit(self, job: PoolJob, n_tasks: int) -> None:
+    def _admit(self, job: PoolJob, n_tasks: int, fn: Any, args: tuple[Any, ...] = ()) -> None:
         with self._lock:
             self.check_running()
             self._jobs[job.id] = job
             self._n_submitted += n_tasks
+        if (tracing := self._crew.tracing) is not None:
+            tracing.note_call(job.id, fn, args)
 
     def _count(self, n_tasks: int) -> None:
         with self._lock:
@@ -352,6 +359,7 @@ class Scheduler:
                 self.terminate()
             elif self._is_released:
                 self.close()
+        self._finish_trace()
         self._crew.end_threads()
 
     # ---- outcomes ----
@@ -445,6 +453,7 @@ class Scheduler:
             return False
         if not self._crew.join(deadline):
             return False
+        self._finish_trace()
         self._stop_threads()
         return True
 
@@ -466,6 +475,7 @@ class Scheduler:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self.open(self._idle)
         self._crew.reap()
+        self._finish_trace()
         if self.kind == "process" and not self._is_exiting:
             self._stop_threads()
 
@@ -501,10 +511,42 @@ class Scheduler:
     def disown(self) -> None:
         """We are in a forked child: the workers are our parent's."""
         self.is_foreign = True
+        self._crew.tracing = None
         self._leading.forget()
         self._lock = self._leading.lock
 
     # ---- looking ----
+
+    def trace(self, path: "str | os.PathLike[str]", max_events: int) -> "Tracing":
+        """Begins to record what the workers do."""
+        from pool_party.observe.trace import Tracing
+
+        if max_events < 1:
+            raise ValueError(f"max_events must be 1 or more, not {max_events}")
+        about = {"kind": self.kind, "policy": self._crew.budget()[0]}
+        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace)
+        with self._lock:
+            self.check_running()
+            if (other := self._crew.tracing) is not None:
+                raise PoolPartyError(f"this pool is being traced already, to {other.path}")
+            self._crew.tracing = tracing
+        try:
+            tracing.start(self.workers, self._crew.budget()[1])
+        except BaseException:
+            self._crew.tracing = None
+            raise
+        if self._crew.enforcer is not None:
+            self._crew.enforcer.on_grant = tracing.note_budget
+        return tracing
+
+    def _forget_trace(self) -> None:
+        if self._crew.enforcer is not None:
+            self._crew.enforcer.on_grant = None
+        self._crew.tracing = None
+
+    def _finish_trace(self) -> None:
+        if (tracing := self._crew.tracing) is not None:
+            tracing.finish()
 
     @property
     def workers(self) -> list[Worker]:

@@ -33,6 +33,7 @@ class Enforcer:
         self._seen_loads = 0
         self._has_failed = False  # the policy
         self.gate: Gate | None = None
+        self.on_grant: Callable[[int, int], object] | None = None  # told of worker and threads
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._balancing = threading.Lock()  # guards the start of that
@@ -100,6 +101,11 @@ class Enforcer:
         with self._lock:
             self._now[n] = self.plan.own[n]
         self._channel.grant(n, self.plan.own[n].n_threads)
+        self._tell(n, self.plan.own[n])
+
+    def _tell(self, n: int, share: Share) -> None:
+        if (on_grant := self.on_grant) is not None:
+            on_grant(n, share.n_threads)
 
     def look(self) -> None:
         """Finds libraries for those who should not do it themselves.
@@ -212,6 +218,7 @@ class Enforcer:
             self._channel.grant(n, new.n_threads)
             self._keep_on(n, new)
         self._now[n] = new
+        self._tell(n, new)
 
     def _keep_on(self, n: int, share: Share) -> None:
         """Only the thread that runs the tasks: the library's own threads may use all of the pool's CPUs."""

@@ -1,0 +1,175 @@
+"""From what workers recorded to spans: pure functions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pool_party import _native
+from pool_party.observe import delays
+from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Budget, Span
+
+EVENT_TASK, EVENT_WAIT, EVENT_BUDGET = range(3)  # mirrors native/native.h
+HAS_TASK, LOOKS, SLEEPS = range(3)  # mirrors Channel.present
+
+_FAILURES = {
+    _native.STATUS_FAILED: "raised",
+    _native.STATUS_UNENCODABLE: "result does not pickle",
+    _native.STATUS_BROKEN_INIT: "initializer failed",
+}
+
+
+class Present(NamedTuple):
+    """What a worker was doing at a moment when nobody recorded its end: since when, and which task that was."""
+
+    at_ns: int
+    state: int
+    since_ns: int
+    call: int
+    task: int
+    is_dead: bool = False
+
+
+@dataclass(eq=False)
+class Life:
+    """One worker from start to end: its events as native/trace.c has them, looks at its run delay, its last state."""
+
+    worker: int
+    pid: int
+    name: str
+    events: list[tuple[int, ...]] = field(default_factory=list)
+    looks: list[delays.Look] = field(default_factory=list)
+    last: Present | None = None
+
+
+class _Tags(NamedTuple):
+    kind: int
+    status: int
+    n_threads: int
+    task: int
+
+
+def _tags(word: int) -> _Tags:
+    return _Tags(word >> 60, word >> 56 & 0xF, word >> 32 & 0xFFFF, word & 0xFFFFFFFF)
+
+
+class _Row:
+    """The spans of one life, in the order in which they came."""
+
+    def __init__(self, life: Life, names: Mapping[int, str], start_ns: int) -> None:
+        self._life = life
+        self._names = names
+        self._start_ns = start_ns  # of the trace
+        self._looks = list(life.looks)
+        self._waking: dict[int, int] = {}  # ends of waits, and how long their wake-ups took
+        self._wait: Span | None = None  # the newest, until a task follows
+        self._last_task = (0, 0)
+        self._last_end_ns = start_ns
+        self._gaps: list[tuple[int, int]] = []  # between tasks, without a wait
+        self.tasks: list[Span] = []
+        self.others: list[Span] = []
+
+    def read(self) -> "_Row":
+        for begin, end, third, call, word, delay in self._life.events:
+            tags = _tags(word)
+            if delay:
+                self._looks.append(delays.Look(end, delay))
+            if end < self._start_ns or tags.kind == EVENT_BUDGET:
+                continue
+            if tags.kind == EVENT_WAIT:
+                self._add_wait(begin, end, {"asleep_us": third / 1000})
+            else:
+                args: dict[str, Any] = {"status": _FAILURES[tags.status]} if tags.status else {}
+                self._add_task(begin, end, call, tags.task, third, args)
+        if self._life.last is not None:
+            self._add_last(self._life.last)
+        return self
+
+    def _cut(self, begin: int) -> int:
+        """The begin of a span, after what came before it."""
+        begin = max(begin, self._last_end_ns)
+        if begin - self._last_end_ns >= delays.LEAST_NS and (self.tasks or self.others):
+            self._gaps.append((self._last_end_ns, begin))
+        return begin
+
+    def _add_wait(self, begin: int, end: int, args: dict[str, Any]) -> None:
+        self._wait = Span(WAIT, self._life.worker, self._cut(begin), end, "", args)
+        self.others.append(self._wait)
+        self._last_end_ns = end
+
+    def _add_task(self, begin: int, end: int, call: int, index: int, put_ns: int, args: dict[str, Any]) -> None:
+        if begin < self._start_ns:
+            args["began_before"] = True
+        args |= {"call": call, "task": index}
+        begin = self._cut(begin)
+        if self._start_ns <= put_ns <= begin:
+            args["queued_us"] = (begin - put_ns) / 1000
+            self._note_wake_up(begin, put_ns, args)
+        self._wait = None
+        name = self._names.get(call, "task")
+        self.tasks.append(Span(TASK, self._life.worker, begin, end, name, args))
+        self._last_task, self._last_end_ns = (call, index), end
+
+    def _note_wake_up(self, begin: int, put_ns: int, args: dict[str, Any]) -> None:
+        wait = self._wait
+        if wait is None or put_ns >= wait.end_ns:
+            return
+        since = max(put_ns, wait.start_ns)
+        args["wake_up_us"] = (begin - since) / 1000
+        self._waking[wait.end_ns] = wait.end_ns - since
+        self.others.append(Span(WAKE_UP, wait.worker, since, wait.end_ns))
+
+    def _add_last(self, last: Present) -> None:
+        """What was going on, unless its end was recorded in the meantime."""
+        if last.at_ns <= self._last_end_ns:
+            return
+        if last.state == SLEEPS:
+            self._add_wait(last.since_ns, last.at_ns, {"unfinished": True})
+        elif last.state == HAS_TASK and self._last_task != (last.call, last.task):
+            args = {"status": "worker lost"} if last.is_dead else {"unfinished": True}
+            self._add_task(last.since_ns, last.at_ns, last.call, last.task, 0, args)
+
+    def spans(self) -> Iterator[Span]:
+        """All of them, with what was preempted."""
+        grown = (
+            delay._replace(delay_ns=delay.delay_ns - self._waking.get(delay.end_ns, 0))
+            for delay in delays.between(self._looks)
+        )
+        bounds = [(task.start_ns, task.end_ns) for task in self.tasks]
+        lost_ns = [0] * len(bounds)
+        for n, start, end in delays.place(grown, self._gaps, bounds):
+            if n is None:
+                yield Span(PREEMPTED, self._life.worker, start, end, "", {"between_tasks": True})
+            else:
+                lost_ns[n] += end - start
+                yield Span(PREEMPTED, self._life.worker, start, end)
+        for task, lost in zip(self.tasks, lost_ns, strict=True):
+            yield task._replace(args={**task.args, "preempted_us": lost / 1000}) if lost else task
+        yield from self.others
+
+
+def spans_of(lives: Iterable[Life], names: Mapping[int, str], start_ns: int) -> list[Span]:
+    """The spans of some workers, in order. names: of calls, by their number."""
+    spans = [span for life in lives for span in _Row(life, names, start_ns).read().spans()]
+    spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
+    return spans
+
+
+def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, int]]:
+    """When the number of threads changed that workers of one process share, and to what."""
+    found = sorted(
+        (event[0], _tags(event[4]).n_threads)
+        for life in lives
+        for event in life.events
+        if _tags(event[4]).kind == EVENT_BUDGET and event[0] >= start_ns
+    )
+    last = 0
+    for at_ns, n_threads in found:
+        if n_threads != last:
+            last = n_threads
+            yield at_ns, n_threads
+
+
+def budgets_of(lives: Sequence[Life], grants: Iterable[Budget], n_workers: int, start_ns: int) -> list[Budget]:
+    """Changes of budgets in order: those of single workers, and those that all workers of a process share."""
+    shared = [Budget(n, at_ns, k) for at_ns, k in shared_budgets(lives, start_ns) for n in range(n_workers)]
+    return sorted([*grants, *shared], key=lambda budget: budget.at_ns)

@@ -1,0 +1,125 @@
+"""Figures of a trace: pure functions of its spans.
+
+PMO and PCE are those of Castaldo and Whaley, "Minimizing Startup Costs for Performance-Critical Threading" (on ATLAS;
+IPDPS 2009), section I-A. In their terms a worker is a core: the full parallel time (FPT) is that of the whole problem
+on all cores, the per-core time (PCT) that for which one core computes, without any management, and the partitioned
+serial time (PST) that of one core's part computed alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Span, Trace
+
+
+def _by_worker(spans: Iterable[Span], kind: str) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for span in spans:
+        if span.kind == kind and "between_tasks" not in span.args:
+            total[span.worker] = total.get(span.worker, 0) + span.duration_ns
+    return total
+
+
+def busy_ns(spans: Iterable[Span]) -> dict[int, int]:
+    """For each worker that had a task, its time in tasks: its PCT."""
+    return _by_worker(spans, TASK)
+
+
+def preempted_ns(spans: Iterable[Span]) -> dict[int, int]:
+    """For each worker, the part of that in which it had no CPU."""
+    return _by_worker(spans, PREEMPTED)
+
+
+def waiting_ns(spans: Iterable[Span]) -> dict[int, int]:
+    """For each worker, its time without a task."""
+    return _by_worker(spans, WAIT)
+
+
+def _handed_out_ns(task: Span) -> float:
+    queued_us: float = task.args.get("queued_us", 0.0)
+    return task.start_ns - queued_us * 1000
+
+
+def parallel_time_ns(spans: Iterable[Span]) -> float:
+    """FPT: from the moment that the first task was handed out, as far as that was traced, to the end of the last."""
+    tasks = [span for span in spans if span.kind == TASK]
+    if not tasks:
+        return 0.0
+    return max(task.end_ns for task in tasks) - min(map(_handed_out_ns, tasks))
+
+
+def management_overhead_ns(spans: Iterable[Span]) -> float:
+    """PMO = FPT - max(PCT): what the problem took beyond the longest worker's computing."""
+    spans = list(spans)
+    return parallel_time_ns(spans) - max(busy_ns(spans).values(), default=0)
+
+
+def computational_expansion(spans: Iterable[Span], serial_ns: Sequence[float]) -> float:
+    """PCE = mean(PCT) / mean(PST): how much longer workers compute than each of their parts takes alone.
+
+    serial_ns: for each worker, the time of its part computed alone. Raises: ValueError if there is none, or no task.
+    """
+    busy = busy_ns(spans)
+    if not busy or not serial_ns or fmean(serial_ns) <= 0:
+        raise ValueError("the expansion is that of a problem that workers computed, to the time of its parts alone")
+    return fmean(busy.values()) / fmean(serial_ns)
+
+
+def utilisation(spans: Iterable[Span], n_workers: int) -> float:
+    """sum(PCT) / (n_workers * FPT), from 0 to 1: the part of all workers' time that they spent in tasks."""
+    spans = list(spans)
+    all_ns = n_workers * parallel_time_ns(spans)
+    return sum(busy_ns(spans).values()) / all_ns if all_ns > 0 else 0.0
+
+
+def imbalance(spans: Iterable[Span], n_workers: int) -> float:
+    """max(PCT) / mean(PCT) over all workers of the pool: 1 if all computed equally long, n_workers if one did all."""
+    busy = busy_ns(spans)
+    total = sum(busy.values())
+    return max(busy.values()) * n_workers / total if total else 1.0
+
+
+def wake_ups_ns(spans: Iterable[Span]) -> list[int]:
+    """For each task that a worker waited for, the time from its being handed out to its begin, shortest first."""
+    return sorted(span.duration_ns for span in spans if span.kind == WAKE_UP)
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest of some ordered values that `percent` % of them do not exceed (nearest rank); 0 of none."""
+    if not ordered:
+        return 0.0
+    return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a whole trace. Times are in seconds, shares from 0 to 1; preempted: of the time in tasks."""
+
+    n_tasks: int
+    parallel_time_s: float
+    longest_worker_s: float
+    management_overhead_s: float
+    utilisation: float
+    imbalance: float
+    preempted: float
+    wake_up_median_s: float
+    wake_up_p99_s: float
+
+
+def summarize(trace: Trace) -> Summary:
+    """The figures of a trace."""
+    spans = trace.spans
+    busy, wake_ups = busy_ns(spans), wake_ups_ns(spans)
+    total = sum(busy.values())
+    return Summary(
+        n_tasks=len(trace.of(TASK)),
+        parallel_time_s=parallel_time_ns(spans) / 1e9,
+        longest_worker_s=max(busy.values(), default=0) / 1e9,
+        management_overhead_s=management_overhead_ns(spans) / 1e9,
+        utilisation=utilisation(spans, trace.n_workers),
+        imbalance=imbalance(spans, trace.n_workers),
+        preempted=sum(preempted_ns(spans).values()) / total if total else 0.0,
+        wake_up_median_s=percentile(wake_ups, 50) / 1e9,
+        wake_up_p99_s=percentile(wake_ups, 99) / 1e9,
+    )

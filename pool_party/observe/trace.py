@@ -1,0 +1,277 @@
+"""Recording: while a pool is traced, what its workers and its parent do is collected here, and written at the end.
+
+Workers record in rings of their own (native/trace.c). A thread empties those some 50 times a second and looks at the
+kernel's counts of the threads that are awake. What is too much is forgotten, the oldest first, and counted.
+"""
+
+import logging
+import os
+import struct
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from time import monotonic, monotonic_ns
+from typing import Any, Self
+
+from pool_party import _native
+from pool_party.observe import assemble, chrome
+from pool_party.observe.assemble import Life, Present
+from pool_party.observe.delays import Look, read_delay
+from pool_party.observe.events import Budget, Mark, Trace
+from pool_party.workers._base import Worker
+from pool_party.workers.thread import start_thread
+
+_log = logging.getLogger("pool_party")
+
+PERIOD_S = 0.02  # between two looks. A guess: a ring holds 37 ms of the smallest tasks that a worker can run
+EFFORT = 0.05  # of its time, at most, a large pool's thread spends on looking
+MAX_NAME = 200  # characters of a function's name
+
+_EVENT = struct.Struct("=6Q")  # mirrors native/native.h
+
+
+def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
+    """What a call is named after: the user's function, behind whatever it is wrapped in."""
+    if getattr(fn, "__module__", None) in ("pool_party._scheduler", "pool_party._executor") and args:
+        fn = args[0]  # a chunk: its own helper with the function and the items
+    while isinstance(fn, partial):
+        fn = fn.func
+    try:
+        name = fn.__qualname__
+    except Exception:
+        name = type(fn).__qualname__
+    return str(name)[:MAX_NAME]
+
+
+class Tracing:
+    """A trace that is being recorded: a context manager, which writes the file at its end, as does `stop`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        max_events: int,
+        channel: _native.Channel,
+        n_workers: int,
+        about: dict[str, Any],
+        on_stop: Callable[[], object],
+    ) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._max_events = max_events
+        self._channel = channel
+        self._n_workers = n_workers
+        self._about = about
+        self._on_stop = on_stop
+        self._pid = os.getpid()
+        self._stopping = threading.Lock()  # held by who begins or ends
+        self._is_over = threading.Event()
+        self._lock = threading.RLock()  # guards what follows
+        self._lives: list[Life | None] = [None] * n_workers
+        self._next = [0] * n_workers  # the events to read next
+        self._blocks: deque[tuple[Life, bytes]] = deque()  # what was read
+        self._n_events = self._n_dropped = 0
+        self._closed: deque[Life] = deque(maxlen=max_events)  # lives that ended amid something
+        self._names: dict[int, str] = {}
+        self._marks: deque[Mark] = deque(maxlen=max_events)
+        self._grants: deque[Budget] = deque(maxlen=max_events)
+        self._start_ns = 0
+        self._thread = threading.Thread(target=self._run, name="pool_party-trace")
+
+    # ---- the beginning and the end ----
+
+    def start(self, workers: Iterable[Worker], budget: Sequence[int]) -> None:
+        """Begins. budget: the threads of each worker now."""
+        with self._stopping:
+            if self._is_over.is_set():
+                return  # the pool has ended meanwhile
+            with open(self.path, "w"):
+                pass  # if that fails it should fail now
+            self._begin(workers, budget)
+            start_thread(self._thread)
+
+    def _begin(self, workers: Iterable[Worker], budget: Sequence[int]) -> None:
+        with self._lock:
+            self._next = [self._channel.present(n)[0] for n in range(self._n_workers)]
+            self._start_ns = monotonic_ns()
+            for n, n_threads in enumerate(budget):
+                self.note_budget(n, n_threads)
+            for worker in workers:
+                self._lives[worker.n] = self._lives[worker.n] or _life(worker)
+            self._channel.trace(True)
+            self._look()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still records."""
+        return not self._is_over.is_set()
+
+    def stop(self) -> None:
+        """Ends the trace and writes its file; if that was done before, does nothing. Raises: OSError."""
+        if os.getpid() != self._pid:
+            return  # we are a forked child: workers, file and thread are our parent's
+        with self._stopping:
+            if self._is_over.is_set():
+                return
+            trace = self._collect()
+            self._on_stop()
+            chrome.write(trace, self.path)
+
+    def finish(self) -> None:
+        """As `stop`, at the pool's end, which the file must not prevent."""
+        try:
+            self.stop()
+        except Exception:
+            _log.exception("the trace could not be written to %s", self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def _collect(self) -> Trace:
+        self._is_over.set()
+        if self._thread.ident and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            end_ns = monotonic_ns()
+            for n in range(self._n_workers):
+                self._look_at(n)
+                self._close(n, end_ns, is_dead=False)
+            self._channel.trace(False)
+            for n in range(self._n_workers):
+                self._read(n)
+            self._channel.forget_events()
+            return self._assemble(end_ns)
+
+    def _assemble(self, end_ns: int) -> Trace:
+        lives = {life: None for life, _ in self._blocks} | dict.fromkeys(self._closed)
+        for life, block in self._blocks:
+            life.events.extend(_EVENT.iter_unpack(block))
+        ordered = list(lives)
+        spans = assemble.spans_of(ordered, self._names, self._start_ns)
+        budgets = assemble.budgets_of(ordered, self._grants, self._n_workers, self._start_ns)
+        end_ns = max([end_ns, *(span.end_ns for span in spans)])
+        marks = list(self._marks)
+        if self._n_dropped:
+            since = spans[0].start_ns if spans else self._start_ns
+            marks.append(Mark(None, since, f"{self._n_dropped} older events were dropped"))
+        about = {
+            "tool": "pool_party",
+            "pid": self._pid,
+            "python": sys.version.split()[0],
+            "clock": "CLOCK_MONOTONIC",
+            "has_run_delay": read_delay(self._pid, threading.get_native_id()) is not None,
+            **self._about,
+        }
+        return Trace(self._start_ns, end_ns, self._n_workers, spans, marks, budgets, self._n_dropped, about)
+
+    # ---- what others tell ----
+
+    def note_call(self, call: int, fn: Any, args: Sequence[Any] = ()) -> None:
+        """A call was submitted."""
+        name = name_of(fn, args)
+        with self._lock:
+            self._names[call] = name
+            if len(self._names) > self._max_events:
+                del self._names[next(iter(self._names))]
+
+    def note_start(self, worker: Worker) -> None:
+        """A worker was started in the place of another."""
+        with self._lock:
+            self._lives[worker.n] = life = _life(worker)
+            self._append(self._marks, Mark(worker.n, monotonic_ns(), "worker started", _who(life)))
+
+    def note_end(self, worker: Worker) -> None:
+        """A worker has ended, and the channel has not forgotten it yet."""
+        n, now_ns = worker.n, monotonic_ns()
+        with self._lock:
+            life = self._lives[n] = self._lives[n] or _life(worker)
+            self._close(n, now_ns, is_dead=True)
+            self._read(n)
+            self._lives[n] = None
+            how = "worker lost" if worker.exitcode else "worker ended"
+            exitcode = {} if worker.exitcode is None else {"exitcode": worker.exitcode}
+            self._append(self._marks, Mark(n, now_ns, how, _who(life) | exitcode))
+
+    def note_budget(self, n: int, n_threads: int) -> None:
+        """What worker n may use has changed."""
+        with self._lock:
+            self._append(self._grants, Budget(n, monotonic_ns(), n_threads))
+
+    def _append(self, queue: deque[Any], item: Any) -> None:
+        self._n_dropped += len(queue) == queue.maxlen
+        queue.append(item)
+
+    # ---- looking ----
+
+    def _run(self) -> None:
+        pause_s = PERIOD_S
+        while not self._is_over.wait(pause_s):
+            begin = monotonic()
+            try:
+                with self._lock:
+                    self._look()
+            except Exception:
+                _log.exception("a pool's trace ends early")
+                return
+            pause_s = max(PERIOD_S, (monotonic() - begin) / EFFORT)
+
+    def _look(self) -> None:
+        for n in range(self._n_workers):
+            self._look_at(n)
+            self._read(n)
+
+    def _look_at(self, n: int) -> None:
+        """Notes how long the worker had no CPU so far. While it sleeps that does not change."""
+        life = self._lives[n]
+        _, state, _, tid, _, _ = self._channel.present(n)
+        if life is None or tid == 0 or (state == assemble.SLEEPS and life.looks):
+            return
+        delay_ns = read_delay(life.pid, tid)
+        if delay_ns is None:
+            return
+        looks = life.looks
+        if len(looks) > 1 and looks[-2].delay_ns == looks[-1].delay_ns == delay_ns:
+            looks.pop()
+        looks.append(Look(monotonic_ns(), delay_ns))
+        if len(looks) > self._max_events:
+            del looks[: len(looks) // 2]
+
+    def _read(self, n: int) -> None:
+        self._next[n], n_lost, block = self._channel.read_events(n, self._next[n])
+        life = self._lives[n]
+        n_events = len(block) // _EVENT.size
+        if n_events and life is not None:
+            self._blocks.append((life, block))
+            self._n_events += n_events
+        self._n_dropped += n_lost
+        while self._n_events > self._max_events:
+            self._drop_oldest(self._n_events - self._max_events)
+
+    def _drop_oldest(self, n_events: int) -> None:
+        life, block = self._blocks.popleft()
+        n_events = min(n_events, len(block) // _EVENT.size)
+        if rest := block[n_events * _EVENT.size :]:
+            self._blocks.appendleft((life, rest))
+        self._n_events -= n_events
+        self._n_dropped += n_events
+
+    def _close(self, n: int, now_ns: int, *, is_dead: bool) -> None:
+        """Notes what the worker is doing: nobody will record its end."""
+        life = self._lives[n]
+        if life is None:
+            return
+        _, state, since_ns, _, call, index = self._channel.present(n)
+        if state != assemble.LOOKS:
+            life.last = Present(now_ns, state, since_ns, call, index, is_dead)
+            self._append(self._closed, life)
+
+
+def _life(worker: Worker) -> Life:
+    return Life(worker.n, worker.pid or 0, worker.name)
+
+
+def _who(life: Life) -> dict[str, Any]:
+    return {"pid": life.pid, "worker": life.name}
