@@ -8,7 +8,6 @@ import pickle
 import warnings
 
 import pytest
-import tasks
 
 from pool_party.workers.extensions import IS_SUPPORTED
 
