@@ -204,47 +204,6 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* ---- from the new thread into the main interpreter ---- */
-
-static PyObject *numbers_of(const cpu_set_t *cpus) {
-    PyObject *numbers = PyList_New(0);
-    for (int cpu = 0; numbers && cpu < CPU_SETSIZE; cpu++) {
-        PyObject *number = CPU_ISSET(cpu, cpus) ? PyLong_FromLong(cpu) : NULL;
-        if (number && PyList_Append(numbers, number) < 0)
-            Py_CLEAR(numbers);
-        Py_XDECREF(number);
-    }
-    return numbers;
-}
-
-static void refresh_limits(const cpu_set_t *cpus) {
-    PyObject *numbers = numbers_of(cpus), *arbiter = PyImport_ImportModule("pool_party.budget.arbiter");
-    PyObject *done = numbers && arbiter ? PyObject_CallMethod(arbiter, "refresh", "O", numbers) : NULL;
-    if (done == NULL)
-        PyErr_WriteUnraisable(arbiter);   /* the worker is not to blame, and can go on */
-    Py_XDECREF(numbers);
-    Py_XDECREF(arbiter);
-    Py_XDECREF(done);
-}
-
-const char pp_limit_from_main_doc[] =
-    "limit_from_main(cpus)\n\nFinds new libraries and limits them, as pool_party.budget.arbiter.refresh does in the main "
-    "interpreter.\nFor a worker that has imported something and must not wait until the parent looks.";
-PyObject *pp_limit_from_main(PyObject *module, PyObject *arg) {
-    (void)module;
-    cpu_set_t cpus;
-    if (pp_cpus_of(arg, &cpus) < 0)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS   /* the main interpreter is there: its end waits for ours */
-    PyThreadState *state = PyThreadState_New(PyInterpreterState_Main());
-    PyEval_RestoreThread(state);
-    refresh_limits(&cpus);
-    PyThreadState_Clear(state);
-    PyThreadState_DeleteCurrent();
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
 /* ---- in the parent ---- */
 
 static thread_t *new_thread(pp_segment_t *s, unsigned lane, PyObject *config) {

@@ -35,6 +35,8 @@ static struct {
 
 static _Thread_local const _Atomic uint32_t *own_grant;   /* of the worker that this thread is, or NULL */
 
+unsigned pp_own_grant(void) { return own_grant ? pp_load_relaxed(own_grant) : 0; }
+
 static _Atomic uint32_t generation;     /* grows with each change of the list of libraries */
 static _Atomic uint32_t n_per_thread;   /* libraries that are set per thread */
 static _Atomic uint32_t n_awake;        /* workers, of all pools, with those in other processes; written under the lock */
@@ -157,8 +159,14 @@ void pp_limits_add(const pp_library_t *library) {
         pp_library_t *added = &limits.libraries[limits.n_libraries++];
         *added = *library;
         added->original = ask(added);
-        if (limits.applied && !added->per_thread)
+        if (added->per_thread) {
+            pp_add_seq_cst(&n_per_thread, 1);
+            pp_add_seq_cst(&generation, 1);
+            if (pp_own_grant())   /* for the task that has loaded it */
+                added->set((int)pp_own_grant());
+        } else if (limits.applied) {
             added->set((int)limits.applied);
+        }
     }
     pthread_mutex_unlock(&limits.lock);
 }
@@ -263,7 +271,6 @@ unsigned pp_budget_lent(const pp_budget_t *b) {
     return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? count_for(b, 0) : 0;
 }
 
-unsigned pp_own_grant(void) { return own_grant ? pp_load_relaxed(own_grant) : 0; }
 void pp_set_own_grant(const _Atomic uint32_t *grant) { own_grant = grant; }
 
 void pp_budget_enter(pp_budget_t *b) { count(b, +1); }

@@ -237,6 +237,19 @@ PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
     Py_RETURN_TRUE;
 }
 
+static void limit(uintptr_t set, uintptr_t get, bool per_thread) {
+    if (set && get)
+        pp_limits_add(&(pp_library_t){.set = (void (*)(int))set, .get = (int (*)(void))get, .per_thread = per_thread});
+}
+
+/* The task that loads a library is about to use it: that cannot wait until the parent looks for new ones. */
+static void limit_now(void *library) {
+    if (has_own_threads(library))
+        limit(openblas_function(library, "openblas_set_num_threads"), openblas_function(library, "openblas_get_num_threads"),
+              false);
+    limit((uintptr_t)dlsym(library, "omp_set_num_threads"), (uintptr_t)dlsym(library, "omp_get_max_threads"), true);
+}
+
 const char pp_pin_library_doc[] =
     "pin_library(path)\n\nLoads a library for good: copies find it by its name, and its threads and settings outlive them.";
 PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
@@ -251,15 +264,9 @@ PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
         return NULL;
     }
     pp_note_load();
-    pp_library_t openblas = {
-        .set = (void (*)(int))openblas_function(library, "openblas_set_num_threads"),
-        .get = (int (*)(void))openblas_function(library, "openblas_get_num_threads"),
-    };
-    if (openblas.set && openblas.get && has_own_threads(library)) {   /* not only once somebody looks for it */
-        Py_BEGIN_ALLOW_THREADS
-        pp_limits_add(&openblas);
-        Py_END_ALLOW_THREADS
-    }
+    Py_BEGIN_ALLOW_THREADS
+    limit_now(library);
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 

@@ -174,7 +174,6 @@ static PyMethodDef functions[] = {
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
-    {"limit_from_main", pp_limit_from_main, METH_O, pp_limit_from_main_doc},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
     {"copy_threads", pp_copy_threads, METH_O, pp_copy_threads_doc},
     {"limit_copy", pp_limit_copy, METH_O, pp_limit_copy_doc},

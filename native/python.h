@@ -95,8 +95,6 @@ extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config);
-extern const char pp_limit_from_main_doc[];
-PyObject *pp_limit_from_main(PyObject *module, PyObject *cpus);
 
 /* gating.c: Gate, and OpenBLAS's regions */
 int pp_gating_add(PyObject *module);

@@ -38,21 +38,10 @@ def _config(setup: Setup, n: int) -> bytes:
     if setup.initializer is not None:
         initializer = codec.encode((setup.initializer, setup.initargs))
     path = [str(entry) for entry in sys.path]
-    cpus, all_cpus = (setup.plan.mask(n), setup.plan.cpus) if setup.plan is not None else ((), None)
+    cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.needs_own_blas)
-    return marshal.dumps(
-        (
-            path,
-            list(sys.argv),
-            main_names,
-            initializer,
-            setup.max_tasks,
-            cpus,
-            packages,
-            setup.preload,
-            all_cpus,
-        )
-    )
+    work = (initializer, setup.max_tasks, setup.preload)
+    return marshal.dumps((path, list(sys.argv), main_names, cpus, packages, *work))
 
 
 class InterpreterWorker:

@@ -92,13 +92,12 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
     from pool_party.workers import extensions
 
-    _, sys.argv, main_names, initializer, max_tasks, cpus, packages, preload, all_cpus = config
+    _, sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__main__"].__dict__
     main.update(main_names)
     extensions.install(*packages)
-    n_loads = _native.n_loads()
 
     def initialize() -> None:
         if initializer is not None:
@@ -106,8 +105,6 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
             function, args = codec.decode(initializer)
             function(*args)
-        if all_cpus is not None and _native.n_loads() != n_loads:
-            _native.limit_from_main(all_cpus)  # what was loaded has its limit before the first task
 
     run(worker, initialize, max_tasks, preload=preload)
 
