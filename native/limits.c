@@ -149,25 +149,28 @@ void pp_limits_replace(const pp_library_t *libraries, unsigned n) {
     pthread_mutex_unlock(&limits.lock);
 }
 
-/* One more, which has just been loaded; the next `pp_limits_replace` has it, too. */
+static void add(const pp_library_t *library) {
+    pp_library_t *added = &limits.libraries[limits.n_libraries++];
+    *added = *library;
+    added->original = ask(added);
+    if (added->per_thread) {
+        pp_add_seq_cst(&n_per_thread, 1);
+        pp_add_seq_cst(&generation, 1);
+    } else if (limits.applied) {
+        added->set((int)limits.applied);
+    }
+}
+
+/* One that the calling thread, a worker's, has just loaded: for its task, too. The next `pp_limits_replace` has it as well. */
 void pp_limits_add(const pp_library_t *library) {
     pthread_mutex_lock(&limits.lock);
     unsigned k = 0;
     while (k < limits.n_libraries && limits.libraries[k].set != library->set)
         k++;
-    if (k == limits.n_libraries && k < PP_LIBRARIES_MAX) {
-        pp_library_t *added = &limits.libraries[limits.n_libraries++];
-        *added = *library;
-        added->original = ask(added);
-        if (added->per_thread) {
-            pp_add_seq_cst(&n_per_thread, 1);
-            pp_add_seq_cst(&generation, 1);
-            if (pp_own_grant())   /* for the task that has loaded it */
-                added->set((int)pp_own_grant());
-        } else if (limits.applied) {
-            added->set((int)limits.applied);
-        }
-    }
+    if (k == limits.n_libraries && k < PP_LIBRARIES_MAX)
+        add(library);
+    if (library->per_thread && pp_own_grant())
+        library->set((int)pp_own_grant());
     pthread_mutex_unlock(&limits.lock);
 }
 
