@@ -41,15 +41,20 @@ class Life:
     last: Present | None = None
 
 
-class _Tags(NamedTuple):
-    kind: int
-    status: int
-    n_threads: int
-    task: int
+def _kind_in(tags: int) -> int:
+    return tags >> 60
 
 
-def _tags(word: int) -> _Tags:
-    return _Tags(word >> 60, word >> 56 & 0xF, word >> 32 & 0xFFFF, word & 0xFFFFFFFF)
+def _status_in(tags: int) -> int:
+    return tags >> 56 & 0xF
+
+
+def _n_threads_in(tags: int) -> int:
+    return tags >> 32 & 0xFFFF
+
+
+def _task_in(tags: int) -> int:
+    return tags & 0xFFFFFFFF
 
 
 class _Row:
@@ -69,17 +74,17 @@ class _Row:
         self.others: list[Span] = []
 
     def read(self) -> "_Row":
-        for begin, end, third, call, word, delay in self._life.events:
-            tags = _tags(word)
+        for begin, end, third, call, tags, delay in self._life.events:
+            kind = _kind_in(tags)
             if delay:
                 self._looks.append(delays.Look(end, delay))
-            if end < self._start_ns or tags.kind == EVENT_BUDGET:
+            if end < self._start_ns or kind == EVENT_BUDGET:
                 continue
-            if tags.kind == EVENT_WAIT:
+            if kind == EVENT_WAIT:
                 self._add_wait(begin, end, {"asleep_us": third / 1000})
             else:
-                args: dict[str, Any] = {"status": _FAILURES[tags.status]} if tags.status else {}
-                self._add_task(begin, end, call, tags.task, third, args)
+                status = _status_in(tags)
+                self._add_task(begin, end, call, _task_in(tags), third, {"status": _FAILURES[status]} if status else {})
         if self._life.last is not None:
             self._add_last(self._life.last)
         return self
@@ -99,7 +104,7 @@ class _Row:
     def _add_task(self, begin: int, end: int, call: int, index: int, put_ns: int, args: dict[str, Any]) -> None:
         if begin < self._start_ns:
             args["began_before"] = True
-        args |= {"call": call, "task": index}
+        args["call"], args["task"] = call, index
         begin = self._cut(begin)
         if self._start_ns <= put_ns <= begin:
             args["queued_us"] = (begin - put_ns) / 1000
@@ -157,10 +162,10 @@ def spans_of(lives: Iterable[Life], names: Mapping[int, str], start_ns: int) -> 
 def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, int]]:
     """When the number of threads changed that workers of one process share, and to what."""
     found = sorted(
-        (event[0], _tags(event[4]).n_threads)
+        (event[0], _n_threads_in(event[4]))
         for life in lives
         for event in life.events
-        if _tags(event[4]).kind == EVENT_BUDGET and event[0] >= start_ns
+        if _kind_in(event[4]) == EVENT_BUDGET and event[0] >= start_ns
     )
     last = 0
     for at_ns, n_threads in found:

@@ -8,6 +8,7 @@ of the pool's process, whatever it is made of and however often it was replaced.
 import json
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from pool_party.observe.events import KINDS, TASK, Budget, Mark, Span, Trace
@@ -20,10 +21,16 @@ def _us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
+@lru_cache(maxsize=1000)
+def _quote(text: str) -> str:
+    return json.dumps(text)
+
+
 def _span(span: Span, pid: int) -> str:
+    kind, worker, start_ns, end_ns, name, args = span
     return (
-        f'{{"name":{json.dumps(span.name or span.kind)},"cat":"{span.kind}","ph":"X","ts":{_us(span.start_ns)},'
-        f'"dur":{_us(span.duration_ns)},"pid":{pid},"tid":{span.worker + 1},"args":{json.dumps(dict(span.args))}}}'
+        f'{{"name":{_quote(name or kind)},"cat":"{kind}","ph":"X","ts":{_us(start_ns)},"dur":{_us(end_ns - start_ns)},'
+        f'"pid":{pid},"tid":{worker + 1},"args":{json.dumps(dict(args)) if args else "{}"}}}'
     )
 
 

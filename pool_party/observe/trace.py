@@ -69,7 +69,7 @@ class Tracing:
         self._lock = threading.RLock()  # guards what follows
         self._lives: list[Life | None] = [None] * n_workers
         self._next = [0] * n_workers  # the events to read next
-        self._blocks: deque[tuple[Life, bytes]] = deque()  # what was read
+        self._passes: deque[list[tuple[Life, bytes]]] = deque([[]])  # what was read, of all workers in turn
         self._n_events = self._n_dropped = 0
         self._closed: deque[Life] = deque(maxlen=max_events)  # lives that ended amid something
         self._names: dict[int, str] = {}
@@ -113,9 +113,10 @@ class Tracing:
         with self._stopping:
             if self._is_over.is_set():
                 return
-            trace = self._collect()
-            self._on_stop()
-            chrome.write(trace, self.path)
+            try:
+                chrome.write(self._collect(), self.path)
+            finally:
+                self._on_stop()
 
     def finish(self) -> None:
         """As `stop`, at the pool's end, which the file must not prevent."""
@@ -146,12 +147,9 @@ class Tracing:
             return self._assemble(end_ns)
 
     def _assemble(self, end_ns: int) -> Trace:
-        lives = {life: None for life, _ in self._blocks} | dict.fromkeys(self._closed)
-        for life, block in self._blocks:
-            life.events.extend(_EVENT.iter_unpack(block))
-        ordered = list(lives)
-        spans = assemble.spans_of(ordered, self._names, self._start_ns)
-        budgets = assemble.budgets_of(ordered, self._grants, self._n_workers, self._start_ns)
+        lives = self._decode()
+        spans = assemble.spans_of(lives, self._names, self._start_ns)
+        budgets = assemble.budgets_of(lives, self._grants, self._n_workers, self._start_ns)
         end_ns = max([end_ns, *(span.end_ns for span in spans)])
         marks = list(self._marks)
         if self._n_dropped:
@@ -166,6 +164,19 @@ class Tracing:
             **self._about,
         }
         return Trace(self._start_ns, end_ns, self._n_workers, spans, marks, budgets, self._n_dropped, about)
+
+    def _decode(self) -> list[Life]:
+        """All that is known of workers, with the newest of their events."""
+        blocks = [block for blocks in self._passes for block in blocks]
+        lives = list({life: None for life, _ in blocks} | dict.fromkeys(self._closed))
+        for life, block in blocks:
+            life.events.extend(_EVENT.iter_unpack(block))
+        if (n_over := self._n_events - self._max_events) > 0:
+            self._n_dropped += n_over
+            oldest = sorted(event[1] for life in lives for event in life.events)[n_over]
+            for life in lives:
+                life.events = [event for event in life.events if event[1] >= oldest]
+        return lives
 
     # ---- what others tell ----
 
@@ -219,9 +230,12 @@ class Tracing:
             pause_s = max(PERIOD_S, (monotonic() - begin) / EFFORT)
 
     def _look(self) -> None:
+        if self._passes[-1]:
+            self._passes.append([])
         for n in range(self._n_workers):
             self._look_at(n)
             self._read(n)
+        self._drop_oldest()
 
     def _look_at(self, n: int) -> None:
         """Notes how long the worker had no CPU so far. While it sleeps that does not change."""
@@ -244,19 +258,19 @@ class Tracing:
         life = self._lives[n]
         n_events = len(block) // _EVENT.size
         if n_events and life is not None:
-            self._blocks.append((life, block))
+            self._passes[-1].append((life, block))
             self._n_events += n_events
         self._n_dropped += n_lost
-        while self._n_events > self._max_events:
-            self._drop_oldest(self._n_events - self._max_events)
 
-    def _drop_oldest(self, n_events: int) -> None:
-        life, block = self._blocks.popleft()
-        n_events = min(n_events, len(block) // _EVENT.size)
-        if rest := block[n_events * _EVENT.size :]:
-            self._blocks.appendleft((life, rest))
-        self._n_events -= n_events
-        self._n_dropped += n_events
+    def _drop_oldest(self) -> None:
+        """Whole passes, since one worker's events of a pass may be older than another's. The rest goes at the end."""
+        while len(self._passes) > 1:
+            n_events = sum(len(block) for _, block in self._passes[0]) // _EVENT.size
+            if self._n_events - n_events < self._max_events:
+                return
+            self._passes.popleft()
+            self._n_events -= n_events
+            self._n_dropped += n_events
 
     def _close(self, n: int, now_ns: int, *, is_dead: bool) -> None:
         """Notes what the worker is doing: nobody will record its end."""

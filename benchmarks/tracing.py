@@ -1,0 +1,108 @@
+"""What does a trace cost, while it runs and while there is none?
+
+    python benchmarks/tracing.py [--against DIR] [--rounds N] [--workers N] [--quick] [--json FILE]
+
+maps tasks that do nothing, one task a chunk, and calls one after another, with `pool.trace` and without. `--against`
+names another checkout, with its extension built in place: say, of the revision before there were traces. Every
+measurement runs in a fresh process; ways take turns, in another order each round. Ratios are of the same round.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from fresh import Figures, begin, end
+from metadata import collect_metadata, format_metadata
+
+import pool_party
+from pool_party._demo.report import format_table
+
+_TIMEOUT_S = 60.0
+_QUICK_EFFORT = 0.1
+_KINDS = ("process", "interp", "thread")
+
+type _Rounds = list[dict[str, Figures]]  # by way
+
+
+def _ways(options: argparse.Namespace) -> dict[str, tuple[str, Path]]:
+    """Return, for each way, the mode and the checkout."""
+    here = Path(pool_party.__file__).resolve().parents[1]
+    other = {"another checkout": ("off", options.against.resolve())} if options.against else {}
+    return {**other, "no trace": ("off", here), "a trace": ("on", here)}
+
+
+def _measure(kind: str, options: argparse.Namespace) -> _Rounds:
+    rounds: _Rounds = []
+    ways = list(_ways(options).items())
+    for n in range(options.rounds):
+        print(f"{kind}: round {n + 1} of {options.rounds}", file=sys.stderr, flush=True)
+        figures: dict[str, Figures] = {}
+        for way, (mode, checkout) in ways[n % len(ways) :] + ways[: n % len(ways)]:
+            arguments = [kind, mode, options.workers, _QUICK_EFFORT if options.quick else 1.0]
+            environment = os.environ | {"PYTHONPATH": str(checkout)}
+            measured, failure = end(begin("tracing_sections", arguments, environment), _TIMEOUT_S)
+            if measured is None:
+                raise SystemExit(f"{kind}, {way}: {failure}")
+            figures[way] = measured
+        rounds.append(figures)
+    return rounds
+
+
+def _row(kind: str, way: str, rounds: _Rounds, reference: str) -> list[str]:
+    def median(key: str) -> float:
+        return statistics.median(figures[way][key] for figures in rounds)
+
+    def ratio(key: str) -> str:
+        ratios = sorted(figures[way][key] / figures[reference][key] for figures in rounds)
+        lower, upper = ratios[len(ratios) // 4], ratios[len(ratios) - 1 - len(ratios) // 4]
+        return "" if way == reference else f"{statistics.median(ratios):.3f} ({lower:.2f}-{upper:.2f})"
+
+    cells = [f"{median('map_ns'):.0f} ns", ratio("map_ns"), f"{median('call_us'):.2f} us", ratio("call_us")]
+    return [f"{kind}, {way}", *cells, f"{median('end_s'):.2f} s" if way == "a trace" else ""]
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--against", type=Path, metavar="DIR", help="another checkout to compare with")
+    add("--rounds", type=int, default=15, metavar="N", help="default: %(default)s")
+    add(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="workers per pool; default: the CPUs that this process may use",
+    )
+    add("--quick", action="store_true", help="one short round: shows that everything runs, measures nothing")
+    add("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds = 1
+    return options
+
+
+def main() -> int:
+    """Measure what the command line asks for, and print its table."""
+    options = _parse_arguments()
+    metadata = collect_metadata(options.workers)
+    print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n", flush=True)
+    report: dict[str, Any] = {"metadata": metadata, "kinds": {}}
+    reference = next(iter(_ways(options)))
+    rows = []
+    for kind in _KINDS:
+        report["kinds"][kind] = rounds = _measure(kind, options)
+        rows += [_row(kind, way, rounds, reference) for way in _ways(options)]
+    to = f"to {reference} (quartiles)"
+    print(format_table(["", "map, per task", to, "one call", to, "to write the file"], rows))
+    metadata["load_average_after"] = list(os.getloadavg())
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

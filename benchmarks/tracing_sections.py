@@ -1,0 +1,44 @@
+"""The measurement of tracing.py, made in a process of its own.
+
+    python -c 'from tracing_sections import main; main()' KIND off|on N_WORKERS EFFORT
+
+prints the figures as JSON.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from workloads.tasks import noop
+
+import pool_party
+
+_N_MAPS = 9
+_N_TASKS = 300_000
+_N_ROUND_TRIPS = 3000
+
+
+def _time_ns(run: Callable[[], object]) -> int:
+    started_ns = time.perf_counter_ns()
+    run()
+    return time.perf_counter_ns() - started_ns
+
+
+def main() -> None:
+    """Measure maps of tasks that do nothing, one task a chunk, and single calls."""
+    kind, mode, n_workers, effort = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+    n_tasks = int(_N_TASKS * effort)
+    with pool_party.ComposablePool(n_workers, kind=kind) as pool:
+        pool.map(noop, range(n_tasks // 4), 1)
+        tracing = pool.trace(os.devnull) if mode == "on" else contextlib.nullcontext()
+        gc.collect()
+        maps_ns = [_time_ns(lambda: pool.map(noop, range(n_tasks), 1)) / n_tasks for _ in range(_N_MAPS)]
+        calls_ns = [_time_ns(lambda: pool.apply(noop, (None,))) for _ in range(_N_ROUND_TRIPS)]
+        end_ns = _time_ns(lambda: tracing.__exit__(None, None, None))
+    figures = {"map_ns": statistics.median(maps_ns), "call_us": statistics.median(calls_ns) / 1000}
+    print(json.dumps({**figures, "end_s": end_ns / 1e9}))
