@@ -4,7 +4,9 @@ import json
 import os
 import threading
 import time
+from pathlib import Path
 
+import fresh
 import gates
 import pytest
 import tasks
@@ -441,6 +443,27 @@ def test_names_of_functions():
     assert name_of(tasks.Adder(1)) == "Adder"
     assert name_of(_run_chunk, (tasks.square, [])) == "square"
     assert len(name_of(type("x" * 1000, (), {}))) == 200
+
+
+# ---- in fresh processes ----------------------------------------------------
+
+PROGRAM = Path(__file__).parent / "isolated" / "tracing.py"
+
+
+@pytest.mark.parametrize("how", ["at_exit", "at_exit_of_an_executor"])
+def test_the_file_of_a_forgotten_pool_is_written_at_exit(kind, path, how):
+    fresh.check(fresh.run([PROGRAM, how, kind, path], options=()), "")
+    assert len(read(path).of(TASK)) == 10
+
+
+def test_a_forked_child_leaves_the_trace_alone(path):
+    fresh.check(fresh.run([PROGRAM, "in_a_forked_child", path]), "")
+    assert numbers(read(path)) == list(range(10))
+
+
+def test_a_trace_amid_random_kills(path):
+    fresh.check(fresh.run([PROGRAM, "amid_random_kills", path]), "")
+    check_format(path)
 
 
 # ---- `pool-party timeline` -------------------------------------------------
