@@ -19,7 +19,19 @@ from typing import Any
 from bounds import BOUND, BOUNDS
 from fresh import Figures, Measurement, begin, end
 from peers import Peer, available_peers
-from program import Record, Runs, add_kinds, add_only, add_repeats, add_workers, gather, make_parser, say
+from program import (
+    Record,
+    Runs,
+    add_kinds,
+    add_only,
+    add_peer,
+    add_repeats,
+    add_workers,
+    gather,
+    make_parser,
+    say,
+    wanted,
+)
 
 from pool_party._demo.report import format_table
 
@@ -251,22 +263,15 @@ def _parse_arguments() -> argparse.Namespace:
     add_repeats(parser, None)
     add_kinds(parser)
     add_only(parser, _SECTIONS)
-    parser.add_argument(
-        "--peer",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="leave out pools without this in their name; may be given more than once",
-    )
+    add_peer(parser)
     return parser.parse_args()
 
 
 def main() -> int:
     """Measure what the command line asks for, and print a table for each section."""
     options = _parse_arguments()
-    wanted = options.peer or [""]
-    peers = [peer for peer in available_peers() if any(text in peer.name for text in wanted)]
-    peers = [peer for peer in peers if peer.kind in options.kinds]
+    names = wanted((peer.name for peer in available_peers()), options.peer)
+    peers = [peer for peer in available_peers() if peer.name in names and peer.kind in options.kinds]
     record = Record(__doc__, options.workers, options)
     has_failed = False
     for name in options.only or _SECTIONS:

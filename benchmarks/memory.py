@@ -21,7 +21,7 @@ from typing import Any
 
 from fresh import begin, end
 from peers import Handle, available_peers, peer_named
-from program import Record, Runs, add_kinds, add_repeats, add_workers, gather, make_parser
+from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, gather, make_parser, wanted
 
 from pool_party._demo.measure import memory_bytes, memory_measure, process_tree
 from pool_party._demo.report import format_table
@@ -167,6 +167,7 @@ def main() -> int:
     """Measure what the command line asks for, and print a table."""
     parser = make_parser(__doc__)
     add_kinds(parser)
+    add_peer(parser)
     add_workers(parser, several=True, default="2 and 6")
     add_repeats(parser, 3)
     options = parser.parse_args()
@@ -174,7 +175,7 @@ def main() -> int:
     if len(options.workers) < 2:
         parser.error("--workers: two different numbers, since a further worker is the difference")
     names = [peer.name for peer in available_peers() if peer.kind in options.kinds]
-    names += [_BARE_INTERPRETER, _BARE_PROCESS]
+    names = wanted([*names, _BARE_INTERPRETER, _BARE_PROCESS], options.peer)
     record = Record(__doc__, max(options.workers), options)
     runs = _measure_all(names, options)
     sums = {name: _sum_up(runs, name, options.workers) for name in names}

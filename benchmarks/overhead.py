@@ -25,11 +25,14 @@ from program import (
     ONE_THREAD,
     Record,
     Runs,
+    add_kinds,
     add_only,
+    add_peer,
     add_repeats,
     add_workers,
     gather,
     make_parser,
+    wanted,
     without_samples,
 )
 
@@ -111,6 +114,11 @@ _SECTIONS: dict[str, tuple[Callable[[], list[str]], Callable[[_Runs], str]]] = {
 }
 
 
+def _kind_of(subject: str) -> str:
+    """Return the kind of workers of a subject; launch-and-join has threads."""
+    return next((kind for kind in KINDS if kind in subject), "process" if subject == "Pool" else "thread")
+
+
 def _obstacle(section: str, subject: str, n_workers: int) -> str:
     """Return why something cannot be measured here, or the empty string."""
     if "master last" in subject and n_workers < 2:
@@ -133,12 +141,17 @@ def _measure(section: str, options: argparse.Namespace) -> Runs:
             return None, obstacle
         return end(begin("overhead_sections", [section, subject, options.workers, effort], environment), _TIMEOUT_S)
 
-    return gather(section, _SECTIONS[section][0](), options.repeats, measure)
+    subjects = [
+        subject for subject in wanted(_SECTIONS[section][0](), options.peer) if _kind_of(subject) in options.kinds
+    ]
+    return gather(section, subjects, options.repeats, measure)
 
 
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     add_workers(parser)
+    add_kinds(parser)
+    add_peer(parser)
     add_repeats(parser, 5)
     add_only(parser, _SECTIONS)
     options = parser.parse_args()

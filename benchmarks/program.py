@@ -67,6 +67,17 @@ def add_only(parser: argparse.ArgumentParser, sections: Iterable[str]) -> None:
     parser.add_argument("--only", action="append", choices=names, metavar="SECTION", help=help_text)
 
 
+def add_peer(parser: argparse.ArgumentParser) -> None:
+    """Add --peer; see `wanted`."""
+    help_text = "leave out what has no TEXT in its name; may be given more than once"
+    parser.add_argument("--peer", action="append", default=[], metavar="TEXT", help=help_text)
+
+
+def wanted(names: Iterable[str], texts: Sequence[str]) -> list[str]:
+    """Return the names that hold one of the texts of --peer; all names if there are no texts."""
+    return [name for name in names if not texts or any(text in name for text in texts)]
+
+
 def say(text: str) -> None:
     """Tell people how far a program is, on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from fresh import begin, end
 from peers import Handle, PoolHandle, available_peers, peer_named, pool_accepts
-from program import Record, Runs, add_kinds, add_repeats, add_workers, gather, make_parser
+from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, gather, make_parser, wanted
 from workloads.stamps import stamp
 
 from pool_party._demo.report import format_table
@@ -170,13 +170,16 @@ def _measure_all(options: argparse.Namespace) -> Runs:
             return None, "needs ComposablePool(affinity=)"
         return end(begin("wake_up", [subject, options.workers, effort], function="measure"), _TIMEOUT_S)
 
-    return gather("wake-up", _subjects(options.kinds), 1 if options.quick else options.repeats, measure_one)
+    return gather(
+        "wake-up", wanted(_subjects(options.kinds), options.peer), 1 if options.quick else options.repeats, measure_one
+    )
 
 
 def main() -> int:
     """Measure what the command line asks for, and print a table."""
     parser = make_parser(__doc__)
     add_kinds(parser)
+    add_peer(parser)
     add_workers(parser)
     add_repeats(parser, 3)
     options = parser.parse_args()

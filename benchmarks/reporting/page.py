@@ -5,7 +5,7 @@ from pathlib import Path
 
 from suite import BENCHMARKS
 
-from reporting import parts
+from reporting import management, nested, parts
 from reporting.drawing import can_draw
 from reporting.found import Found, Json, load
 from reporting.generic import generic
@@ -15,10 +15,10 @@ from reporting.markdown import table
 _PARTS: dict[str, Callable[[Found], parts.Part]] = {
     "dispatch": parts.dispatch,
     "modes": parts.modes,
-    "cells": parts.cells,
-    "scaling": parts.scaling,
-    "overhead": parts.overhead,
-    "wake-up": parts.wake_up,
+    "cells": nested.cells,
+    "scaling": nested.scaling,
+    "overhead": management.overhead,
+    "wake-up": management.wake_up,
     "memory": parts.memory,
 }
 _TITLES = {

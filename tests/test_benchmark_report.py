@@ -1,0 +1,412 @@
+"""The benchmarks as programs: what they share, the command that runs them, and the report that it writes.
+
+Programs run in processes of their own; what is checked is what they write, never how fast anything was.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pool_party import _bench, _cli
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+HAS_NUMPY = importlib.util.find_spec("numpy") is not None
+METADATA = {"date": "2026-11-20T17:03:07+00:00", "cpu": "a CPU", "n_cpus_usable": 2, "n_cpus": 2, "is_quick": False}
+
+
+@pytest.fixture
+def on_path(monkeypatch):
+    """The modules of the benchmarks can be imported here."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / program), *arguments],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+
+# ---- each program, as little of it as there is ----
+
+SMALLEST = {
+    "dispatch": ("--only", "start", "--peer", "pool_party thread"),
+    "modes": ("--only", "fib", "--modes", "sequential", "pool_party-thread"),
+    "wake_up": ("--peer", "thread, affinity"),
+    "memory": ("--peer", "pool_party thread", "--workers", "1", "2"),
+    "overhead": ("--only", "budget", "--peer", "thread None"),
+}
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_smallest_case_runs(name, tmp_path):
+    file = tmp_path / "figures.json"
+    done = run(f"{name}.py", "--quick", "--json", str(file), *SMALLEST[name])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    assert found["metadata"]["is_quick"] and found["metadata"]["taken_s"] >= 0
+    subjects = {subject for section in found["sections"].values() for subject in section}
+    assert any("thread" in subject for subject in subjects)
+
+
+@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
+def test_smallest_case_of_scaling_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    arguments = ("--kinds", "thread", "--cells", "balanced-little", "--ways", "one-thread", "--workers", "1")
+    done = run("scaling.py", "--quick", "--json", str(file), *arguments)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    (point,) = found["points"]
+    assert (point["way"], point["n_workers"]) == ("one-thread", 1)
+    assert found["bounds"][0]["bound_s"] <= point["median_s"]
+
+
+# ---- what the programs share ----
+
+
+def options(path: Path | None = None):
+    from argparse import Namespace
+
+    return Namespace(json=path, quick=True)
+
+
+def test_subjects_are_measured_in_turns_and_failed_ones_once(on_path, capsys):
+    from program import gather
+
+    asked = []
+
+    def measure(subject):
+        asked.append(subject)
+        return (None, "broken") if subject == "b" else ({"n": len(asked)}, "")
+
+    runs = gather("letters", ["a", "b", "c"], 3, measure)
+    assert asked == ["a", "b", "c", "a", "c", "a", "c"]
+    assert runs.figures == {"a": [{"n": 1}, {"n": 4}, {"n": 6}], "c": [{"n": 3}, {"n": 5}, {"n": 7}]}
+    assert runs.failures == {"b": "broken"}
+    assert capsys.readouterr().err.splitlines()[-1] == "letters: round 3 of 3"
+
+
+def test_record_is_a_whole_file_after_every_part(on_path, tmp_path):
+    from program import Record
+
+    path = tmp_path / "figures.json"
+    record = Record("What?", 2, options(path))
+    record.put_section("one", {"a": 1})
+    assert json.loads(path.read_text())["sections"] == {"one": {"a": 1}}
+    record.put_section("two", {"b": 2})
+    found = json.loads(path.read_text())
+    assert found["sections"] == {"one": {"a": 1}, "two": {"b": 2}}
+    assert found["metadata"]["is_quick"] and len(found["metadata"]["load_average_after"]) == 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_sizes_of_pools_reach_twice_the_cpus(on_path):
+    from scaling import default_numbers
+
+    assert default_numbers(1) == [1, 2]
+    assert default_numbers(2) == [1, 2, 3, 4]
+    assert default_numbers(16) == [1, 2, 4, 8, 16, 24, 32]
+    assert default_numbers(44)[-3:] == [44, 66, 88]
+
+
+def test_time_that_was_cut_keeps_the_cells_before(on_path, monkeypatch):
+    import scaling
+
+    answers = iter([({"x": [1.0, 3.0]}, "time is up"), ({"z": [4.0]}, "")])
+    asked = []
+    monkeypatch.setattr(scaling, "begin", lambda module, arguments, *_: asked.append(arguments[4:]))
+    monkeypatch.setattr(scaling, "end", lambda *_: next(answers))
+    curves = scaling._Curves("thread", ["x", "y", "z"], "quick")
+    curves.measure("one-thread", 2)
+    assert [[text.partition("=")[0] for text in texts] for texts in asked] == [["x", "y", "z"], ["z"]]
+    points = {point["cell"]: point for point in curves.points()}
+    assert points["x"]["median_s"] == 2.0 and points["z"]["median_s"] == 4.0
+    assert points["y"]["failure"] == "> 60.0 s"
+
+
+def test_histogram_counts_everything(on_path):
+    from wake_up import EDGES_US, _histogram
+
+    counts = _histogram([0.1, EDGES_US[0], EDGES_US[3], EDGES_US[3] + 0.01, 1e9])
+    assert len(counts) == len(EDGES_US) - 1
+    assert (counts[0], counts[3], counts[-1], sum(counts)) == (2, 2, 1, 5)
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def fake_suite(on_path, monkeypatch, tmp_path):
+    """Benchmarks that only write files: good, partly failed, broken off; and the folder for their results."""
+    import bench
+    import suite
+
+    text = 'import json, pathlib, sys\nplace = pathlib.Path(sys.argv[sys.argv.index("--json") + 1])\n'
+    write = f"place.write_text(json.dumps({{'metadata': {METADATA!r}, 'sections': {{'s': sys.argv[1]}}}}))\n"
+    endings = {"good": write, "partly": write + "sys.exit(1)\n", "broken": write + "sys.exit(3)\n", "empty": "1 / 0\n"}
+    monkeypatch.setattr(suite, "HERE", tmp_path)
+    for name, ending in endings.items():
+        (tmp_path / f"{name}.py").write_text(f'"""Is this {name}?"""\n{text}{ending}')
+    table = {name: suite.Benchmark(name, 0.1, 0.1, ("new",), ("quick",)) for name in endings}
+    monkeypatch.setattr(bench, "BENCHMARKS", table)
+    results = tmp_path / "results"
+    results.mkdir()
+    return bench, results
+
+
+def content(folder: Path, name: str) -> str:
+    return json.loads((folder / f"{name}.json").read_text())["sections"]["s"]
+
+
+def test_all_are_run_although_some_fail(fake_suite, capsys):
+    bench, results = fake_suite
+    for name in ("good", "broken", "empty"):
+        (results / f"{name}.json").write_text(json.dumps({"metadata": METADATA, "sections": {"s": "old"}}))
+    problems = bench._run_all(list(bench.BENCHMARKS.values()), results, is_quick=False)
+    assert [content(results, name) for name in ("good", "partly", "broken", "empty")] == ["new", "new", "old", "old"]
+    assert set(problems) == {"partly", "broken", "empty"}
+    assert "exit status 3" in problems["broken"] and "former" in problems["broken"]
+    assert {path.suffix for path in results.iterdir()} == {".json"}
+    assert "2 of 4: partly" in capsys.readouterr().out
+
+
+def test_parts_are_kept_where_there_was_nothing(fake_suite):
+    bench, results = fake_suite
+    problems = bench._run_all([bench.BENCHMARKS["broken"]], results, is_quick=True)
+    assert content(results, "broken") == "quick"
+    assert "first parts" in problems["broken"]
+
+
+def test_one_that_hangs_is_ended(fake_suite, tmp_path):
+    bench, _ = fake_suite
+    (tmp_path / "good.py").write_text("import time\ntime.sleep(1000)\n")
+    process = subprocess.Popen([sys.executable, str(tmp_path / "good.py")], stderr=subprocess.DEVNULL)
+    assert bench._wait(process, 0.01) is None
+    assert process.poll() is not None
+
+
+def test_list_names_every_benchmark_with_its_question_and_time(on_path, capsys):
+    import bench
+
+    assert bench.main(["--list"]) == 0
+    text = capsys.readouterr().out
+    for name, benchmark in bench.BENCHMARKS.items():
+        assert name in text and benchmark.question in text and benchmark.question.endswith("?")
+    assert {"dispatch", "modes", "cells", "scaling", "overhead", "wake-up", "memory"} <= set(bench.BENCHMARKS)
+
+
+def test_unknown_names_are_refused(on_path, capsys):
+    import bench
+
+    with pytest.raises(SystemExit):
+        bench.main(["dispatch", "dispitch"])
+    assert "no benchmark dispitch" in capsys.readouterr().err
+
+
+def test_command_forwards_to_the_checkout(capfd):
+    assert _cli.main(["bench", "--list"]) == 0
+    assert "dispatch" in capfd.readouterr().out
+
+
+def test_command_without_a_checkout_says_what_to_do(tmp_path, capsys):
+    from argparse import Namespace
+
+    assert _bench.run(Namespace(names=[], quick=False, report=False, list=True, results=None), tmp_path) == 1
+    assert "make bench" in capsys.readouterr().err
+
+
+def test_folders_are_named_after_the_cpus(on_path):
+    from suite import default_folder, machine_name
+
+    assert [machine_name(n) for n in (1, 2, 4, 16)] == ["one-core", "two-cores", "four-cores", "16-cores"]
+    assert default_folder(is_quick=True) != default_folder(is_quick=False)
+
+
+# ---- the report ----
+
+
+def summaries(key: str, **figures: float) -> dict[str, dict]:
+    return {name.replace("_in_", " "): {"summary": {key: value}, "is_bound": False} for name, value in figures.items()}
+
+
+def cell(kind: str, way: str, name: str, ratio: float) -> dict:
+    row = {"kind": kind, "n_workers": 2, "way": way, "cell": name, "median_s": 2 * ratio, "ratio": ratio}
+    return row | {"best_per_stage_s": 1.5, "stages_s": [[2 * ratio]]}
+
+
+def point(way: str, n_workers: int, **figures: object) -> dict:
+    return {"kind": "thread", "way": way, "title": way, "n_workers": n_workers, "cell": CELLS[0]} | figures
+
+
+CELLS = [f"{shape}-{much}" for shape in ("balanced", "unbalanced") for much in ("little", "much")]
+CUT = {"kind": "thread", "n_workers": 2, "way": "default", "cell": CELLS[1], "failure": "> 9 s", "stages_s": []}
+ORDER = {"pmo_us": 20.0, "pce": 1.1, "full_us": 130.0, "serial_share_us": 100.0}
+WAKE_UP = {
+    "summary": {"median_us": 60.0, "p90_us": 80.0, "p99_us": 90.0, "n_wake_ups": 4, "n_shared": 0},
+    "workers": [{"median_us": 50.0}, {"median_us": 70.0}],
+    "counts": [1, 3],
+}
+FIGURES = {
+    "dispatch": {
+        "sections": {
+            "throughput": summaries("median", pool_party_in_process=3e6, Pool=5e4, pool_party_in_interp=1e6)
+            | {"loky": {"failure": "it | broke"}},
+            "round-trip": summaries("median", pool_party_in_process=8.0, Pool=100.0, loky=40.0),
+            "hostage": summaries("n_hostages", pool_party_in_process=0, pool_party_in_thread=3),
+        }
+    },
+    "modes": {"sections": {"data_pass": summaries("median", **{"pool_party-process": 0.1, "subprocess": 0.3})}},
+    "cells": {
+        "results": [
+            *(cell("thread", "dynamic", name, 0.8) for name in CELLS),
+            cell("process", "dynamic", CELLS[0], 1.0),
+            cell("process", "dynamic", CELLS[1], 1.2),
+            CUT,
+        ]
+    },
+    "scaling": {
+        "points": [
+            point("one-thread", 1, median_s=1.0),
+            point("dynamic", 2, median_s=0.6),
+            point("default", 2, failure="> 3 s"),
+        ],
+        "bounds": [{"kind": "thread", "cell": CELLS[0], "bound_s": 0.5}],
+    },
+    "overhead": {
+        "sections": {
+            "management": {"launch and join": [{"250": ORDER, "500": ORDER}], "Pool": [{"250": ORDER, "500": ORDER}]},
+            "budget": {"thread None": [{"apply_ns": 900.0, "map_ns": 90.0, "has_numpy": True}]},
+        }
+    },
+    "wake-up": {
+        "edges_us": [10.0, 100.0, 1000.0],
+        "sections": {"wake-up": {"pool_party thread": WAKE_UP, "no pool: processes": WAKE_UP | {"is_bound": True}}},
+    },
+    "memory": {
+        "sections": {
+            "memory": {
+                f"pool_party {kind}": {
+                    "summary": {"idle_bytes_per_worker": size, "numpy_bytes_per_worker": None, "pool_bytes": size}
+                }
+                for kind, size in (("interp", 2e6), ("process", 10e6))
+            }
+        }
+    },
+    "unheard-of": {"sections": {"new": summaries("rate", anything=12_345.6)}},
+}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder with figures of all benchmarks, one of a kind that is not known, and one that is no JSON."""
+    for name, figures in FIGURES.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": METADATA} | figures))
+    (tmp_path / "torn.json").write_text('{"metadata": {')
+    return tmp_path
+
+
+@pytest.fixture
+def write_report(on_path, monkeypatch):
+    """What writes the report, without pictures."""
+    from reporting import page
+
+    monkeypatch.setattr(page, "can_draw", lambda: False)
+    return page.write_report
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """Return the cells of the rows of all tables, by the first of them."""
+    lines = (line for line in text.splitlines() if line.startswith("| "))
+    cells = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
+    return {first: others for first, *others in cells}
+
+
+def test_report_has_all_parts(results, write_report):
+    text = write_report(results).read_text()
+    assert "cannot be shown" not in text
+    assert "torn.json could not be read" in text
+    assert "loky: it | broke" in text
+    assert text.count("\n## ") == len(FIGURES) + 2  # and the goals, and the runs
+    rows = rows_of(text)
+    assert rows["anything"] == ["12,300"]
+    assert rows["balanced-little, pool_party, dynamic"] == ["-", "0.60"]
+    assert rows["launch and join"][-1] == "1.30"
+
+
+def test_report_says_what_was_reached_and_what_was_not_measured(results, write_report):
+    rows = rows_of(write_report(results).read_text())
+    verdicts = {what: cells[-1] for what, cells in rows.items() if cells[-1] in ("yes", "**no**", "not measured")}
+    expected = {
+        "`map(noop, range(n), chunksize=1)`, process": "yes",
+        "`map(noop, range(n), chunksize=1)`, interp": "not measured",
+        "1,000 tasks, one of which takes 1 s": "**no**",
+        "`apply` round trip, process, median": "**no**",
+        "start to first result, interp": "not measured",
+        "memory (PSS), interp, each further idle worker": "yes",
+        "nested parallelism, unbalanced, dynamic, thread": "yes",
+        "nested parallelism, balanced, dynamic, process": "**no**",
+        "nested parallelism, balanced, dynamic, interp": "not measured",
+        "`data_pass`: lists of 65,536 floats as results, process": "yes",
+    }
+    assert {what: verdicts[what] for what in expected} == expected
+    assert rows["`map(noop, range(n), chunksize=1)`, process"][1].startswith("60 x: 3,000,000")
+    assert rows["`apply` round trip, process, median"][1] == "0.20 x: 8 us, loky 40 us"
+
+
+def test_figures_of_another_shape_cost_only_their_part(results, write_report):
+    broken = {"metadata": METADATA, "sections": {"wake-up": {"x": {"summary": {}}}}}
+    (results / "wake-up.json").write_text(json.dumps(broken))
+    text = write_report(results).read_text()
+    assert text.count("cannot be shown") == 1
+    assert "## Memory" in text
+
+
+def test_report_of_nothing_is_an_error(on_path, tmp_path, capsys):
+    import bench
+
+    assert bench._report(tmp_path) == 1
+    assert "run some benchmarks first" in capsys.readouterr().err
+
+
+def test_parts_of_a_benchmark_are_put_together_until_it_is_run_as_a_whole(on_path, tmp_path):
+    from reporting.found import load
+
+    def write(name, *results):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": METADATA, "results": results}))
+
+    write("cells-process", "a")
+    write("cells-thread", "b")
+    assert load(tmp_path).benchmarks["cells"]["results"] == ["a", "b"]
+    write("cells", "c")
+    assert load(tmp_path).benchmarks["cells"]["results"] == ["c"]
+
+
+def test_figures_that_are_committed_can_be_read(on_path):
+    from reporting.found import load
+
+    for folder in (BENCHMARKS / "results").glob("*-core*"):
+        found = load(folder)
+        assert found.benchmarks and not found.unreadable
+
+
+def test_pictures_are_small_and_always_the_same(on_path, results):
+    pytest.importorskip("matplotlib")
+    from reporting.page import write_report
+
+    text = write_report(results).read_text()
+    pictures = {path.name: path.read_bytes() for path in results.glob("*.svg")}
+    assert set(pictures) == {f"{name}.svg" for name in FIGURES if name != "unheard-of"}
+    assert all(f"]({name})" in text for name in pictures)
+    assert all(picture.startswith(b"<?xml") and len(picture) < 60_000 for picture in pictures.values())
+    assert b"no pool" in pictures["wake-up.svg"] and b"pool_party, dynamic" in pictures["cells.svg"]
+    write_report(results)
+    assert pictures == {path.name: path.read_bytes() for path in results.glob("*.svg")}
