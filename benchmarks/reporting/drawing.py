@@ -41,12 +41,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve with its name; `is_dashed` tells a second way of the same pool apart."""
+    """A curve with its name; `style` tells other ways of the same pool apart."""
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
-    is_dashed: bool = False
+    style: str = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
 
     axes.set_xlabel(panel.xlabel)
     for line in panel.lines:
-        style = {"color": colours[line.label], "linestyle": "--" if line.is_dashed else "-", "label": line.label}
+        style = {"color": colours[line.label], "linestyle": line.style, "label": line.label}
         style |= {"linewidth": 1.6 if is_ours(line.label) else 1.0}
         if panel.edges:
             axes.stairs(line.ys, panel.edges, **style)
@@ -178,16 +178,15 @@ def _shrink(svg: str) -> str:
 def draw(path: Path, panels: Sequence[Panel], columns: int, size_in: tuple[float, float]) -> Path:
     """Draw panels in rows of `columns`, each of `size_in`; curves have one legend for all."""
     import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     has_bars = bool(panels[0].bars)
     width_in, height_in = size_in[0] * columns, size_in[1] * rows + (0 if has_bars else 0.6)
     with matplotlib.rc_context(_STYLE):
-        figure, grid = pyplot.subplots(rows, columns, figsize=(width_in, height_in), squeeze=False)
+        figure = Figure(figsize=(width_in, height_in))
+        grid = figure.subplots(rows, columns, squeeze=False)
         all_axes = list(grid.flat)
         colours = _colours(panels)
         for axes, panel in zip(all_axes, panels, strict=False):
@@ -201,7 +200,6 @@ def draw(path: Path, panels: Sequence[Panel], columns: int, size_in: tuple[float
             _add_legend(figure, all_axes, max(2, int(width_in / 2.6)), height_in)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
     path.write_text(_shrink(text.getvalue()))
     return path
 

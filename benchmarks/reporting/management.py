@@ -21,6 +21,12 @@ def _family(method: str) -> str:
     return "interp" if "interp" in method else "thread"
 
 
+def _style_of(subject: str) -> str:
+    if "master last" in subject:
+        return "-."
+    return "--" if "affinity" in subject else "-"
+
+
 def _management_panel(section: Json, kind: str, key: str, ylabel: str) -> Panel:
     lines = []
     for method, found in section.items():
@@ -28,7 +34,7 @@ def _management_panel(section: Json, kind: str, key: str, ylabel: str) -> Panel:
             continue
         orders = list(found[0])
         ys = [_whole(found, order) if key == "whole" else _medians(found, order, key) for order in orders]
-        lines.append(Line(_method(method), [float(order) for order in orders], ys, is_dashed="affinity" in method))
+        lines.append(Line(_method(method), [float(order) for order in orders], ys, style=_style_of(method)))
     bound = None if key == "pmo_us" else 1.0
     return Panel(
         f"{kind}: {ylabel}",
@@ -37,7 +43,7 @@ def _management_panel(section: Json, kind: str, key: str, ylabel: str) -> Panel:
         bound_label="a share alone" if bound else "",
         xlabel="order",
         is_log_x=True,
-        is_log_y=key == "pmo_us",
+        is_log_y=key != "pce",
         xticks=[float(order) for order in next((list(f[0]) for f in section.values() if isinstance(f, list)), [])],
     )
 
@@ -86,7 +92,8 @@ def overhead(found: Found) -> Part:
     panels = [_management_panel(management, kind, key, label) for key, label in measures for kind in KINDS]
     intro = (
         "PMO: the time of the whole less that of its longest share (the bound is 0); PCE: that of the average share, "
-        "divided by that of a share alone (ATLAS: Castaldo and Whaley). Dashed: with affinity."
+        "divided by that of a share alone (ATLAS: Castaldo and Whaley). Dashed: with affinity; dots and "
+        "dashes: with the caller as last worker, too."
     )
     return Part("\n\n".join((intro, folded("Tables", "\n\n".join(texts)))), picture(panels, 3, (3.5, 2.2)))
 
@@ -121,7 +128,7 @@ def _wake_up_panel(section: Json, edges: Sequence[float], kind: str) -> Panel:
         if _is_kind(subject, kind) or sums.get("is_bound"):
             total = sum(sums["counts"]) or 1
             shares = [100 * count / total for count in sums["counts"]]
-            lines.append(Line(subject, (), shares, is_dashed="affinity" in subject))
+            lines.append(Line(subject, (), shares, style=_style_of(subject)))
     return Panel(
         kind, lines=lines, edges=edges, xlabel="us until the task begins", ylabel="% of wake-ups", is_log_x=True
     )
