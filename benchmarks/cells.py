@@ -11,7 +11,6 @@ import argparse
 import math
 import os
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,7 +19,7 @@ from typing import Any
 from cells_ways import CELLS, POLICIES, SIZES, default_size, stages_of
 from fresh import TIME_IS_UP, Figures, begin, end
 from peers import pool_accepts
-from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, make_parser, n_usable_cpus, say
+from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, finish, make_parser, n_usable_cpus, say
 
 from pool_party._demo.report import format_table
 
@@ -256,4 +255,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

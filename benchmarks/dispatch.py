@@ -11,7 +11,6 @@ that a slow moment of the machine falls on all of them.
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from program import (
     add_peer,
     add_repeats,
     add_workers,
+    finish,
     gather,
     make_parser,
     say,
@@ -286,4 +286,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

@@ -21,7 +21,7 @@ from typing import Any
 
 from fresh import begin, end
 from peers import Handle, available_peers, peer_named
-from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, gather, make_parser, wanted
+from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
 
 from pool_party._demo.measure import memory_bytes, memory_measure, process_tree
 from pool_party._demo.report import format_table
@@ -185,4 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

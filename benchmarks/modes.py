@@ -19,7 +19,7 @@ from typing import Any
 from fresh import begin, end
 from party_modes import MODES, SEQUENTIAL, Mapping, is_available
 from party_workloads import WORKLOADS
-from program import Record, Runs, add_only, add_repeats, add_workers, gather, make_parser, n_usable_cpus
+from program import Record, Runs, add_only, add_repeats, add_workers, finish, gather, make_parser, n_usable_cpus
 
 from pool_party._demo.report import format_table
 
@@ -99,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

@@ -13,7 +13,6 @@ import argparse
 import math
 import os
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from program import (
     add_peer,
     add_repeats,
     add_workers,
+    finish,
     gather,
     make_parser,
     wanted,
@@ -173,4 +173,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fresh import Figures
 from metadata import collect_metadata, format_metadata
 
+_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
 KINDS = ("thread", "process", "interp")
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 
@@ -149,3 +150,11 @@ class Record:
         unfinished = self._path.with_name(f"{self._path.name}.part")
         unfinished.write_text(json.dumps({"metadata": self._metadata} | self._parts, indent=1) + "\n")
         unfinished.replace(self._path)
+
+
+def finish(main: Callable[[], int]) -> NoReturn:
+    """End this process with the exit status that `main` returns; Ctrl-C needs no traceback."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)

@@ -20,7 +20,7 @@ from typing import Any
 from cells import WAYS, environment_of, obstacles_of, title_of
 from cells_ways import CELLS, open_way, run_stage, stages_of, warm_up
 from fresh import TIME_IS_UP, begin, end
-from program import Record, add_kinds, add_repeats, make_parser, n_usable_cpus, say
+from program import Record, add_kinds, add_repeats, finish, make_parser, n_usable_cpus, say
 
 from pool_party._demo.report import format_table
 
@@ -185,4 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

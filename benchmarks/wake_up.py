@@ -19,7 +19,7 @@ from typing import Any
 
 from fresh import begin, end
 from peers import Handle, PoolHandle, available_peers, peer_named, pool_accepts
-from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, gather, make_parser, wanted
+from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
 from workloads.stamps import stamp
 
 from pool_party._demo.report import format_table
@@ -193,4 +193,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)
