@@ -3,6 +3,9 @@
 import faulthandler
 import multiprocessing
 import os
+import pathlib
+import shutil
+import subprocess
 
 import gates
 import pytest
@@ -146,6 +149,19 @@ def make_executor():
     yield make
     for executor in made:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def openmp_library(tmp_path_factory):
+    """A small library that uses libgomp."""
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc to build a library with OpenMP")
+    path = tmp_path_factory.mktemp("openmp") / "libregion.so"
+    command = ["gcc", "-shared", "-fPIC", "-fopenmp", pathlib.Path(__file__).parent / "native/omp.c", "-o", path]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    if completed.returncode != 0:
+        pytest.skip(f"gcc builds nothing with OpenMP here: {completed.stderr}")
+    return path
 
 
 # The gates ask for the makers, so that a held task is let go before its pool is joined.

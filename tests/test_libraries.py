@@ -1,8 +1,6 @@
 """The native libraries with threads of their own: found, described, set by address, and only looked for when needed."""
 
 import pathlib
-import shutil
-import subprocess
 import sys
 import threading
 import types
@@ -19,19 +17,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 # ---- what is loaded --------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def openmp_library(tmp_path_factory):
-    """A small library that uses libgomp."""
-    if shutil.which("gcc") is None:
-        pytest.skip("there is no gcc to build a library with OpenMP")
-    path = tmp_path_factory.mktemp("openmp") / "libregion.so"
-    command = ["gcc", "-shared", "-fPIC", "-fopenmp", HERE / "native/omp.c", "-o", path]
-    completed = subprocess.run(command, capture_output=True, text=True)
-    if completed.returncode != 0:
-        pytest.skip(f"gcc builds nothing with OpenMP here: {completed.stderr}")
-    return path
 
 
 @pytest.mark.parametrize(

@@ -144,5 +144,12 @@ def test_a_library_is_limited_before_the_first_task(kind):
     fresh.check(fresh.run([HERE / "isolated" / "preloading.py", "limited", kind]), "ok")
 
 
+def test_an_openmp_library_is_limited_before_the_first_task(kind, tmp_path, openmp_library):
+    if kind == "interp" and sys.version_info < (3, 13):
+        pytest.skip("3.12 does not load ctypes in interpreters")
+    arguments = ["limited_openmp", kind, tmp_path, openmp_library]
+    fresh.check(fresh.run([HERE / "isolated" / "preloading.py", *arguments]), "ok")
+
+
 def test_a_pool_is_terminated_while_its_workers_import(kind, tmp_path):
     fresh.check(fresh.run([HERE / "isolated" / "preloading.py", "ended", kind, tmp_path]), "ok")

@@ -17,6 +17,18 @@ def limited(kind):
     print("ok")
 
 
+def limited_openmp(kind, folder, path):
+    """The same for OpenMP, whose counts are those of a thread: it is found by looking, not by its loading."""
+    sys.path.insert(0, folder)
+    Enforcer.look = lambda self: None
+    with open(f"{folder}/openmp_module.py", "w") as module:
+        module.write(f"import ctypes\ncount = ctypes.CDLL({path!r}).n_threads_max\n")
+    with ComposablePool(2, kind=kind, threads_per_worker=3, preload=["openmp_module"]) as pool:
+        counts = pool.map(tasks.call_of_module, ["openmp_module"] * 2, 1)
+    assert counts == [3, 3], counts
+    print("ok")
+
+
 def ended_while_importing(kind, folder):
     """A pool can be left while its workers import."""
     sys.path.insert(0, folder)
@@ -38,4 +50,4 @@ def ended_while_importing(kind, folder):
 
 
 if __name__ == "__main__":
-    main({"limited": limited, "ended": ended_while_importing})
+    main({"limited": limited, "limited_openmp": limited_openmp, "ended": ended_while_importing})
