@@ -7,7 +7,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 _NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
-_CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "dynamic")
+_CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "static", "exclusive", "counting", "dynamic")
 
 
 def n_usable_cpus() -> int:
@@ -50,7 +50,7 @@ class Benchmark:
 _ALL = (
     Benchmark("dispatch", 4, 0.8),
     Benchmark("modes", 3.5, 0.3, ("--repeats", "2")),
-    Benchmark("cells", 10, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)),
+    Benchmark("cells", 16, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)),
     Benchmark("scaling", 5, 0.6),
     Benchmark("overhead", 3, 0.5, ("--repeats", "2")),
     Benchmark("wake-up", 1.5, 0.4),

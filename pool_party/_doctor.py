@@ -128,8 +128,9 @@ def describe_plans(n_workers: int) -> str:
             made = plan.make_plan(kind, n_workers, name)
             assert made is not None
             masks = {made.mask(n) for n in range(n_workers)}
-            rows.append((kind, name, _format_budgets(made.own), "all" if masks == {()} else _format_masks(made)))
-    return format_table(("kind", "policy", "threads", "kept on CPUs"), rows)
+            kept_on = "all" if masks == {()} else _format_masks(made)
+            rows.append((kind, name, _format_budgets(made.own), kept_on, "its own" if made.has_own_blas else "shared"))
+    return format_table(("kind", "policy", "threads", "kept on CPUs", "OpenBLAS"), rows)
 
 
 def _format_budgets(shares: Iterable[Share]) -> str:

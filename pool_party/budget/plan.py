@@ -62,13 +62,13 @@ class Plan:
         return self.affinity and (self.kind == "process" or not (self.lends or self.is_balanced))
 
     @property
-    def needs_own_blas(self) -> bool:
-        """Whether interpreters need copies of OpenBLAS: their counts may be other than 1, and differ.
+    def has_own_blas(self) -> bool:
+        """Whether each worker has an OpenBLAS of its own: processes, and interpreters whose counts may be other than 1.
 
-        Regions of one gate are those of one library: it stays shared.
+        Regions of one gate are those of one library: interpreters share it there.
         """
         is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
-        return self.kind == "interp" and is_more and not self.is_gated
+        return self.kind == "process" or (self.kind == "interp" and is_more and not self.is_gated)
 
     def terms(self, n: int, gate: Gate | None) -> Terms:
         """What worker n is told, if it is a process."""

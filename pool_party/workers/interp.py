@@ -39,7 +39,7 @@ def _config(setup: Setup, n: int) -> bytes:
         initializer = codec.encode((setup.initializer, setup.initargs))
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
-    packages = (setup.extensions, setup.plan is not None and setup.plan.needs_own_blas)
+    packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
     work = (initializer, setup.max_tasks, setup.preload)
     return marshal.dumps((path, list(sys.argv), main_names, cpus, packages, *work))
 
