@@ -4,6 +4,12 @@
  * other and a dead receiver's blocks can be released for it. Capacities are powers of two (only touched pages cost
  * memory). A released block keeps its pages and the owner's mapping for the next payload of its size: a copy into
  * warm pages is several times faster than into fresh ones. What lies idle beyond IDLE_MAX goes back to the system.
+ *
+ * The first part of each arena, for the smaller blocks, is a window: whoever needs it maps all of it once, so that blocks
+ * that are used again cost no page faults on either side. Larger blocks are mapped one by one.
+ *
+ * A receiver may keep a block instead of copying it out (memory.c). The flag then says who keeps it, for the case that this
+ * process dies; and a worker that starts in a dead one's place finds in the flags which blocks of its arena are still kept.
  */
 #include "native.h"
 
@@ -11,21 +17,95 @@
 #include <stdlib.h>
 
 #define MIN_CAPACITY 4096ull
-#define IDLE_MAX (256ull << 20)   /* guess: four of the 64 MB arrays that people pass around */
+#define IDLE_MAX (256ull << 20)      /* guess: four of the 64 MB arrays that people pass around */
+#define WINDOW_BYTES (256ull << 20)  /* addresses, not memory; as much as may lie idle */
+#define WINDOW_CAPACITY_MAX (4ull << 20)
+#define NO_WINDOW ((void *)1)        /* the system refused (ulimit -v): blocks are mapped one by one */
 
 typedef struct {
     uint64_t at, capacity;
-    void *memory;          /* the owner's mapping, or NULL */
+    void *memory;          /* the owner's mapping while pages are, or may be, there; else NULL */
     bool open;             /* as of the owner's last look */
+    pp_pins_t *pinned;     /* stays while the block is in use: what its payload names, or NULL */
 } block_t;
 
 struct pp_arena {
     pp_segment_t *segment;
     pp_arena_flags_t *flags;
-    uint64_t at, end, limit, idle_bytes, open_bytes;
+    uint64_t at, window_end, end, limit, idle_bytes;
     uint32_t n_blocks;
+    _Atomic uint32_t n_pinned;   /* others ask whether there is any */
     block_t blocks[PP_BLOCKS];
 };
+
+/* ---- mapping ---- */
+
+/* Address of what lies in an arena's window, or NULL. */
+static char *in_window(pp_segment_t *s, uint64_t at, uint64_t size) {
+    uint64_t first = pp_segment_arena_at(s, 0), arena = (at - first) / PP_ARENA_BYTES;
+    uint64_t start = first + arena * PP_ARENA_BYTES;
+    if (at + size > start + WINDOW_BYTES)
+        return NULL;
+    void *memory = atomic_load_explicit(&s->windows[arena].memory, memory_order_acquire);
+    if (memory == NULL) {
+        void *mapped, *expected = NULL;
+        if (pp_map(s->fd, start, WINDOW_BYTES, &mapped) != 0)
+            mapped = NO_WINDOW;
+        if (pp_cas_seq_cst(&s->windows[arena].memory, &expected, mapped)) {
+            memory = mapped;
+        } else {                   /* another thread was faster */
+            memory = expected;
+            if (mapped != NO_WINDOW)
+                pp_unmap(mapped, WINDOW_BYTES);
+        }
+    }
+    return memory == NO_WINDOW ? NULL : (char *)memory + (at - start);
+}
+
+void pp_windows_close(pp_segment_t *s) {
+    for (unsigned i = 0; i <= s->shared->n_lanes; i++) {
+        void *memory = pp_load_relaxed(&s->windows[i].memory);
+        if (memory && memory != NO_WINDOW)
+            pp_unmap(memory, WINDOW_BYTES);
+    }
+}
+
+static int map_range(pp_segment_t *s, uint64_t at, uint64_t size, void **memory) {
+    if ((*memory = in_window(s, at, size)) != NULL)
+        return 0;
+    return pp_map(s->fd, at, size, memory);
+}
+
+static void unmap_range(pp_segment_t *s, uint64_t at, uint64_t size, void *memory) {
+    if (memory != in_window(s, at, size))
+        pp_unmap(memory, size);
+}
+
+int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory) { return map_range(s, ref->at, ref->size, memory); }
+
+void pp_block_unmap(pp_segment_t *s, const pp_blockref_t *ref, void *memory) { unmap_range(s, ref->at, ref->size, memory); }
+
+/* ---- an arena ---- */
+
+static bool is_in_window(const pp_arena_t *a, uint64_t at) { return at < a->at + WINDOW_BYTES; }
+
+/* What a dead owner's receivers still keep is left alone. */
+static void inherit(pp_arena_t *a) {
+    for (uint32_t i = 0; i < PP_BLOCKS; i++) {
+        uint64_t at = a->flags->place[i].at, capacity = a->flags->place[i].capacity;
+        if (pp_load_acquire(&a->flags->in_use[i]) == 0) {
+            if (capacity > 0) {   /* released since its owner died */
+                pp_punch_hole(a->segment->fd, at, capacity);
+                a->flags->place[i].capacity = 0;
+            }
+            continue;
+        }
+        a->blocks[i] = (block_t){.at = at, .capacity = capacity, .open = true};
+        a->n_blocks = i + 1;
+        uint64_t *end = is_in_window(a, at) ? &a->window_end : &a->end;
+        *end = at + capacity > *end ? at + capacity : *end;
+    }
+}
 
 pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena) {
     pp_arena_t *a = calloc(1, sizeof *a);
@@ -33,22 +113,35 @@ pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena) {
         return NULL;
     a->segment = s;
     a->flags = pp_segment_flags(s, arena);
-    a->at = a->end = pp_segment_arena_at(s, arena);
+    a->at = a->window_end = pp_segment_arena_at(s, arena);
+    a->end = a->at + WINDOW_BYTES;
     a->limit = a->at + PP_ARENA_BYTES;
+    inherit(a);
     return a;
+}
+
+static void unpin(pp_arena_t *a, block_t *b) {
+    if (b->pinned == NULL)
+        return;
+    pp_pins_free(b->pinned);
+    b->pinned = NULL;
+    pp_store_relaxed(&a->n_pinned, pp_load_relaxed(&a->n_pinned) - 1);
 }
 
 void pp_arena_free(pp_arena_t *a) {
     if (a == NULL)
         return;
-    for (uint32_t i = 0; i < a->n_blocks; i++)
-        if (a->blocks[i].memory)
-            pp_unmap(a->blocks[i].memory, a->blocks[i].capacity);
+    for (uint32_t i = 0; i < a->n_blocks; i++) {
+        block_t *b = &a->blocks[i];
+        unpin(a, b);
+        if (b->memory)
+            unmap_range(a->segment, b->at, b->capacity, b->memory);
+    }
     free(a);
 }
 
 static void give_back(pp_arena_t *a, block_t *b) {
-    pp_unmap(b->memory, b->capacity);
+    unmap_range(a->segment, b->at, b->capacity, b->memory);
     pp_punch_hole(a->segment->fd, b->at, b->capacity);
     a->idle_bytes -= b->capacity;
     b->memory = NULL;
@@ -61,8 +154,11 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
         block_t *b = &a->blocks[i];
         if (b->open && pp_load_acquire(&a->flags->in_use[i]) == 0) {
             b->open = false;
-            a->open_bytes -= b->capacity;
-            a->idle_bytes += b->capacity;
+            unpin(a, b);
+            if (b->memory)
+                a->idle_bytes += b->capacity;
+            else           /* inherited */
+                pp_punch_hole(a->segment->fd, b->at, b->capacity);
         }
         if (!b->open && b->capacity == capacity && (found == NULL || found->memory == NULL))
             found = b;
@@ -73,11 +169,19 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
     return found;
 }
 
+/* Addresses for a new block, in the window if it fits there; 0: none are left. */
+static uint64_t take_addresses(pp_arena_t *a, uint64_t capacity) {
+    bool fits = capacity <= WINDOW_CAPACITY_MAX && capacity <= a->at + WINDOW_BYTES - a->window_end;
+    uint64_t *end = fits ? &a->window_end : &a->end, at = *end;
+    if (!fits && capacity > a->limit - a->end)
+        return 0;
+    *end += capacity;
+    return at;
+}
+
 /* A new block; once all numbers are given out, in the place of an idle one of another capacity. Its address range is not
  * used again: ranges are plenty, and else a burst of PP_BLOCKS small payloads would leave no block for larger ones for ever. */
 static block_t *extend(pp_arena_t *a, uint64_t capacity) {
-    if (capacity > a->limit - a->end)
-        return NULL;
     uint32_t i = a->n_blocks;
     if (i == PP_BLOCKS) {
         for (i = 0; i < PP_BLOCKS && a->blocks[i].open; i++) {}
@@ -85,13 +189,15 @@ static block_t *extend(pp_arena_t *a, uint64_t capacity) {
             return NULL;
         if (a->blocks[i].memory)
             give_back(a, &a->blocks[i]);
-    } else {
-        a->n_blocks++;
     }
-    block_t *b = &a->blocks[i];
-    *b = (block_t){.at = a->end, .capacity = capacity};
-    a->end += capacity;
-    return b;
+    uint64_t at = take_addresses(a, capacity);
+    if (at == 0)
+        return NULL;
+    a->n_blocks += i == a->n_blocks;
+    a->blocks[i] = (block_t){.at = at, .capacity = capacity};
+    a->flags->place[i].at = at;
+    a->flags->place[i].capacity = capacity;
+    return &a->blocks[i];
 }
 
 int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory) {
@@ -104,39 +210,75 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
     if (b == NULL && (b = extend(a, capacity)) == NULL)
         return EAGAIN;
     if (b->memory == NULL) {
-        int error = pp_map(a->segment->fd, b->at, b->capacity, &b->memory);
-        if (error)
+        int error = map_range(a->segment, b->at, b->capacity, &b->memory);
+        if (error) {
+            b->memory = NULL;
             return error;
+        }
     } else {
         a->idle_bytes -= b->capacity;
     }
     b->open = true;
-    a->open_bytes += b->capacity;
     uint32_t id = (uint32_t)(b - a->blocks);
-    pp_store_relaxed(&a->flags->in_use[id], 1);
+    pp_store_release(&a->flags->in_use[id], 1);
     *ref = (pp_blockref_t){.at = b->at, .size = size, .id = id};
     *memory = b->memory;
     return 0;
 }
 
+void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins) {
+    a->blocks[ref->id].pinned = pins;
+    pp_store_relaxed(&a->n_pinned, pp_load_relaxed(&a->n_pinned) + 1);
+}
+
+void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref) { pp_store_release(&a->flags->in_use[ref->id], 0); }
+
+bool pp_arena_has_pins(const pp_arena_t *a) { return pp_load_relaxed(&a->n_pinned) > 0; }
+
+void pp_arena_unpin(pp_arena_t *a) {
+    if (pp_arena_has_pins(a))
+        look(a, 0);
+}
+
 uint64_t pp_arena_open_bytes(pp_arena_t *a) {
+    uint64_t n_bytes = 0;
     look(a, 0);
-    return a->open_bytes;
+    for (uint32_t i = 0; i < a->n_blocks; i++)
+        if (a->blocks[i].open && pp_load_relaxed(&a->flags->in_use[i]) == 1)
+            n_bytes += a->blocks[i].capacity;
+    return n_bytes;
 }
 
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id) {
     pp_store_release(&pp_segment_flags(s, arena)->in_use[id], 0);
 }
 
-int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory) {
-    return pp_map(s->fd, ref->at, ref->size, memory);
-}
-
-void pp_block_unmap(const pp_blockref_t *ref, void *memory) { pp_unmap(memory, ref->size); }
-
+/* Its places are forgotten too: the next owner gives these addresses to others. A place that was being written when its owner
+ * was killed is no danger: the range that half of it describes is either its old one or begins where nothing has been yet. */
 void pp_arena_forget(pp_segment_t *s, unsigned arena) {
     pp_arena_flags_t *flags = pp_segment_flags(s, arena);
-    for (uint32_t i = 0; i < PP_BLOCKS; i++)
-        pp_store_relaxed(&flags->in_use[i], 0);
-    pp_punch_hole(s->fd, pp_segment_arena_at(s, arena), PP_ARENA_BYTES);
+    bool is_kept = false;
+    for (uint32_t i = 0; i < PP_BLOCKS; i++) {
+        uint32_t sent = 1;
+        if (pp_load_relaxed(&flags->in_use[i]) && !pp_cas_seq_cst(&flags->in_use[i], &sent, 0) && sent != 0)
+            is_kept = true;
+    }
+    if (!is_kept)
+        pp_punch_hole(s->fd, pp_segment_arena_at(s, arena), PP_ARENA_BYTES);
+    for (uint32_t i = 0; i < PP_BLOCKS; i++) {
+        if (pp_load_acquire(&flags->in_use[i]) != 0 || flags->place[i].capacity == 0)
+            continue;
+        if (is_kept)
+            pp_punch_hole(s->fd, flags->place[i].at, flags->place[i].capacity);
+        flags->place[i].capacity = 0;
+    }
+}
+
+void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper) {
+    pp_arena_flags_t *flags = pp_segment_flags(s, arena);
+    for (uint32_t i = 0; i < PP_BLOCKS; i++) {
+        uint32_t expected = keeper;
+        if (pp_load_relaxed(&flags->in_use[i]) == keeper)
+            pp_cas_seq_cst(&flags->in_use[i], &expected, 0);
+    }
 }

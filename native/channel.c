@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MASK (PP_SLOTS - 1)
 #define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_hub_park */
@@ -228,6 +229,8 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     pp_store_seq_cst(&l->state, PP_LANE_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
     pp_arena_forget(h->segment, 1 + lane);
+    if (pp_load_relaxed(&l->pid) != (uint32_t)getpid())   /* else its values are still alive, or have let go themselves */
+        pp_arena_drop_kept(h->segment, 0, PP_KEPT + lane);
     for (unsigned i = 0; i < shared->n_lanes; i++)   /* it may have died in wake_lane: its sleeper is SEEKING and still asleep */
         pp_futex_wake(&lane_of(h, i)->park, 1, UINT32_MAX);
     pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
@@ -364,6 +367,7 @@ int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane) {
     if (lane >= s->shared->n_lanes)
         return EINVAL;
     *e = (pp_end_t){.segment = s, .shared = s->shared, .lane = pp_segment_lane(s, lane), .n_lane = lane};
+    pp_store_relaxed(&e->lane->pid, (uint32_t)getpid());
     return 0;
 }
 
@@ -480,9 +484,10 @@ int pp_end_wait(pp_end_t *e) {
     return error;
 }
 
-void pp_end_copied(pp_end_t *e, const pp_slot_t *slot) {
+void pp_end_copied(pp_end_t *e, const pp_slot_t *slot, bool is_kept) {
     pp_store_relaxed(&e->lane->block, 0);
-    pp_block_release(e->segment, 0, ((const pp_blockref_t *)slot->data)->id);
+    if (!is_kept)
+        pp_block_release(e->segment, 0, ((const pp_blockref_t *)slot->data)->id);
 }
 
 static bool has_room(pp_lane_t *l, uint64_t n_bytes) {

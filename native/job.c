@@ -54,11 +54,6 @@ static void job_dealloc(pp_job_t *self) {
 }
 
 /* The leader stores results while the putting thread may settle an argument that does not pickle. */
-#ifndef Py_BEGIN_CRITICAL_SECTION
-#define Py_BEGIN_CRITICAL_SECTION(object) {
-#define Py_END_CRITICAL_SECTION() }
-#endif
-
 static bool is_settled(pp_job_t *job, uint32_t index) {
     Py_ssize_t first = (Py_ssize_t)index * job->chunk;
     return job->results == NULL || first >= job->n_items || job->results[first] != NULL;

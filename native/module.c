@@ -6,13 +6,24 @@
 
 _Atomic unsigned pp_n_forks;
 
+static void before_fork(void) {
+    pp_limits_before_fork();
+    pp_memory_before_fork();
+}
+
+static void in_parent(void) {
+    pp_memory_after_fork();
+    pp_limits_after_fork_in_parent();
+}
+
 static void in_child(void) {
+    pp_memory_after_fork();
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
     pp_limits_after_fork_in_child();
     pp_loads_after_fork();
 }
-static void watch_forks(void) { pthread_atfork(pp_limits_before_fork, pp_limits_after_fork_in_parent, in_child); }
+static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
 pp_module_t *pp_module_of(PyTypeObject *type) {
     PyObject *module = PyType_GetModuleByDef(type, &pp_module_def);
@@ -180,6 +191,8 @@ static PyMethodDef functions[] = {
     {"pin_library", pp_pin_library, METH_O, pp_pin_library_doc},
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
+    {"share", pp_share, METH_O, pp_share_doc},
+    {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };
@@ -214,6 +227,7 @@ static int module_exec(PyObject *module) {
     pthread_once(&once, watch_forks);
     pp_module_t *m = PyModule_GetState(module);
     m->dumps_keywords = Py_BuildValue("(s)", "buffer_callback");
+    m->loads_keywords = Py_BuildValue("(s)", "buffers");
     m->protocol = PyLong_FromLong(5);
     m->deliver = PyUnicode_InternFromString("_deliver");
     m->complete = PyUnicode_InternFromString("_complete");
@@ -221,7 +235,8 @@ static int module_exec(PyObject *module) {
     m->channel_type = add_type(module, &pp_channel_spec);
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
-    bool complete = m->dumps_keywords && m->protocol && m->deliver && m->complete &&
+    m->memory_type = add_type(module, &pp_memory_spec);
+    bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->deliver && m->complete &&
                     m->job_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
@@ -234,6 +249,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->channel_type);
     Py_VISIT(m->worker_type);
     Py_VISIT(m->interpreter_type);
+    Py_VISIT(m->memory_type);
+    Py_VISIT(m->array_type);
     return 0;
 }
 
@@ -242,6 +259,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->dumps);
     Py_CLEAR(m->loads);
     Py_CLEAR(m->dumps_keywords);
+    Py_CLEAR(m->loads_keywords);
     Py_CLEAR(m->protocol);
     Py_CLEAR(m->deliver);
     Py_CLEAR(m->complete);
@@ -249,6 +267,8 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->channel_type);
     Py_CLEAR(m->worker_type);
     Py_CLEAR(m->interpreter_type);
+    Py_CLEAR(m->memory_type);
+    Py_CLEAR(m->array_type);
     return 0;
 }
 

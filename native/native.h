@@ -35,6 +35,7 @@
 #define PP_TASK_BYTES (1u << 20)     /* ring for payloads that do not fit a slot; a power of two */
 #define PP_RESULT_BYTES (1u << 18)   /* ring of results, one per worker; a power of two */
 #define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
+#define PP_KEEP_MIN (1u << 20)       /* buffers from here on are not copied out of their block, but used where they are */
 #define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
 #define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks */
 #define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
@@ -79,6 +80,7 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t state;    /* pp_lane_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
     _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
     _Atomic uint32_t has_served;            /* 1 once a thread's loop is over: nobody may interrupt it any more */
+    _Atomic uint32_t pid;                   /* of the worker's process */
     _Atomic uint32_t grant;                 /* threads that the worker's libraries may use, 0: not limited; parent */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
     _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
@@ -107,8 +109,10 @@ typedef struct pp_budget { /* a pool's part in the limits of this process; see l
     _Atomic uint64_t n_lends, n_reclaims;
 } pp_budget_t;
 
-typedef struct {           /* flags of one arena: 1 while a block is in use; the owner sets, the receiver clears */
-    _Atomic uint8_t in_use[PP_BLOCKS];
+#define PP_KEPT 2u          /* in_use of a block that its receiver keeps mapped: this, or in a worker this plus its lane */
+typedef struct {           /* one arena: in_use is not 0 while a block is in use; the owner sets, the receiver clears */
+    _Atomic uint32_t in_use[PP_BLOCKS];
+    struct { uint64_t at, capacity; } place[PP_BLOCKS];   /* written by the owner before the block is first in use */
 } pp_arena_flags_t;
 
 typedef struct {
@@ -135,6 +139,7 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     pp_shared_t *shared;
     pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
+    struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; } *windows;   /* of each arena; see blocks.c */
 } pp_segment_t;
 
 /* segment.c: the memory that both sides map */
@@ -148,16 +153,48 @@ uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane);
 void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */
 
+typedef struct pp_memory pp_memory_t;
+typedef struct pp_pins pp_pins_t;
+
 /* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + lane: a worker), used by one thread at a time */
 typedef struct pp_arena pp_arena_t;
 pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena);
 void pp_arena_free(pp_arena_t *a);
 int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory);   /* EAGAIN: all in use */
-uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* in blocks that no receiver has released */
+void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins);   /* takes them over until the block is released */
+void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref);   /* nobody was told of it */
+void pp_arena_unpin(pp_arena_t *a);                       /* drops what released blocks have pinned */
+bool pp_arena_has_pins(const pp_arena_t *a);              /* may be asked by any thread */
+uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* in blocks that no receiver has taken */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id);
 int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory);
-void pp_block_unmap(const pp_blockref_t *ref, void *memory);
-void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* the owner is dead: give its memory back */
+void pp_block_unmap(pp_segment_t *s, const pp_blockref_t *ref, void *memory);
+void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* the owner is dead: give back what nobody keeps */
+void pp_windows_close(pp_segment_t *s);
+void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper);   /* a process that kept blocks is dead */
+
+/* memory.c: memory that values may lie in: blocks that their receiver keeps, and what `share` made */
+#define PP_SHARE_ID 16u
+typedef struct {           /* how shared memory is named on its way */
+    unsigned char id[PP_SHARE_ID];
+    int32_t pid, fd;       /* a process that has it open, and its descriptor there */
+    uint64_t size, at, length;   /* of all of it; of the part that is meant */
+    uint32_t readonly, reserved;
+} pp_handle_t;
+int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out);
+int pp_memory_share(size_t size, pp_memory_t **out);
+int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);
+bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around it */
+void pp_memory_protect(pp_memory_t *m);                   /* read-only from now on, for whoever attaches, too */
+bool pp_memory_is_readonly(const pp_memory_t *m);
+char *pp_memory_start(const pp_memory_t *m);
+size_t pp_memory_size(const pp_memory_t *m);
+pp_memory_t *pp_memory_ref(pp_memory_t *m);
+void pp_memory_unref(pp_memory_t *m);
+int pp_pins_add(pp_pins_t **pins, pp_memory_t *m);        /* takes the reference over */
+void pp_pins_free(pp_pins_t *pins);
+void pp_memory_before_fork(void);
+void pp_memory_after_fork(void);                         /* in parent and child */
 
 /* channel.c: tasks out, results back */
 typedef struct {           /* the parent's private half; one thread at a time puts, one at a time takes */
@@ -219,7 +256,7 @@ int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane);
 bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
 int pp_end_wait(pp_end_t *e);                                     /* 0: look again; EINTR: after signal handlers; ECANCELED: stop */
 bool pp_end_must_stop(pp_end_t *e);
-void pp_end_copied(pp_end_t *e, const pp_slot_t *slot);           /* the argument's block is no longer needed */
+void pp_end_copied(pp_end_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument is read; its block is released unless kept */
 int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
 int pp_end_wait_room(pp_end_t *e);                                /* 0 or ECANCELED */
 void pp_end_finish(pp_end_t *e);                                  /* no longer holds a task */
@@ -325,7 +362,13 @@ bool pp_spin_once(int64_t *until_ns);                             /* pauses; fal
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
 int pp_memfd(const char *name, uint64_t size, int *fd);
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
+int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
+int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
+void pp_protect(void *memory, size_t size);                       /* read-only from now on */
+void pp_make_private(void *memory, size_t size);                  /* copies what is still mapped copy-on-write */
 void pp_unmap(void *memory, size_t size);
+int pp_random(void *to, size_t size);
+int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
 int pp_die_with(int fd);                                          /* SIGKILL for this process once fd reads end of file */

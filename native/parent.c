@@ -81,7 +81,7 @@ static void channel_dealloc(pp_channel_t *self) {
 
 PyDoc_STRVAR(encode_doc, "encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
 static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
-    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value);
+    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, true);
 }
 
 PyDoc_STRVAR(publish_doc, "publish(function) -> (id, at, size, block) or None if there is no room\n\n"
@@ -112,6 +112,18 @@ static PyObject *channel_retract(pp_channel_t *self, PyObject *arg) {
     if (id < PP_BLOCKS)
         pp_block_release(self->segment, 0, (uint32_t)id);
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(unpin_doc, "unpin()\n\nLets go of the shared memory that tasks have received. Like putting: one thread at a time.");
+static PyObject *channel_unpin(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_arena_unpin(self->arena);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_has_pins(pp_channel_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(pp_arena_has_pins(self->arena));
 }
 
 static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
@@ -191,14 +203,23 @@ static PyObject *channel_put(pp_channel_t *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(sequence);
 }
 
-static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items) {
+static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
-    if (job->chunk == 1)
-        return channel_encode(self, PyList_GET_ITEM(items, first));
-    PyObject *chunk = PyList_GetSlice(items, first, first + job->chunk);
-    PyObject *payload = chunk ? channel_encode(self, chunk) : NULL;
-    Py_XDECREF(chunk);
+    PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
+    PyObject *payload = argument == NULL ? NULL : self->by_reference ? Py_NewRef(argument) : pp_encode(self->module, argument, snapshot);
+    Py_XDECREF(argument);
     return payload;
+}
+
+static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned mode, const function_t *f, bool snapshot) {
+    PyObject *payload = next_argument(self, job, items, snapshot);
+    if (payload == NULL)
+        return -1;
+    pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
+    uint64_t sequence;
+    int error = put(self, &task, f, payload, &sequence);
+    Py_DECREF(payload);
+    return error;
 }
 
 PyDoc_STRVAR(put_many_doc, "put_many(job, items, mode, function) -> bool\n\n"
@@ -218,15 +239,8 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
             error = EAGAIN;
             break;
         }
-        PyObject *payload = next_argument(self, job, items);
-        if (payload == NULL) {
-            error = -1;
-            break;
-        }
-        pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
-        uint64_t sequence;
-        error = put(self, &task, &f, payload, &sequence);
-        Py_DECREF(payload);
+        if ((error = put_next(self, job, items, mode, &f, false)) == ESTALE)
+            error = put_next(self, job, items, mode, &f, true);
         if (error)
             break;
         job->cursor++;
@@ -569,6 +583,7 @@ static PyObject *get_is_starved(pp_channel_t *self, void *closure) {
 
 static PyGetSetDef getset[] = {
     {"is_starved", (getter)get_is_starved, NULL, "a put was refused and pump has not told of new room since", NULL},
+    {"has_pins", (getter)get_has_pins, NULL, "shared memory is kept for tasks on their way", NULL},
     {"fd", (getter)get_fd, NULL, "file descriptor of the shared memory", NULL},
     {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
     {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
@@ -579,6 +594,7 @@ static PyMethodDef methods[] = {
     {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
     {"publish", (PyCFunction)channel_publish, METH_O, publish_doc},
     {"retract", (PyCFunction)channel_retract, METH_O, "retract(block)\n\nFrees a published function."},
+    {"unpin", (PyCFunction)channel_unpin, METH_NOARGS, unpin_doc},
     {"put", (PyCFunction)channel_put, METH_VARARGS, put_doc},
     {"put_many", (PyCFunction)channel_put_many, METH_VARARGS, put_many_doc},
     {"revoke", (PyCFunction)channel_revoke, METH_O, revoke_doc},

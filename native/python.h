@@ -7,13 +7,19 @@
 
 #include "native.h"
 
+#ifndef Py_BEGIN_CRITICAL_SECTION             /* before 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
 typedef struct pp_libraries pp_libraries_t;
 
 typedef struct {
     PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
-    PyObject *dumps_keywords, *protocol;
+    PyObject *dumps_keywords, *loads_keywords, *protocol;
+    PyObject *array_type;                     /* numpy.ndarray, once needed */
     PyObject *deliver, *complete;             /* interned names of Job's methods */
-    PyTypeObject *job_type, *channel_type, *worker_type, *interpreter_type;
+    PyTypeObject *job_type, *channel_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
 } pp_module_t;
 
@@ -25,19 +31,58 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, fo
 int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus);              /* -1 with an exception */
 extern _Atomic unsigned pp_n_forks;           /* grows in each forked child */
 
-/* codec.c: values <-> payloads. A payload is bytes (empty for None, else marshal's or pickle's) or (bytes, [buffers]) */
-PyObject *pp_encode(pp_module_t *m, PyObject *value);
+/* codec.c: values <-> payloads. A payload is bytes (empty for None, else marshal's, pickle's or flat), or (bytes, [leaves]).
+ * Leaves are large parts: objects with a buffer, or a list of numbers, if no snapshot was asked for */
+#define PP_OUT_OF_BAND_MIN ((Py_ssize_t)PP_INLINE_MAX)   /* smaller parts are cheaper in the payload, which then fits a ring */
+#define PP_LEAVES_MAX 500
+#define PP_MARSHAL_VERSION 2            /* the last without a table of references, which costs more than all the rest */
+typedef struct {                        /* of a payload that is in a block */
+    uint32_t n;
+    const uint64_t *size;               /* with the kind in the top byte */
+    const char *data, *memory;
+    pp_segment_t *segment;
+    pp_blockref_t ref;
+    unsigned arena;
+    uint32_t keeper;                    /* what the block's flag says if it is kept; 0: it must not be */
+    pp_memory_t *kept;
+} pp_leaves_t;
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot);
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
-PyObject *pp_copy_block(pp_segment_t *s, const pp_blockref_t *ref);   /* a payload, copied out */
-PyObject *pp_decode(pp_module_t *m, PyObject *payload);
+PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, const pp_leaves_t *leaves);
+bool pp_is_simple(PyObject *value, int depth);
+
+/* flat.c: our own format */
+#define PP_FLAT_START 0x01
+#define PP_LEAF_SHIFT 56
+#define PP_LEAF_SIZE ((1ull << PP_LEAF_SHIFT) - 1)
+typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED } pp_leaf_kind_t;
+int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: not flat; -1 */
+PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leaves);
+pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
+bool pp_write_list(PyObject *list, pp_leaf_kind_t kind, size_t n_bytes, char *to);   /* false: it is not of that kind and size */
+
+/* payload.c: payloads in memory */
 typedef struct {
     pp_where_t where;
     uint32_t size;
     const void *data;
     pp_blockref_t block;
 } pp_packed_t;
-int pp_pack(pp_arena_t *arena, PyObject *payload, pp_packed_t *out);  /* 0, EAGAIN, or -1 with an exception */
+int pp_pack(pp_arena_t *arena, PyObject *payload, pp_packed_t *out);  /* 0, EAGAIN, ESTALE: encode a snapshot, or -1 */
 bool pp_needs_block(PyObject *payload);
+PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept);
+const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf);
+PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *leaves, uint32_t leaf);
+void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
+
+/* sharing.c: Memory, and shared memory for Python */
+extern PyType_Spec pp_memory_spec;
+PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* steals memory; a memoryview */
+PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle);
+PyObject *pp_read_only(PyObject *view);
+PyObject *pp_share(PyObject *module, PyObject *size);
+PyObject *pp_is_shared(PyObject *module, PyObject *object);
+extern const char pp_share_doc[], pp_is_shared_doc[];
 
 /* job.c: the parent's side of one call, as far as results are stored without running Python */
 typedef struct {

@@ -15,19 +15,23 @@ typedef struct {
     uint64_t job;
     uint32_t index;
     uint16_t status;
-    PyObject *payload;     /* or the value, by reference */
+    bool is_in_block;
+    unsigned lane;
+    pp_blockref_t block;
+    PyObject *payload;     /* or the value, by reference; NULL if it is in a block */
 } result_t;
 
-/* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. */
+/* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. A block is marked as
+ * kept, so that it stays even if its worker is buried while it is decoded. */
 static void take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
-    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status};
+    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status, .lane = lane};
     const void *data = frame + 1;
     if (self->by_reference) {
         r->payload = *(PyObject *const *)data;
     } else if (frame->where == PP_IN_BLOCK) {
-        pp_blockref_t ref = *(const pp_blockref_t *)data;
-        r->payload = pp_copy_block(self->segment, &ref);
-        pp_block_release(self->segment, 1 + lane, ref.id);
+        r->is_in_block = true;
+        r->block = *(const pp_blockref_t *)data;
+        pp_store_seq_cst(&pp_segment_flags(self->segment, 1 + lane)->in_use[r->block.id], PP_KEPT);
     } else {
         r->payload = PyBytes_FromStringAndSize(data, frame->size);
     }
@@ -57,8 +61,27 @@ static int deliver_undecodable(pp_channel_t *self, PyObject *job, const result_t
     return -1;
 }
 
-static int hand_over(pp_channel_t *self, PyObject *job, const result_t *r) {
-    PyObject *value = r->payload == NULL ? NULL : self->by_reference ? Py_NewRef(r->payload) : pp_decode(self->module, r->payload);
+static void drop_block(pp_channel_t *self, result_t *r) {
+    if (r->is_in_block)
+        pp_block_release(self->segment, 1 + r->lane, r->block.id);
+    r->is_in_block = false;
+}
+
+/* The value, or NULL with an exception. */
+static PyObject *decode(pp_channel_t *self, result_t *r) {
+    if (self->by_reference)
+        return Py_XNewRef(r->payload);
+    if (!r->is_in_block)
+        return r->payload ? pp_decode_bytes(self->module, PyBytes_AS_STRING(r->payload), PyBytes_GET_SIZE(r->payload)) : NULL;
+    bool is_kept = false;
+    PyObject *value = pp_read_block(self->module, self->segment, 1 + r->lane, &r->block, PP_KEPT, &is_kept);
+    r->is_in_block = !is_kept;
+    drop_block(self, r);
+    return value;
+}
+
+static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
+    PyObject *value = decode(self, r);
     if (value == NULL)
         return deliver_undecodable(self, job, r);
     pp_job_t *store = (pp_job_t *)job;
@@ -106,6 +129,7 @@ static Py_ssize_t take_all(pp_channel_t *self, PyObject *jobs) {
             else
                 Py_XDECREF(error);
             failed = job ? hand_over(self, job, &r) : PyErr_Occurred() ? -1 : 0;
+            drop_block(self, &r);
             Py_XDECREF(r.payload);
         }
     Py_XDECREF(cached);

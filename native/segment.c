@@ -29,8 +29,10 @@ static int segment_new(int fd, unsigned n_lanes, pp_segment_t **out) {
     s->refs = 1;
     s->fd = fd;
     s->core_size = core_size(n_lanes);
-    int error = pp_map(fd, 0, s->core_size, (void **)&s->shared);
+    s->windows = calloc(1 + n_lanes, sizeof *s->windows);
+    int error = s->windows ? pp_map(fd, 0, s->core_size, (void **)&s->shared) : ENOMEM;
     if (error) {
+        free(s->windows);
         free(s);
         return error;
     }
@@ -78,8 +80,10 @@ void pp_segment_unref(pp_segment_t *s) {
     if (s == NULL || pp_add_seq_cst(&s->refs, -1) != 1)
         return;
     pp_budget_close(&s->budget);
+    pp_windows_close(s);
     pp_unmap(s->shared, s->core_size);
     close(s->fd);
+    free(s->windows);
     free(s);
 }
 

@@ -136,13 +136,6 @@ static PyObject *call(unsigned mode, PyObject *function, PyObject *argument) {
 
 /* ---- decoding ---- */
 
-static PyObject *decode_block(worker_t *self, const pp_blockref_t *ref) {
-    PyObject *payload = pp_copy_block(self->end.segment, ref);
-    PyObject *value = payload ? pp_decode(self->module, payload) : NULL;
-    Py_XDECREF(payload);
-    return value;
-}
-
 /* A function that its module has under its name travels as (module, qualified name). */
 static PyObject *resolve(PyObject *names) {
     PyObject *module, *path;
@@ -168,7 +161,7 @@ static PyObject *fetch_function(worker_t *self, const pp_slot_t *task) {
         pp_blockref_t ref = {.at = task->function_at, .size = task->function_size};
         if (PyDict_GET_SIZE(self->functions) >= FUNCTIONS_MAX)
             PyDict_Clear(self->functions);
-        function = decode_block(self, &ref);
+        function = pp_read_block(self->module, self->end.segment, 0, &ref, 0, NULL);
         if (function && PyTuple_CheckExact(function))
             Py_SETREF(function, resolve(function));
         if (function && PyDict_SetItem(self->functions, id, function) < 0)
@@ -181,10 +174,10 @@ static PyObject *fetch_function(worker_t *self, const pp_slot_t *task) {
 static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
     if (task->where != PP_IN_BLOCK)
         return pp_decode_bytes(self->module, task->where == PP_IN_RING ? self->ring_copy : task->data, task->size);
-    PyObject *payload = pp_copy_block(self->end.segment, (const pp_blockref_t *)task->data);
-    pp_end_copied(&self->end, task);
-    PyObject *value = payload ? pp_decode(self->module, payload) : NULL;
-    Py_XDECREF(payload);
+    bool is_kept = false;
+    PyObject *value = pp_read_block(self->module, self->end.segment, 0, (const pp_blockref_t *)task->data,
+                                    PP_KEPT + self->end.n_lane, &is_kept);
+    pp_end_copied(&self->end, task, is_kept);
     return value;
 }
 
@@ -263,8 +256,12 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject *value) {
             Py_DECREF(value);
         return error;
     }
-    PyObject *payload = pp_encode(self->module, value);
+    PyObject *payload = pp_encode(self->module, value, false);
     int error = payload ? send_payload(self, frame, payload) : -1;
+    if (error == ESTALE) {
+        Py_SETREF(payload, pp_encode(self->module, value, true));
+        error = payload ? send_payload(self, frame, payload) : -1;
+    }
     Py_XDECREF(payload);
     return error;
 }
@@ -425,6 +422,8 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             Py_BEGIN_ALLOW_THREADS
             error = pp_end_wait(&self->end);
             Py_END_ALLOW_THREADS
+            if (self->arena)
+                pp_arena_unpin(self->arena);
             if (error == ECANCELED)
                 Py_RETURN_NONE;
             if (error && PyErr_CheckSignals() < 0)

@@ -25,7 +25,13 @@ def check(n_runs=100):
 
 
 def _with_hypothesis(n_runs, test):
-    settings = hypothesis.settings(max_examples=n_runs, deadline=None, derandomize=True, database=None)
+    settings = hypothesis.settings(
+        max_examples=n_runs,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],  # shared pools are the same for all
+    )
     return settings(hypothesis.given(rng=hypothesis.strategies.randoms(use_true_random=False))(test))
 
 

@@ -8,9 +8,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,15 +93,61 @@ int pp_memfd(const char *name, uint64_t size, int *out) {
     return 0;
 }
 
-int pp_map(int fd, uint64_t at, size_t size, void **memory) {
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+static int map_as(int fd, uint64_t at, size_t size, int protection, int flags, void **memory) {
+    void *p = mmap(NULL, size, protection, flags, fd, (off_t)at);
     if (p == MAP_FAILED)
         return errno;
     *memory = p;
     return 0;
 }
 
+int pp_map(int fd, uint64_t at, size_t size, void **memory) {
+    return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory);
+}
+
+int pp_map_private(int fd, uint64_t at, size_t size, void **memory) {
+    return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory);
+}
+
+int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory) {
+    return map_as(fd, at, size, PROT_READ, MAP_SHARED, memory);
+}
+
+void pp_protect(void *memory, size_t size) { mprotect(memory, size, PROT_READ); }
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Other threads may write there meanwhile: a byte is replaced by itself only if it is still the same. */
+void pp_make_private(void *memory, size_t size) {
+    if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t at = 0; at < size; at += page) {
+        _Atomic unsigned char *byte = (_Atomic unsigned char *)memory + at;
+        unsigned char seen = pp_load_relaxed(byte);
+        while (!pp_cas_seq_cst(byte, &seen, seen)) {}
+    }
+}
+
 void pp_unmap(void *memory, size_t size) { munmap(memory, size); }
+
+int pp_random(void *to, size_t size) {
+    ssize_t n;
+    while ((n = getrandom(to, size, 0)) < 0 && errno == EINTR) {}
+    return n == (ssize_t)size ? 0 : n < 0 ? errno : EIO;
+}
+
+int pp_open_of(int pid, int fd, int *out) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    int found = open(path, O_RDWR | O_CLOEXEC);
+    if (found < 0)
+        return errno;
+    *out = found;
+    return 0;
+}
 
 void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
     (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size);

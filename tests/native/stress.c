@@ -26,6 +26,7 @@
 #define HANG_S 120
 #define BATCH_MAX (2 * PP_SLOTS)
 #define LANES_MAX 64
+#define KEPT_MAX 37
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* a slot's tags, as channel.c has them */
 enum { PENDING, DONE, TAKEN_BACK, LOST };                    /* a task's outcome */
@@ -54,6 +55,8 @@ typedef struct {                                             /* the parent's sid
     int leader;
     worker_t workers[LANES_MAX];
     unsigned dead[LANES_MAX], n_dead;
+    pp_memory_t *kept[KEPT_MAX];                             /* results, by whoever leads */
+    uint64_t kept_ids[KEPT_MAX];
 } pool_t;
 
 static _Atomic uint32_t *n_met;                              /* MEETING tasks begun, by their index; shared with processes */
@@ -113,11 +116,19 @@ static void run(pp_end_t *end, const pp_slot_t *task, const void *payload) {
     uint32_t size = size_of(task->job, 1);
     if (task->where == PP_IN_BLOCK) {
         void *memory;
+        pp_memory_t *kept = NULL;
         const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
-        CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", task->job);
-        check_payload(memory, size, task->job);
-        pp_block_unmap(ref, memory);
-        pp_end_copied(end, task);
+        if (task->job % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_lane, &kept) == 0) {
+            pp_end_copied(end, task, true);
+            check_payload(pp_memory_start(kept), size, task->job);
+            memset(pp_memory_start(kept), 0, size);          /* nobody sees this */
+            pp_memory_unref(kept);
+        } else {
+            CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", task->job);
+            check_payload(memory, size, task->job);
+            pp_block_unmap(end->segment, ref, memory);
+            pp_end_copied(end, task, false);
+        }
     } else {
         CHECK(task->size == size, "size of task", task->job);
         check_payload(task->where == PP_IN_RING ? payload : task->data, size, task->job);
@@ -203,6 +214,15 @@ static void settle(pool_t *p, uint64_t id, uint8_t outcome) {
     pp_futex_wake(&p->n_settled, 1, UINT32_MAX);
 }
 
+/* It holds what was sent, whatever has happened to its worker since. */
+static void drop_kept(pool_t *p, unsigned i) {
+    if (p->kept[i] == NULL)
+        return;
+    check_payload(pp_memory_start(p->kept[i]), size_of(p->kept_ids[i], 2), p->kept_ids[i]);
+    pp_memory_unref(p->kept[i]);
+    p->kept[i] = NULL;
+}
+
 static unsigned take_lane(pool_t *p, unsigned lane) {
     unsigned n = 0;
     for (const pp_frame_t *f; (f = pp_hub_peek(&p->hub, lane)) != NULL; n++) {
@@ -212,10 +232,17 @@ static unsigned take_lane(pool_t *p, unsigned lane) {
             pp_blockref_t ref;
             void *memory;
             memcpy(&ref, f + 1, sizeof ref);
-            CHECK(ref.size == size && pp_block_map(p->segment, &ref, &memory) == 0, "block of result", id);
-            check_payload(memory, size, id);
-            pp_block_unmap(&ref, memory);
-            pp_block_release(p->segment, 1 + lane, ref.id);
+            pp_store_seq_cst(&pp_segment_flags(p->segment, 1 + lane)->in_use[ref.id], PP_KEPT);
+            pp_memory_t **kept = &p->kept[id % KEPT_MAX];    /* now and then one is kept until much later */
+            if (*kept == NULL && id % 3 == 0 && pp_memory_keep(p->segment, 1 + lane, &ref, PP_KEPT, kept) == 0) {
+                p->kept_ids[id % KEPT_MAX] = id;
+            } else {
+                CHECK(ref.size == size && pp_block_map(p->segment, &ref, &memory) == 0, "block of result", id);
+                check_payload(memory, size, id);
+                pp_block_unmap(p->segment, &ref, memory);
+                pp_block_release(p->segment, 1 + lane, ref.id);
+                drop_kept(p, id % KEPT_MAX);
+            }
         } else {
             CHECK(f->size == size, "size of result", id);
             check_payload(f + 1, size, id);
@@ -447,6 +474,8 @@ static pool_t *open_pool(bool by_process, unsigned seed, uint64_t n_max, unsigne
  * and releasing it leaks that block: as many as that may be, they are counted. */
 static unsigned check_unused(pool_t *p) {
     unsigned n_leaked = 0;
+    for (unsigned i = 0; i < KEPT_MAX; i++)
+        drop_kept(p, i);
     for (unsigned arena = 0; arena <= p->n_lanes; arena++)
         for (unsigned i = 0; i < PP_BLOCKS; i++)
             if (pp_load_relaxed(&pp_segment_flags(p->segment, arena)->in_use[i])) {
@@ -607,6 +636,77 @@ static void open_units(pp_segment_t **s, pp_hub_t *h, pp_end_t *ends, unsigned n
     CHECK(pp_end_init(&ends[0], *s, n) == EINVAL, "lane", n);
 }
 
+static void test_kept_blocks(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[1];
+    pp_blockref_t small, large, sent, next;
+    void *memory;
+    pp_memory_t *kept[2], *more;
+    open_units(&s, &h, ends, 1);
+    pp_arena_t *arena = pp_arena_new(s, 1);
+    CHECK(pp_block_open(arena, 100, &small, &memory) == 0, "open", 0);
+    memset(memory, 1, 100);
+    CHECK(pp_block_open(arena, 16 << 20, &large, &memory) == 0, "open", 0);
+    memset(memory, 2, 16 << 20);
+    CHECK(pp_block_open(arena, 16 << 20, &sent, &memory) == 0, "open", 0);
+    CHECK(pp_memory_keep(s, 1, &small, PP_KEPT, &kept[0]) == 0 && pp_memory_keep(s, 1, &large, PP_KEPT, &kept[1]) == 0, "keep", 0);
+    pp_arena_free(arena);                                    /* its owner dies, and another comes */
+    pp_arena_forget(s, 1);
+    arena = pp_arena_new(s, 1);
+    for (int i = 0; i < 50; i++) {
+        CHECK(pp_block_open(arena, i % 2 ? 100 : 16 << 20, &next, &memory) == 0, "open", i);
+        CHECK(next.id != small.id && next.id != large.id && next.at != small.at && next.at != large.at, "kept", next.id);
+        memset(memory, 3, next.size);
+        pp_block_release(s, 1, next.id);
+    }
+    CHECK(pp_memory_start(kept[0])[99] == 1 && pp_memory_start(kept[1])[(16 << 20) - 1] == 2, "still what was sent", 0);
+    pp_memory_before_fork();                                 /* from here on it is memory of our own */
+    pp_memory_after_fork();
+    CHECK(pp_arena_open_bytes(arena) == 0 && pp_block_open(arena, 100, &next, &memory) == 0, "released", 0);
+    pp_arena_forget(s, 1);
+    CHECK(pp_memory_start(kept[0])[99] == 1 && pp_memory_start(kept[1])[(16 << 20) - 1] == 2, "private", 0);
+    pp_memory_unref(kept[0]);
+    pp_memory_unref(kept[1]);
+    CHECK(pp_block_open(arena, 100, &next, &memory) == 0, "open", 0);
+    for (unsigned n = 0; n < PP_BLOCKS; n++)                 /* a receiver that keeps everything leaves the owner some */
+        if (pp_block_open(arena, 100, &next, &memory) != 0 || pp_memory_keep(s, 1, &next, PP_KEPT, &more) != 0) {
+            CHECK(n == PP_BLOCKS / 2, "kept at most", n);
+            break;
+        }
+    pp_arena_free(arena);
+    pp_segment_unref(s);
+}
+
+static void test_shared_memory(void) {
+    pp_memory_t *m, *same, *found;
+    pp_handle_t handle;
+    CHECK(pp_memory_share(10000, &m) == 0, "share", 0);
+    memset(pp_memory_start(m), 5, 10000);
+    CHECK(!pp_memory_find(pp_memory_start(m) + 1, 10000, &handle, &found), "beyond its end", 0);
+    CHECK(pp_memory_find(pp_memory_start(m) + 10, 100, &handle, &found) && found == m && handle.at == 10, "find", handle.at);
+    CHECK(pp_memory_attach(&handle, &same) == 0 && same == m, "attached before", 0);
+    pp_memory_unref(found);
+    pp_memory_unref(same);
+    pid_t pid = fork();
+    if (pid == 0) {
+        handle.readonly = 1;                                 /* so that it is not the mapping that was inherited */
+        CHECK(pp_memory_attach(&handle, &same) == 0 && same != m && pp_memory_start(same)[9999] == 5, "attach", errno);
+        pp_memory_start(m)[9999] = 6;
+        CHECK(pp_memory_start(same)[9999] == 6, "shared", 0);
+        pp_memory_unref(same);
+        handle.id[0] ^= 1;
+        CHECK(pp_memory_attach(&handle, &same) == ESTALE, "another one's number", 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "child", status);
+    CHECK(pp_memory_start(m)[9999] == 6, "written by the child", 0);
+    pp_memory_unref(m);
+    handle.readonly = 0;
+    CHECK(pp_memory_attach(&handle, &same) != 0, "gone", 0);
+}
+
 static void test_blocks(void) {
     pp_segment_t *s;
     pp_hub_t h;
@@ -626,7 +726,7 @@ static void test_blocks(void) {
     memset(at_a, 7, 100);                                    /* the receiver's mapping shows the same bytes */
     CHECK(pp_block_map(s, &(pp_blockref_t){.at = s ? a.at : 0, .size = 100, .id = id}, &at_b) == 0, "map", 0);
     CHECK(memcmp(at_a, at_b, 100) == 0, "mapped", 0);
-    pp_block_unmap(&(pp_blockref_t){.size = 100}, at_b);
+    pp_block_unmap(s, &(pp_blockref_t){.at = a.at, .size = 100, .id = id}, at_b);
     int error;
     unsigned n = 3;
     while ((error = pp_block_open(arena, 4096, &a, &at_a)) == 0)
@@ -887,6 +987,8 @@ int main(int argc, char **argv) {
     n_met = mmap(NULL, (n_rounds + 1) * sizeof *n_met, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (strcmp(mode, "units") == 0) {
         test_blocks();
+        test_kept_blocks();
+        test_shared_memory();
         test_wrap_around();
         test_death();
         test_pass_on();

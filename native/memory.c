@@ -1,0 +1,284 @@
+/* Memory that values may lie in, counted by reference within a process.
+ *
+ * A *kept block* is a payload that its receiver uses where it is, through a private (copy-on-write) mapping: it may write
+ * there, and nobody else sees it. It is released when the last value in it goes. What a forked child inherits of such a
+ * mapping would change once the block is used again; so before each fork kept blocks are copied, page by page, by the kernel,
+ * and released: from then on they are ordinary private memory. Threads that write there meanwhile lose nothing.
+ *
+ * *Shared memory* is a memfd, made by `share`. Its name on the way is a descriptor of a process that has it open; the
+ * receiver opens that through /proc, and checks by a random number that it is the one that is meant. Nothing has to be
+ * removed: it is gone with the last descriptor and mapping, however processes end.
+ */
+#include "native.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEADER_BYTES 4096u   /* the number, then unused: what is shared begins on a page of its own */
+
+struct pp_memory {
+    _Atomic long refs;
+    char *start;           /* of what users see */
+    size_t size;
+    bool is_shared, is_readonly, is_released;
+    pp_segment_t *segment; /* a kept block: where it is */
+    unsigned arena;
+    uint32_t block;
+    int fd;                /* shared: a descriptor of our own */
+    unsigned char id[PP_SHARE_ID];
+    pp_memory_t *next, **link;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the list and `is_released`; a leaf but for the kernel */
+static pp_memory_t *all;
+static _Atomic unsigned n_shared;
+
+static void enlist(pp_memory_t *m) {
+    m->next = all;
+    m->link = &all;
+    if (all)
+        all->link = &m->next;
+    all = m;
+}
+
+static void delist(pp_memory_t *m) {
+    *m->link = m->next;
+    if (m->next)
+        m->next->link = m->link;
+}
+
+/* ---- kept blocks ---- */
+
+/* A block that is kept is one less for its owner. */
+static bool may_keep(pp_segment_t *s, unsigned arena) {
+    uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->shared->n_lanes : 1);
+    return pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
+}
+
+int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out) {
+    void *start;
+    if (!may_keep(s, arena))
+        return EMFILE;
+    int error = pp_map_private(s->fd, ref->at, ref->size, &start);
+    if (error)
+        return error;
+    pp_memory_t *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        pp_unmap(start, ref->size);
+        return ENOMEM;
+    }
+    *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(s), .arena = arena,
+                       .block = ref->id, .fd = -1};
+    pp_add_seq_cst(&s->windows[arena].n_kept, 1);
+    pp_store_seq_cst(&pp_segment_flags(s, arena)->in_use[ref->id], keeper);
+    pthread_mutex_lock(&mutex);
+    enlist(m);
+    pthread_mutex_unlock(&mutex);
+    *out = m;
+    return 0;
+}
+
+/* With the mutex, or by whoever has the last reference. */
+static void release_block(pp_memory_t *m) {
+    if (m->is_released)
+        return;
+    m->is_released = true;
+    pp_add_seq_cst(&m->segment->windows[m->arena].n_kept, -1);
+    pp_block_release(m->segment, m->arena, m->block);
+}
+
+/* ---- shared memory ---- */
+
+static int share_new(int fd, size_t size, bool readonly, pp_memory_t **out) {
+    pp_memory_t *m = calloc(1, sizeof *m);
+    void *start;
+    int error = m ? readonly ? pp_map_readonly(fd, 0, HEADER_BYTES + size, &start) : pp_map(fd, 0, HEADER_BYTES + size, &start) : ENOMEM;
+    if (error) {
+        free(m);
+        return error;
+    }
+    *m = (pp_memory_t){.refs = 1, .start = (char *)start + HEADER_BYTES, .size = size, .is_shared = true,
+                       .is_readonly = readonly, .fd = fd};
+    memcpy(m->id, start, PP_SHARE_ID);
+    *out = m;
+    return 0;
+}
+
+static void share_free(pp_memory_t *m) {
+    pp_unmap(m->start - HEADER_BYTES, m->size + HEADER_BYTES);
+    close(m->fd);
+    free(m);
+}
+
+int pp_memory_share(size_t size, pp_memory_t **out) {
+    int fd;
+    unsigned char id[PP_SHARE_ID];
+    int error = pp_random(id, sizeof id);
+    if (!error)
+        error = pp_memfd("pool_party_share", HEADER_BYTES + size, &fd);
+    if (error)
+        return error;
+    if ((error = share_new(fd, size, false, out)) != 0) {
+        close(fd);
+        return error;
+    }
+    memcpy((*out)->start - HEADER_BYTES, id, sizeof id);
+    memcpy((*out)->id, id, sizeof id);
+    pthread_mutex_lock(&mutex);
+    enlist(*out);
+    pthread_mutex_unlock(&mutex);
+    pp_add_seq_cst(&n_shared, 1);
+    return 0;
+}
+
+void pp_memory_protect(pp_memory_t *m) {
+    m->is_readonly = true;
+    pp_protect(m->start - HEADER_BYTES, m->size + HEADER_BYTES);
+}
+
+/* With the mutex: one that is about to go is not found. */
+static pp_memory_t *find_id(const unsigned char *id, bool readonly) {
+    for (pp_memory_t *m = all; m; m = m->next)
+        if (m->is_shared && m->is_readonly == readonly && memcmp(m->id, id, PP_SHARE_ID) == 0) {
+            pp_add_seq_cst(&m->refs, 1);
+            return m;
+        }
+    return NULL;
+}
+
+static pp_memory_t *find_attached(const pp_handle_t *h) {
+    pthread_mutex_lock(&mutex);
+    pp_memory_t *m = find_id(h->id, h->readonly);
+    pthread_mutex_unlock(&mutex);
+    return m;
+}
+
+int pp_memory_attach(const pp_handle_t *h, pp_memory_t **out) {
+    if ((*out = find_attached(h)) != NULL)
+        return 0;
+    int fd;
+    struct stat status;
+    pp_memory_t *m;
+    int error = pp_open_of(h->pid, h->fd, &fd);
+    if (error)
+        return error;
+    if (fstat(fd, &status) != 0 || (uint64_t)status.st_size < HEADER_BYTES + h->size)
+        error = ESTALE;
+    else
+        error = share_new(fd, h->size, h->readonly, &m);
+    if (error) {
+        close(fd);
+        return error;
+    }
+    if (memcmp(m->id, h->id, PP_SHARE_ID) != 0) {   /* the number was used again for another */
+        share_free(m);
+        return ESTALE;
+    }
+    pthread_mutex_lock(&mutex);
+    if ((*out = find_id(h->id, h->readonly)) == NULL) {
+        enlist(m);
+        *out = m;
+        m = NULL;
+        pp_add_seq_cst(&n_shared, 1);
+    }
+    pthread_mutex_unlock(&mutex);
+    if (m)                 /* another thread was faster */
+        share_free(m);
+    return 0;
+}
+
+bool pp_memory_find(const void *start, size_t size, pp_handle_t *h, pp_memory_t **out) {
+    if (pp_load_relaxed(&n_shared) == 0)
+        return false;
+    const char *from = start;
+    pp_memory_t *found = NULL;
+    pthread_mutex_lock(&mutex);
+    for (pp_memory_t *m = all; m && !found; m = m->next)
+        if (m->is_shared && from >= m->start && from < m->start + m->size && size <= (size_t)(m->start + m->size - from))
+            found = m;
+    if (found)
+        pp_add_seq_cst(&found->refs, 1);
+    pthread_mutex_unlock(&mutex);
+    if (found == NULL)
+        return false;
+    *h = (pp_handle_t){.pid = (int32_t)getpid(), .fd = found->fd, .size = found->size, .at = (uint64_t)(from - found->start),
+                       .length = size, .readonly = found->is_readonly};
+    memcpy(h->id, found->id, PP_SHARE_ID);
+    *out = found;
+    return true;
+}
+
+/* ---- both ---- */
+
+bool pp_memory_is_readonly(const pp_memory_t *m) { return m->is_readonly; }
+char *pp_memory_start(const pp_memory_t *m) { return m->start; }
+size_t pp_memory_size(const pp_memory_t *m) { return m->size; }
+
+pp_memory_t *pp_memory_ref(pp_memory_t *m) {
+    pp_add_seq_cst(&m->refs, 1);
+    return m;
+}
+
+/* The last reference goes under the mutex, so that nobody finds what is on its way out. */
+void pp_memory_unref(pp_memory_t *m) {
+    if (m == NULL)
+        return;
+    pthread_mutex_lock(&mutex);
+    bool is_last = pp_add_seq_cst(&m->refs, -1) == 1;
+    if (is_last)
+        delist(m);
+    pthread_mutex_unlock(&mutex);
+    if (!is_last)
+        return;
+    if (m->is_shared) {
+        pp_add_seq_cst(&n_shared, -1);
+        share_free(m);
+        return;
+    }
+    pp_unmap(m->start, m->size);   /* before the release: the owner may write to it at once */
+    release_block(m);
+    pp_segment_unref(m->segment);
+    free(m);
+}
+
+/* ---- what a payload names ---- */
+
+struct pp_pins {
+    size_t n;
+    pp_memory_t *all[];
+};
+
+int pp_pins_add(pp_pins_t **pins, pp_memory_t *m) {
+    size_t n = *pins ? (*pins)->n : 0;
+    pp_pins_t *grown = realloc(*pins, sizeof *grown + (n + 1) * sizeof *grown->all);
+    if (grown == NULL) {
+        pp_memory_unref(m);
+        return ENOMEM;
+    }
+    grown->n = n + 1;
+    grown->all[n] = m;
+    *pins = grown;
+    return 0;
+}
+
+void pp_pins_free(pp_pins_t *pins) {
+    for (size_t i = 0; pins && i < pins->n; i++)
+        pp_memory_unref(pins->all[i]);
+    free(pins);
+}
+
+/* ---- forks ---- */
+
+void pp_memory_before_fork(void) {
+    pthread_mutex_lock(&mutex);
+    for (pp_memory_t *m = all; m; m = m->next)
+        if (!m->is_shared && !m->is_released) {
+            pp_make_private(m->start, m->size);
+            release_block(m);
+        }
+}
+
+void pp_memory_after_fork(void) { pthread_mutex_unlock(&mutex); }

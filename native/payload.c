@@ -1,0 +1,193 @@
+/* Payloads in memory: small ones in a ring, the others in a block: u64 number of leaves, u64 size of the rest and of each
+ * leaf, then these, each aligned to a cache line. The top byte of a leaf's size says what it is. */
+#include "python.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ALIGN(n) (((n) + 63) & ~63ull)
+#define GIL_FREE_MIN (1u << 18)         /* copies from here on (some 50 us) let other threads run */
+
+void pp_copy_freely(void *to, const void *from, size_t size) {
+    if (size < GIL_FREE_MIN) {
+        memcpy(to, from, size);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    memcpy(to, from, size);
+    Py_END_ALLOW_THREADS
+}
+
+/* ---- writing ---- */
+
+typedef struct {
+    PyObject *list;        /* numbers to write; else the view */
+    Py_buffer view;
+    pp_leaf_kind_t kind;
+    uint64_t size;
+    pp_handle_t handle;    /* PP_LEAF_SHARED */
+} part_t;
+
+static int open_part(PyObject *leaf, part_t *p, pp_pins_t **pins) {
+    *p = (part_t){.kind = PP_LEAF_RAW};
+    if (PyList_CheckExact(leaf)) {
+        p->list = leaf;
+        p->kind = pp_list_kind(leaf);
+        p->size = 8 * (uint64_t)PyList_GET_SIZE(leaf);
+        return p->kind == PP_LEAF_RAW ? ESTALE : 0;
+    }
+    if (PyObject_GetBuffer(leaf, &p->view, PyMemoryView_Check(leaf) ? PyBUF_STRIDED_RO : PyBUF_ANY_CONTIGUOUS) < 0)
+        return -1;
+    p->size = (uint64_t)p->view.len;
+    pp_memory_t *memory;
+    if (!PyBytes_Check(leaf) && PyBuffer_IsContiguous(&p->view, 'A') &&
+        pp_memory_find(p->view.buf, p->size, &p->handle, &memory)) {
+        p->kind = PP_LEAF_SHARED;
+        p->size = sizeof p->handle;
+        return pp_pins_add(pins, memory) == 0 ? 0 : (PyBuffer_Release(&p->view), PyErr_NoMemory(), -1);
+    }
+    return 0;
+}
+
+static void close_part(part_t *p) {
+    if (p->list == NULL)
+        PyBuffer_Release(&p->view);
+}
+
+static int write_part(const part_t *p, char *to) {
+    if (p->list)
+        return pp_write_list(p->list, p->kind, p->size, to) ? 0 : ESTALE;
+    if (p->kind == PP_LEAF_SHARED)
+        memcpy(to, &p->handle, sizeof p->handle);
+    else if (PyBuffer_IsContiguous(&p->view, 'A'))
+        pp_copy_freely(to, p->view.buf, p->size);
+    else
+        return PyBuffer_ToContiguous(to, &p->view, p->view.len, 'C');
+    return 0;
+}
+
+static int write_parts(PyObject *rest, const part_t *parts, Py_ssize_t n, void *memory) {
+    uint64_t *sizes = memory, rest_size = (uint64_t)PyBytes_GET_SIZE(rest);
+    char *to = (char *)memory + ALIGN((2 + (uint64_t)n) * 8);
+    int error = 0;
+    *sizes++ = (uint64_t)n;
+    *sizes++ = rest_size;
+    memcpy(to, PyBytes_AS_STRING(rest), rest_size);
+    to += ALIGN(rest_size);
+    for (Py_ssize_t i = 0; i < n && !error; i++) {
+        *sizes++ = parts[i].size | (uint64_t)parts[i].kind << PP_LEAF_SHIFT;
+        error = write_part(&parts[i], to);
+        to += ALIGN(parts[i].size);
+    }
+    return error;
+}
+
+static int write_block(pp_arena_t *arena, PyObject *rest, const part_t *parts, Py_ssize_t n, pp_blockref_t *ref) {
+    uint64_t size = ALIGN((2 + (uint64_t)n) * 8) + ALIGN((uint64_t)PyBytes_GET_SIZE(rest));
+    for (Py_ssize_t i = 0; i < n; i++)
+        size += ALIGN(parts[i].size);
+    void *memory;
+    int error = pp_block_open(arena, size, ref, &memory);
+    if (error == EAGAIN)
+        return error;
+    if (error) {
+        pp_raise_errno(error);
+        return -1;
+    }
+    if ((error = write_parts(rest, parts, n, memory)) != 0)
+        pp_block_drop(arena, ref);
+    return error;
+}
+
+static int pack_block(pp_arena_t *arena, PyObject *payload, pp_blockref_t *ref) {
+    if (!PyTuple_Check(payload))
+        return write_block(arena, payload, NULL, 0, ref);
+    PyObject *leaves = PyTuple_GET_ITEM(payload, 1);
+    part_t *parts = PyMem_New(part_t, PyList_GET_SIZE(leaves));
+    pp_pins_t *pins = NULL;
+    Py_ssize_t n = 0;
+    int error = 0;
+    if (parts == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    while (n < PyList_GET_SIZE(leaves) && !error)
+        if ((error = open_part(PyList_GET_ITEM(leaves, n), &parts[n], &pins)) == 0)
+            n++;
+    if (!error)
+        error = write_block(arena, PyTuple_GET_ITEM(payload, 0), parts, n, ref);
+    while (n-- > 0)
+        close_part(&parts[n]);
+    PyMem_Free(parts);
+    if (pins && !error)
+        pp_block_pin(arena, ref, pins);
+    else
+        pp_pins_free(pins);
+    return error;
+}
+
+bool pp_needs_block(PyObject *payload) {
+    return PyTuple_Check(payload) || PyBytes_GET_SIZE(payload) > (Py_ssize_t)PP_INLINE_MAX;
+}
+
+int pp_pack(pp_arena_t *arena, PyObject *payload, pp_packed_t *out) {
+    if (pp_needs_block(payload)) {
+        int error = pack_block(arena, payload, &out->block);
+        out->where = PP_IN_BLOCK;
+        out->size = sizeof out->block;
+        out->data = &out->block;
+        return error;
+    }
+    out->where = PP_IN_RING;
+    out->size = (uint32_t)PyBytes_GET_SIZE(payload);
+    out->data = PyBytes_AS_STRING(payload);
+    return 0;
+}
+
+/* ---- reading ---- */
+
+const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf) {
+    const char *at = leaves->data;
+    for (uint32_t i = 0; i < leaf; i++)
+        at += ALIGN(leaves->size[i] & PP_LEAF_SIZE);
+    return at;
+}
+
+/* One mapping for all leaves of a payload. Where that is refused, they are copied. */
+static bool keep(pp_leaves_t *leaves) {
+    if (leaves->kept == NULL && leaves->keeper != 0 &&
+        pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
+        leaves->keeper = 0;
+    return leaves->kept != NULL;
+}
+
+PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *const_leaves, uint32_t leaf) {
+    pp_leaves_t *leaves = (pp_leaves_t *)const_leaves;
+    const char *from = pp_leaf_start(leaves, leaf);
+    uint64_t size = leaves->size[leaf] & PP_LEAF_SIZE;
+    if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_SHARED)
+        return pp_memory_attached(m, (const pp_handle_t *)from);
+    if (size >= PP_KEEP_MIN && keep(leaves))
+        return pp_memory_view(m, pp_memory_ref(leaves->kept), (uint64_t)(from - leaves->memory), size);
+    PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (buffer)
+        pp_copy_freely(PyByteArray_AS_STRING(buffer), from, size);
+    return buffer;
+}
+
+PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept) {
+    void *memory;
+    int error = pp_block_map(s, ref, &memory);
+    if (error)
+        return pp_raise_errno(error);
+    const uint64_t *sizes = memory;
+    const char *rest = (const char *)memory + ALIGN((2 + sizes[0]) * 8);
+    pp_leaves_t leaves = {.n = (uint32_t)sizes[0], .size = sizes + 2, .data = rest + ALIGN(sizes[1]), .memory = memory,
+                          .segment = s, .arena = arena, .ref = *ref, .keeper = keeper};
+    PyObject *value = pp_decode(m, rest, sizes[1], &leaves);
+    pp_block_unmap(s, ref, memory);
+    if (is_kept)
+        *is_kept = leaves.kept != NULL;
+    pp_memory_unref(leaves.kept);
+    return value;
+}

@@ -1,0 +1,113 @@
+/* Memory: what a value that was received lies in, for Python; and shared memory, see memory.c. */
+#include "python.h"
+
+typedef struct {
+    PyObject_HEAD
+    pp_memory_t *memory;
+    char *start;
+    Py_ssize_t size;
+} memory_t;
+
+static void memory_dealloc(memory_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    pp_memory_unref(self->memory);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static int memory_getbuffer(memory_t *self, Py_buffer *view, int flags) {
+    return PyBuffer_FillInfo(view, (PyObject *)self, self->start, self->size, pp_memory_is_readonly(self->memory), flags);
+}
+
+static PyObject *new_memory(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size) {
+    memory_t *self = (memory_t *)m->memory_type->tp_alloc(m->memory_type, 0);
+    if (self == NULL) {
+        pp_memory_unref(memory);
+        return NULL;
+    }
+    self->memory = memory;
+    self->start = pp_memory_start(memory) + at;
+    self->size = (Py_ssize_t)size;
+    return (PyObject *)self;
+}
+
+PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size) {
+    PyObject *object = new_memory(m, memory, at, size);
+    PyObject *view = object ? PyMemoryView_FromObject(object) : NULL;
+    Py_XDECREF(object);
+    return view;
+}
+
+PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle) {
+    pp_memory_t *memory;
+    int error = pp_memory_attach(handle, &memory);
+    if (error)
+        return pp_raise_errno(error);
+    return pp_memory_view(m, memory, handle->at, handle->length);
+}
+
+PyObject *pp_read_only(PyObject *buffer) {
+    PyObject *view = PyMemoryView_FromObject(buffer);
+    PyObject *read_only = view ? PyObject_CallMethod(view, "toreadonly", NULL) : NULL;
+    Py_XDECREF(view);
+    return read_only;
+}
+
+const char pp_share_doc[] = PyDoc_STR("share(size) -> Memory\n\nNew shared memory, filled with zeros.");
+PyObject *pp_share(PyObject *module, PyObject *arg) {
+    Py_ssize_t size = PyNumber_AsSsize_t(arg, PyExc_OverflowError);
+    if (size < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "a size is not negative");
+        return NULL;
+    }
+    pp_memory_t *memory;
+    int error = pp_memory_share((size_t)size, &memory);
+    return error ? pp_raise_errno(error) : new_memory(PyModule_GetState(module), memory, 0, (uint64_t)size);
+}
+
+const char pp_is_shared_doc[] = PyDoc_STR("is_shared(buffer) -> bool\n\nWhether all of a contiguous buffer lies in shared memory.");
+PyObject *pp_is_shared(PyObject *module, PyObject *object) {
+    (void)module;
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_ANY_CONTIGUOUS) < 0) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    pp_handle_t handle;
+    pp_memory_t *memory;
+    bool found = pp_memory_find(view.buf, (size_t)view.len, &handle, &memory);
+    if (found)
+        pp_memory_unref(memory);
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(found);
+}
+
+/* Nobody may hold a view of it that can be written to: a write would end the process. */
+static PyObject *memory_protect(memory_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_memory_protect(self->memory);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"protect", (PyCFunction)memory_protect, METH_NOARGS, "protect()\n\nMakes shared memory read-only, here and for all who get it later."},
+    {0},
+};
+
+PyDoc_STRVAR(doc, "Memory that is shared with other processes, or was received from one.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},
+    {Py_tp_dealloc, memory_dealloc},
+    {Py_bf_getbuffer, memory_getbuffer},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+PyType_Spec pp_memory_spec = {
+    .name = "pool_party._native.Memory",
+    .basicsize = sizeof(memory_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};
