@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pool_party._scheduler import Statistics as Statistics
     from pool_party.budget.split import Share as Share
     from pool_party.budget.topology import cpu_count as cpu_count
+    from pool_party.wire.shared import share as share
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ _HOMES = {
     "ThreadPool": "_pool",
     "WorkerLost": "_errors",
     "cpu_count": "budget.topology",
+    "share": "wire.shared",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -389,6 +389,12 @@ class Scheduler:
                 self._functions.close_if_unused(published)
             self._leading.wake(job)
             self._stop_if_done()
+        if self._channel.has_pins and self._feeding.acquire(blocking=False):
+            try:
+                self._channel.unpin()
+            finally:
+                self._feeding.release()
+            self._feed()  # a leader may have left it to us
 
     def _stop_if_done(self) -> None:
         if self.state != RUN and len(self._jobs) == 1 and not self._idle.done:

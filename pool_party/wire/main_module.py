@@ -7,6 +7,7 @@ functions share their globals, so what one task or the initializer stores, the n
 sent once and never overwrite what the worker has meanwhile stored under that name; definitions do.
 """
 
+import copyreg
 import hashlib
 import io
 import sys
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cloudpickle import cloudpickle
+
+from pool_party import _native
 
 _fingerprints: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _unfinished: set[int] = set()  # ids of objects made by `_define` whose state is still to come
@@ -166,6 +169,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return file.getvalue()
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is memoryview and _native.is_shared(obj):  # any other becomes bytes, as cloudpickle has it
+            return copyreg.dispatch_table[memoryview](obj)
         reduced = super().reducer_override(obj)
         if not (isinstance(reduced, tuple) and len(reduced) == 6 and _is_definition(obj)):
             return reduced

@@ -236,6 +236,21 @@ def test_thirty_process_pools_leave_nothing(method, how):
     check("leaks.py", "check", how, "process", method, timeout=110)
 
 
+# ---- memory that values lie in ---------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["results_that_are_kept", "many_results_are_kept", "shared_memory_is_freed"])
+@pytest.mark.parametrize("kind", ["process", "interp"])
+def test_memory_goes_with_its_values(kind, how):
+    check("memory.py", how, kind, timeout=100)
+
+
+@pytest.mark.parametrize("how", ["arguments_of_dead_workers", "results_in_a_forked_child", "worker_dies_with_a_handle"])
+def test_memory_of_processes_that_die_or_fork(how):
+    options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is on purpose
+    check("memory.py", how, "process", options=options, timeout=100)
+
+
 # ---- idleness --------------------------------------------------------------
 
 

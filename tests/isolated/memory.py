@@ -1,0 +1,143 @@
+"""Received and shared memory: given back when its values go, whoever dies, and its own in a forked child."""
+
+import gc
+import os
+import signal
+
+from probe import TIMEOUT_S, ComposablePool, expect, gates, main, open_fds, resources, tasks
+
+from pool_party import WorkerLost, share
+
+MiB = 1 << 20
+kept = []
+
+
+def file_mb():
+    """Memory of this process's memfds, in MB."""
+    n_bytes, seen = 0, set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            status = os.stat(f"/proc/self/fd/{fd}")
+            if "memfd:" in os.readlink(f"/proc/self/fd/{fd}") and status.st_ino not in seen:
+                seen.add(status.st_ino)
+                n_bytes += status.st_blocks * 512
+        except FileNotFoundError:
+            pass
+    return n_bytes / MiB
+
+
+def keep(blob):
+    kept.append(blob)
+    return tasks.checksum(blob.data)
+
+
+def keep_and_die(blob):
+    kept.append(blob)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def results_that_are_kept(kind):
+    """Until they go, whatever becomes of the workers, and then memory and mappings go as well."""
+    with ComposablePool(2, kind=kind, maxtasksperchild=3) as pool:
+        pairs = [(2 * MiB + i, i) for i in range(12)]
+        results = pool.starmap(tasks.make_blob, pairs, 1)
+        for _ in range(3):
+            assert pool.starmap(tasks.make_blob, [(2 * MiB, 99)] * 12, 1) == [tasks.make_blob(2 * MiB, 99)] * 12
+        assert results == [tasks.make_blob(*pair) for pair in pairs]
+    pool.join(timeout=TIMEOUT_S)
+    assert results == [tasks.make_blob(*pair) for pair in pairs]
+    del results, pool
+    gc.collect()
+    assert not any("memfd:pool_party" in target for target in open_fds())
+
+
+def arguments_of_dead_workers(kind):
+    """Workers that keep what they got and die: more memory than that of two arguments at a time is never in use."""
+    blob = tasks.make_blob(8 * MiB, 1)
+    with ComposablePool(1, kind=kind) as pool:
+        for _ in range(12):
+            assert pool.apply(keep, (blob,)) == tasks.checksum(blob.data)
+            expect(WorkerLost, pool.apply, keep_and_die, (blob,))
+        assert file_mb() < 4 * 16 + 10, f"{file_mb()} MB"  # a block of 16 MB holds 8 MB and a header
+
+
+def results_in_a_forked_child(kind):
+    """A child's copy stays as it was at the fork, and the parent's as well."""
+    with ComposablePool(2, kind=kind) as pool:
+        result = pool.apply(tasks.make_blob, (4 * MiB, 5))
+        expected = bytes(result.data)
+        to_child, to_parent = os.pipe(), os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(to_child[0], 1)
+            right = bytes(result.data) == expected
+            memoryview(result.data)[:] = bytes(4 * MiB)
+            os.write(to_parent[1], b"1" if right else b"0")
+            os.read(to_child[0], 1)
+            os._exit(0)
+        other = [pool.apply(tasks.make_blob, (4 * MiB, seed)) for seed in range(3)]
+        mine = bytes(result.data)
+        del result
+        gc.collect()
+        other += [pool.apply(tasks.make_blob, (4 * MiB, seed)) for seed in range(3)]  # in its block, if it were free
+        os.write(to_child[1], b"1")
+        assert os.read(to_parent[0], 1) == b"1" and mine == expected
+        os.write(to_child[1], b"1")
+        assert os.waitpid(pid, 0)[1] == 0
+        assert [bytes(blob.data) for blob in other] == [tasks.pattern(4 * MiB, seed) for seed in (0, 1, 2)] * 2
+
+
+def many_results_are_kept(kind):
+    """More than may be kept in place: the others are copied, and nothing waits for room."""
+    with ComposablePool(2, kind=kind) as pool:
+        results = pool.starmap(tasks.make_blob, [(MiB, i % 7) for i in range(64)], 1)
+        assert all(bytes(blob.data) == tasks.pattern(MiB, i % 7) for i, blob in enumerate(results))
+
+
+def shared_memory_is_freed(kind):
+    before = resources()
+    with ComposablePool(2, kind=kind) as pool:
+        for i in range(10):
+            shared = share(bytes(MiB) + bytes([i]))
+            assert pool.map(sum, [shared] * 4, 1) == [i] * 4
+            returned = pool.apply(share, (bytes([i]) * MiB,))
+            assert returned[5] == i
+        del shared, returned
+        gc.collect()
+        pool.map(sum, [b""] * 8, 1)
+        gates.wait_until(lambda: sum("pool_party_share" in target for target in open_fds()) <= 2, "shared memory goes")
+    pool.join(timeout=TIMEOUT_S)
+    del pool
+    gc.collect()
+    gates.wait_until(lambda: resources()["memfds mapped"] <= before["memfds mapped"], "mappings go")
+    assert not any("pool_party_share" in target for target in open_fds())
+
+
+def worker_dies_with_a_handle(kind):
+    with ComposablePool(1, kind=kind) as pool:
+        shared = share(bytes(MiB))
+        for _ in range(3):
+            expect(WorkerLost, pool.apply_async(die, (shared,)).get, TIMEOUT_S)
+        assert pool.apply(len, (shared,)) == MiB
+        del shared
+        gc.collect()
+        pool.apply(abs, (1,))
+        gates.wait_until(lambda: not any("pool_party_share" in target for target in open_fds()), "it goes")
+
+
+def die(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(
+        {
+            "results_that_are_kept": results_that_are_kept,
+            "arguments_of_dead_workers": arguments_of_dead_workers,
+            "results_in_a_forked_child": results_in_a_forked_child,
+            "many_results_are_kept": many_results_are_kept,
+            "shared_memory_is_freed": shared_memory_is_freed,
+            "worker_dies_with_a_handle": worker_dies_with_a_handle,
+        },
+        hang_s=90,
+    )

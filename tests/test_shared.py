@@ -1,0 +1,166 @@
+"""`share`: all see what one writes, in every kind; a handle travels; everything else about arrays is as usual."""
+
+import array
+import copy
+import functools
+import gc
+import pickle
+import sys
+
+import arrays as array_tasks
+import pytest
+import tasks
+
+import pool_party
+from pool_party import _native, share
+
+MiB = 1 << 20
+DATA = array.array("d", range(1000))
+
+
+def overwrite(view):
+    view[3] = 77
+    return view
+
+
+def total(view):
+    return sum(memoryview(view))
+
+
+@pytest.mark.parametrize(
+    "data", [b"bytes", bytearray(MiB), DATA, memoryview(b"0123456789")[::3], b""], ids=lambda d: type(d).__name__
+)
+def test_share_of_a_buffer_has_its_format_and_content(data):
+    shared = share(data)
+    with memoryview(data) as view:
+        assert (shared.format, shared.shape, shared.tobytes()) == (view.format, view.shape, view.tobytes())
+    assert not shared.readonly
+
+
+def test_what_a_task_writes_all_see(pool):
+    shared = share(DATA)
+    result = pool.apply(overwrite, (shared,))
+    assert shared[3] == result[3] == 77
+    shared[3] = 1
+    assert result[3] == 1
+    assert pool.map(total, [shared] * 8, 1) == [sum(shared)] * 8
+
+
+def test_parts_are_shared_too(pool):
+    shared = share(DATA)
+    pool.apply(overwrite, (shared[100:200],))
+    assert shared[103] == 77
+    assert pool.apply(total, (shared[500:],)) == sum(shared[500:])
+
+
+def test_read_only(pool):
+    shared = share(DATA, readonly=True)
+    assert shared.readonly and pool.apply(total, (shared,)) == sum(DATA)
+    with pytest.raises(TypeError, match="read-only"):
+        pool.apply(overwrite, (shared,))
+
+
+def test_shared_memory_outlives_the_callers_reference(make_pool, remote_kind, gate):
+    pool = make_pool(1, kind=remote_kind)
+    held = pool.apply_async(tasks.pass_gate, (gate.path,))
+    gate.wait_arrived()
+    waiting = pool.apply_async(total, (share(DATA),))  # nobody else has it
+    gc.collect()
+    gate.release()
+    assert held.get(30) is None and waiting.get(30) == sum(DATA)
+
+
+def test_a_task_may_share(pool):
+    shared = pool.apply(share, (bytes(MiB),))
+    assert shared.nbytes == MiB
+    pool.apply(overwrite, (shared,))
+    assert shared[3] == 77 and sum(pool.map(total, [shared] * 4, 1)) == 4 * 77
+
+
+def test_other_memoryviews_are_as_ever(remote_pool):
+    share(b"1")
+    with pytest.raises(TypeError, match="cannot pickle 'memoryview' object"):
+        pickle.dumps(memoryview(b"123"))
+    assert remote_pool.apply(tasks.identity, (memoryview(b"123"),)) == b"123"  # as cloudpickle has it
+
+
+def test_handles_beside_what_plain_pickle_cannot(pool):
+    shared = share(DATA)
+    assert pool.apply(lambda view: overwrite(view)[3], (shared,)) == 77 == shared[3]
+    assert pool.apply(lambda: overwrite(shared[500:])[3]) == 77 == shared[503]
+
+
+def test_a_handle_travels_and_not_the_data(remote_pool):
+    shared = share(bytes(64 * MiB))
+    channel = _native.Channel(1)
+    payload = channel.encode((shared, shared[5:]))
+    assert len(payload[0]) < 300 and [memoryview(b).nbytes for b in payload[1]] == [64 * MiB, 64 * MiB - 5]
+    assert remote_pool.apply(len, (shared,)) == 64 * MiB
+
+
+def test_what_has_no_buffer_is_refused():
+    with pytest.raises(TypeError):
+        share([1, 2])
+
+
+# ---- NumPy -----------------------------------------------------------------
+
+np = pytest.importorskip("numpy")
+HAS_ARRAYS_IN_INTERPRETERS = sys.version_info >= (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+@pytest.fixture
+def array_pool(kind, pool):
+    if kind == "interp" and not HAS_ARRAYS_IN_INTERPRETERS:
+        pytest.skip("NumPy loads in interpreters from 3.14 on")
+    return pool
+
+
+def set_to(number, array):
+    array[...] = number
+    return array
+
+
+def test_shared_arrays(array_pool):
+    for original in (
+        np.arange(10.0),
+        np.ones((300, 400), order="F"),
+        np.arange(24, dtype="i2").reshape(2, 3, 4)[:, ::2],
+        np.zeros((3, 0)),
+    ):
+        shared = share(original)
+        assert type(shared) is np.ndarray and np.array_equal(shared, original) and shared.dtype == original.dtype
+        assert shared.flags.f_contiguous or not original.flags.f_contiguous
+        result = array_pool.apply(functools.partial(set_to, 7), (shared,))
+        assert (shared == 7).all() and type(result) is np.ndarray and result.strides == shared.strides
+        shared[...] = 8
+        assert (result == 8).all()
+
+
+def test_rows_are_shared_and_computed_arrays_are_not(array_pool):
+    shared = share(np.zeros((50, 1000)))
+    array_pool.map(functools.partial(set_to, 3), [shared[i] for i in range(0, 50, 2)], 1)
+    assert (shared[::2] == 3).all() and (shared[1::2] == 0).all()
+    assert (array_pool.apply(array_tasks.double, (shared,)) == 2 * shared).all()
+    double = shared * 2
+    assert not _native.is_shared(double) and not _native.is_shared(copy.copy(shared)) and _native.is_shared(shared[7])
+
+
+def test_read_only_arrays(array_pool):
+    shared = share(np.arange(10.0), readonly=True)
+    assert not shared.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        array_pool.apply(functools.partial(set_to, 1), (shared,))
+    with pytest.raises(ValueError):
+        shared.flags.writeable = True
+    assert array_pool.apply(np.sum, (shared,)) == 45
+
+
+def test_types_without_a_buffer_are_refused():
+    for odd in (np.array([None, "x"]), np.array(["2026-01-01"], "M8[D]"), np.zeros(2, [("o", object)])):
+        with pytest.raises(TypeError, match="cannot be shared"):
+            share(odd)
+
+
+def test_share_is_public():
+    assert pool_party.share is share and "share" in pool_party.__all__
