@@ -1,10 +1,11 @@
 """What a workload costs in a mode besides time: CPU, memory, and how long the GIL is held meanwhile.
 
-    python -c 'from party_metrics import main; main()' cpu|gil WORKLOAD SIZE MODE N_WORKERS
+    python -c 'from party_metrics import main; main()' cpu|gilknocker|gil WORKLOAD SIZE MODE N_WORKERS
 
 prints as JSON what a process can tell of itself; its parent adds the memory. It is not the process whose maps are
 timed, so that sampling disturbs no figure; and the GIL has one of its own, since gilknocker ends some Pythons
-(0.4.2 those of version 3.14: https://github.com/milesgranger/gilknocker/issues/35).
+(0.4.2 those of version 3.14: https://github.com/milesgranger/gilknocker/issues/35). Where it does, or is not there,
+`gil_sampler` measures.
 """
 
 import importlib.util
@@ -17,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gil_sampler
 from fresh import Figures, Measurement, begin, end
 from party_modes import Mapping, has_gil
 
@@ -51,7 +53,7 @@ def _cpu(run: Callable[[], Any]) -> Figures:
     }
 
 
-def _gil(run: Callable[[], Any]) -> Figures:
+def _gilknocker(run: Callable[[], Any]) -> Figures:
     """Measure the share of time that the GIL of this interpreter is held; workers elsewhere have their own."""
     from gilknocker import KnockKnock
 
@@ -62,12 +64,18 @@ def _gil(run: Callable[[], Any]) -> Figures:
     return {"gil_held_share": round(knocker.contention_metric, 3), "gil_held_source": "gilknocker"}
 
 
+def _gil(run: Callable[[], Any]) -> Figures:
+    """Measure the same by our own means."""
+    share = gil_sampler.held_share(lambda: _repeat(run))
+    return {"gil_held_share": round(share, 3), "gil_held_source": gil_sampler.SOURCE}
+
+
 def main() -> None:
     """Measure in this process; print the figures."""
     what, workload, size, mode, n_workers = sys.argv[1:]
     with Mapping(workload, size, mode, int(n_workers)) as mapping:
         mapping.open()
-        figures = {"cpu": _cpu, "gil": _gil}[what](mapping.run)
+        figures = {"cpu": _cpu, "gilknocker": _gilknocker, "gil": _gil}[what](mapping.run)
     print(json.dumps(figures))
 
 
@@ -100,10 +108,15 @@ def _watch_memory(measurement: Measurement) -> Figures:
 def _measure_gil(task: list[object]) -> Figures:
     if not has_gil():
         return {"gil_held_source": "there is no GIL"}
-    if importlib.util.find_spec("gilknocker") is None:
-        return {"gil_held_source": "not measured: gilknocker is not installed"}
-    figures, error = end(begin("party_metrics", ["gil", *task]), _LIMIT_S)
-    return {"gil_held_source": f"not measured: gilknocker, {error}"} if figures is None else figures
+    samplers = ["gilknocker"] if importlib.util.find_spec("gilknocker") is not None else []
+    samplers += ["gil"] if gil_sampler.is_available() else []
+    errors = []
+    for sampler in samplers:
+        figures, error = end(begin("party_metrics", [sampler, *task]), _LIMIT_S)
+        if figures is not None:
+            return figures
+        errors.append(f"{sampler}, {error}")
+    return {"gil_held_source": f"not measured: {'; '.join(errors) or 'gilknocker is not installed'}"}
 
 
 def measure(workload: str, size: str, mode: str, n_workers: int) -> Figures:

@@ -1,5 +1,6 @@
 """The benchmarks under pyperformance: each is complete, and its tasks return the same in workers of every kind."""
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -47,3 +48,31 @@ def test_results_are_right(workloads):
     assert len(set(results["raytrace"])) > 10
     assert results["data_pass"] == [1000.0] * 256
     assert results["balance"] == results["nbody_no_share"][:1] * 256
+
+
+# ---- the share of time that the GIL is held ----
+
+
+@pytest.fixture
+def sampler(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gil_sampler
+
+    if not gil_sampler.is_available():
+        pytest.skip("this Python does not tell where the flag of its GIL is, or has none")
+    return gil_sampler
+
+
+def test_the_gils_flag_is_found(sampler, make_pool):
+    address = sampler.flag_address()
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        assert int.from_bytes(memory.read(4), sys.byteorder) in (0, 1)  # reading releases it
+    pool = make_pool(1, kind="interp", policy=None)
+    assert pool.apply(sampler.is_released_at_last, (address,))  # while this thread only waits
+
+
+def test_the_share_is_one_of_all_looks(sampler):
+    ran = []
+    assert 0 <= sampler.held_share(lambda: ran.append(sum(range(1_000_000)))) <= 1
+    assert ran == [499999500000]
