@@ -57,6 +57,7 @@ _ALL = (
     Benchmark("transfer", 3, 0.5),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
+    Benchmark("science", 3, 0.8),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
 

@@ -5,6 +5,7 @@ Programs run in processes of their own; what is checked is what they write, neve
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -68,6 +69,33 @@ def test_smallest_case_of_scaling_runs(tmp_path):
     (point,) = found["points"]
     assert (point["way"], point["n_workers"]) == ("one-thread", 1)
     assert found["bounds"][0]["bound_s"] <= point["median_s"]
+
+
+HAS_SCIENCE = all(importlib.util.find_spec(name) for name in ("numpy", "scipy", "pandas", "sklearn"))
+
+
+@pytest.mark.skipif(not HAS_SCIENCE, reason="needs NumPy, SciPy, pandas and scikit-learn")
+def test_smallest_case_of_science_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    done = run("science.py", "--quick", "--json", str(file), "--only", "transfer", "--peer", "pool_party thread")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    assert found["sections"]["transfer"]["pool_party thread"]["summary"]["median_s"] > 0
+
+
+def test_science_takes_no_wrong_results(on_path):
+    from program import Runs
+    from science import check
+
+    def figures(value):
+        return {"workloads": {"scipy": {"results": [[1.0, value]], "rounds_s": [1.0], "cpu_s": 1.0}}}
+
+    runs = Runs()
+    for way, value in {"serial": 2.0, "alike": 2.0 + 1e-12, "other": 2.001, "none": math.nan}.items():
+        runs.add(way, (figures(value), ""))
+    check(runs)
+    assert list(runs.figures) == ["serial", "alike"] and list(runs.failures) == ["other", "none"]
+    assert "results" not in runs.figures["alike"][0]["workloads"]["scipy"]
 
 
 # ---- what the programs share ----

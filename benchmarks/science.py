@@ -1,0 +1,227 @@
+"""Which workers suit people who compute with NumPy, SciPy, pandas and scikit-learn?
+
+    python benchmarks/science.py [--quick] [--only SECTION] [--peer TEXT] [--workers N] [--repeats N] [--json FILE]
+
+sweep: scikit-learn fits over a range of parameters, groups of pandas tables, runs of scipy.optimize; how long they take
+once the workers are warm, how long until they are, what memory they hold. transfer: an array of 64 MB there and back.
+
+Every measurement runs in a fresh process that has imported the packages, as a script has, before it opens a pool. The
+results of all ways are compared with those of the serial one.
+"""
+
+import argparse
+import importlib.util
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fresh import Figures, begin, end
+from peers import available_peers
+from program import (
+    ONE_THREAD,
+    Record,
+    Result,
+    Runs,
+    add_only,
+    add_peer,
+    add_repeats,
+    add_workers,
+    finish,
+    gather,
+    make_parser,
+    n_usable_cpus,
+    wanted,
+)
+from science_ways import SERIAL, TRANSFER_BYTES
+
+from pool_party._demo.report import format_table
+from pool_party.workers.extensions import IS_SUPPORTED
+
+_TIMEOUT_S = 400.0
+_TOLERANCE = 1e-7  # relative; sums may be added up in another order
+_N_ROUNDS = 5  # of each workload in a process
+_SECTIONS = ("sweep", "transfer")
+_PACKAGES = ("numpy", "scipy", "pandas", "sklearn")
+_WAYS = (
+    "ThreadPool",
+    "pool_party thread",
+    "Pool",
+    "Pool, fork",
+    "pool_party process",
+    "pool_party process, fork",
+    "joblib",
+    "pool_party interp",
+)
+_QUICK_PEERS = {"sweep": "joblib", "transfer": "Pool"}
+_REFERENCES = {"pool_party thread": "ThreadPool", "pool_party process, fork": "Pool, fork"}  # of transfers; else Pool
+
+type _Summary = dict[str, Any]
+
+
+def _environment(way: str, n_workers: int) -> dict[str, str]:
+    """Return what a way is run with: one that does not share the CPUs out among its workers is told to by variables."""
+    if way.startswith("pool_party") or way == "joblib":
+        return dict(os.environ)
+    n_threads = "1" if way == SERIAL else str(max(1, n_usable_cpus() // n_workers))
+    return {**os.environ, **dict.fromkeys(ONE_THREAD, n_threads)}
+
+
+def _ways(section: str, options: argparse.Namespace) -> list[str]:
+    """Return the ways that there are here, in the order of the table."""
+    names = {peer.name for peer in available_peers()} - (set() if IS_SUPPORTED else {"pool_party interp"})
+    ways = wanted([way for way in _WAYS if way in names], options.peer)
+    if options.quick:
+        ways = [way for way in ways if way.startswith("pool_party") or way == _QUICK_PEERS[section]]
+    return [SERIAL, *ways] if section == "sweep" else ways
+
+
+def _measure(section: str, options: argparse.Namespace) -> Runs:
+    size, n_rounds = ("quick", 1) if options.quick else ("full", _N_ROUNDS)
+
+    def measure(way: str) -> Result:
+        arguments = [section, way, options.workers, size, n_rounds]
+        return end(begin("science_ways", arguments, _environment(way, options.workers)), _TIMEOUT_S)
+
+    return gather(section, _ways(section, options), 1 if options.quick else options.repeats, measure)
+
+
+# ---- results ----
+
+
+def _are_equal(there: Any, here: Any) -> bool:
+    if isinstance(here, list):
+        return len(there) == len(here) and all(map(_are_equal, there, here))
+    return math.isclose(there, here, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+
+
+def check(runs: Runs) -> None:
+    """Make a failure of each way whose results are not those of the serial one; drop all results."""
+    found = {way: [figures["workloads"] for figures in runs.figures[way]] for way in runs.figures}
+    results = {way: [{name: w.pop("results") for name, w in run.items()} for run in found[way]] for way in found}
+    expected = results.get(SERIAL, [None])[0]
+    for way in found:
+        if expected is None:
+            runs.failures.setdefault(way, "there are no results of a serial run to compare with")
+            continue
+        wrong = {name for run in results[way] for name in expected if not _are_equal(run[name], expected[name])}
+        if wrong:
+            runs.failures[way] = f"other results than the serial run: {', '.join(sorted(wrong))}"
+            del runs.figures[way]
+
+
+def _median(runs: Sequence[Figures], key: str) -> float | None:
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def _sum_up_sweep(runs: Sequence[Figures]) -> _Summary:
+    times_s, cpu_s = {}, 0.0
+    for name in runs[0]["workloads"]:
+        times_s[name] = statistics.median(round_s for run in runs for round_s in run["workloads"][name]["rounds_s"])
+        cpu_s += statistics.median(run["workloads"][name]["cpu_s"] for run in runs)
+    rest = {key: _median(runs, key) for key in ("start_s", "bytes_per_worker", "bytes_of_process", "import_s")}
+    return {f"{name}_s": time_s for name, time_s in times_s.items()} | {
+        "all_s": sum(times_s.values()),
+        "cpu_s": cpu_s,
+        **rest,
+    }
+
+
+def _sum_up_transfer(runs: Sequence[Figures]) -> _Summary:
+    return {key: _median(runs, key) for key in ("median_s", "best_s", "first_s")}
+
+
+# ---- tables ----
+
+
+def _s(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value * 1e3:.1f} ms"
+
+
+def _mb(size: float | None) -> str:
+    return "-" if size is None else f"{size / 1e6:.0f} MB"
+
+
+def _ratio(a: float | None, b: float | None) -> str:
+    return "-" if not a or not b else f"{a / b:.2f} x"
+
+
+def _format_sweep(summaries: Mapping[str, _Summary]) -> str:
+    times = ("scikit-learn_s", "pandas_s", "scipy_s", "all_s", "cpu_s", "start_s")
+    headings = ["", *(key.removesuffix("_s") for key in times), "memory per worker", "PSS of a process"]
+    headings[-3] = "start-up"
+    rows = [
+        [way, *(_s(sums[key]) for key in times), _mb(sums["bytes_per_worker"]), _mb(sums["bytes_of_process"])]
+        for way, sums in summaries.items()
+    ]
+    lines = ["seconds of each workload, warm; start-up to the first results; memory of the whole tree of processes"]
+    return "\n".join([*lines, format_table(headings, rows), *_compare(summaries)])
+
+
+def _compare(summaries: Mapping[str, _Summary]) -> list[str]:
+    """Compare interpreters with our processes: what is wanted is no more than 1 x."""
+    interp, lines = summaries.get("pool_party interp"), []
+    for way in ("pool_party process", "pool_party process, fork"):
+        process = summaries.get(way)
+        if interp is None or process is None:
+            continue
+        lines.append(
+            f"  interp to {way.removeprefix('pool_party ')}: time {_ratio(interp['all_s'], process['all_s'])}, "
+            f"CPU time {_ratio(interp['cpu_s'], process['cpu_s'])}, "
+            f"start-up {_ratio(interp['start_s'], process['start_s'])}, "
+            f"memory {_ratio(interp['bytes_per_worker'], process['bytes_of_process'])} a process's PSS, "
+            f"{_ratio(interp['bytes_per_worker'], process['bytes_per_worker'])} what that adds to the whole"
+        )
+    return lines
+
+
+def _format_transfer(summaries: Mapping[str, _Summary], n_bytes: int) -> str:
+    rows = []
+    for way, sums in summaries.items():
+        reference = summaries.get(_REFERENCES.get(way, "Pool"), {}).get("median_s")
+        faster = "-" if reference is None else f"{reference / sums['median_s']:.1f} x"
+        rows.append([way, *(_ms(sums[key]) for key in ("median_s", "best_s", "first_s")), faster])
+    title = f"an array of {n_bytes >> 20} MB to a worker and back, read by both"
+    return f"{title}\n{format_table(['', 'median', 'best', 'first call', 'faster than its Pool'], rows)}"
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = make_parser(__doc__ or "")
+    add_only(parser, _SECTIONS)
+    add_peer(parser)
+    add_workers(parser)
+    add_repeats(parser, 1)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure what the command line asks for, and print a table for each section."""
+    options = _parse_arguments()
+    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
+        print(f"science: left out, since these are not installed: {', '.join(missing)}")
+        return 0
+    record = Record(__doc__ or "", options.workers, options)
+    has_failed = False
+    for section in options.only or _SECTIONS:
+        runs = _measure(section, options)
+        if section == "sweep":
+            check(runs)
+        sum_up = _sum_up_sweep if section == "sweep" else _sum_up_transfer
+        summaries = {way: sum_up(figures) for way, figures in runs.figures.items()}
+        n_bytes = TRANSFER_BYTES["quick" if options.quick else "full"]
+        text = _format_sweep(summaries) if section == "sweep" else _format_transfer(summaries, n_bytes)
+        print("\n".join([f"{section}: {text}", *runs.failure_lines(), ""]), flush=True)
+        found = {way: {"summary": sums, "runs": runs.figures[way]} for way, sums in summaries.items()}
+        record.put_section(section, found | {way: {"failure": reason} for way, reason in runs.failures.items()})
+        has_failed |= bool(runs.failures)
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    finish(main)
