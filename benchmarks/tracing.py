@@ -5,13 +5,17 @@
 maps tasks that do nothing, one task a chunk, and calls one after another, with `pool.trace` and without. `--against`
 names another checkout, with its extension built in place: say, of the revision before there were traces. Every
 measurement runs in a fresh process; ways take turns, in another order each round. Ratios are of the same round.
+Before that tracing_native.c does the same in the channel alone, if there are the sources and a C compiler.
 """
 
 import argparse
 import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,28 @@ def _ways(options: argparse.Namespace) -> dict[str, tuple[str, Path]]:
     here = Path(pool_party.__file__).resolve().parents[1]
     other = {"another checkout": ("off", options.against.resolve())} if options.against else {}
     return {**other, "no trace": ("off", here), "a trace": ("on", here)}
+
+
+def _native(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """Return, for each way, ns to put a task in the channel, and to claim it and send its result."""
+    figures: dict[str, tuple[float, float]] = {}
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    for way, (mode, checkout) in _ways(options).items():
+        native = checkout / "native"
+        if compiler is None or not native.is_dir():
+            continue
+        has_trace = (native / "trace.c").exists()
+        sources = [native / name for name in ("segment.c", "channel.c", "blocks.c", "limits.c", "prim/linux.c")]
+        sources += [native / "trace.c"] if has_trace else []
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "program"
+            flags = ["-std=c11", "-O2", "-fPIC", "-pthread", f"-I{native}", *(["-DHAS_TRACE"] if has_trace else [])]
+            here = Path(__file__).with_name("tracing_native.c")
+            subprocess.run([compiler, *flags, here, *sources, "-o", program], check=True)
+            printed = subprocess.run([program, *([] if mode == "off" else ["on"])], check=True, capture_output=True)
+        put_ns, serve_ns = map(float, printed.stdout.split())
+        figures[way] = put_ns, serve_ns
+    return figures
 
 
 def _measure(kind: str, options: argparse.Namespace) -> _Rounds:
@@ -61,7 +87,8 @@ def _row(kind: str, way: str, rounds: _Rounds, reference: str) -> list[str]:
         lower, upper = ratios[len(ratios) // 4], ratios[len(ratios) - 1 - len(ratios) // 4]
         return "" if way == reference else f"{statistics.median(ratios):.3f} ({lower:.2f}-{upper:.2f})"
 
-    cells = [f"{median('map_ns'):.0f} ns", ratio("map_ns"), f"{median('call_us'):.2f} us", ratio("call_us")]
+    cells = [f"{median('map_ns'):.0f} ns", ratio("map_ns"), f"{median('cpu_ns'):.0f} ns", ratio("cpu_ns")]
+    cells += [f"{median('call_us'):.2f} us", ratio("call_us")]
     return [f"{kind}, {way}", *cells, f"{median('end_s'):.2f} s" if way == "a trace" else ""]
 
 
@@ -91,13 +118,17 @@ def main() -> int:
     metadata = collect_metadata(options.workers)
     print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n", flush=True)
     report: dict[str, Any] = {"metadata": metadata, "kinds": {}}
+    report["native"] = native = _native(options)
+    if native:
+        rows = [[way, f"{put_ns:.1f} ns", f"{serve_ns:.1f} ns"] for way, (put_ns, serve_ns) in native.items()]
+        print(format_table(["the channel alone, best of many", "put", "claim and reply"], rows), "\n", flush=True)
     reference = next(iter(_ways(options)))
     rows = []
     for kind in _KINDS:
         report["kinds"][kind] = rounds = _measure(kind, options)
         rows += [_row(kind, way, rounds, reference) for way in _ways(options)]
-    to = f"to {reference} (quartiles)"
-    print(format_table(["", "map, per task", to, "one call", to, "to write the file"], rows))
+    print(f"ratios are to {reference!r}, with quartiles; lower is better")
+    print(format_table(["", "map, per task", "", "CPU time of all", "", "one call", "", "to write the file"], rows))
     metadata["load_average_after"] = list(os.getloadavg())
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -241,7 +241,7 @@ void pp_announce(pp_shared_t *shared);
 
 typedef struct {           /* what a worker knows of its present task or wait for a trace; 0: that did not begin in one */
     uint64_t begun_ns, put_ns, waits_ns, slept_ns;
-    bool has_waited;
+    bool has_waited, is_stale;              /* is_stale: some of this must be forgotten at the next task */
 } pp_trace_t;
 
 typedef struct {           /* a worker's private half */
@@ -267,7 +267,11 @@ void pp_pulse(pp_shared_t *shared);
 static inline bool pp_is_traced(const pp_shared_t *shared) { return pp_load_relaxed(&shared->is_traced); }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence);        /* by the parent; the others by a worker */
 void pp_trace_wait(pp_end_t *e);                                  /* it looks for work from now on */
-void pp_trace_begin(pp_end_t *e);                                 /* it has claimed a task */
+void pp_trace_begin_task(pp_end_t *e);
+static inline void pp_trace_begin(pp_end_t *e) {                  /* it has claimed a task */
+    if (pp_is_traced(e->shared) || e->trace.is_stale)
+        pp_trace_begin_task(e);
+}
 void pp_trace_end(pp_end_t *e, unsigned status);                  /* the task is over, its outcome not yet sent */
 void pp_trace_close(pp_end_t *e);                                 /* it looks for work no more */
 void pp_trace_budget(pp_end_t *e);                                /* awake workers have others' CPUs, or no longer */

@@ -36,7 +36,7 @@ void pp_trace_put(pp_shared_t *shared, uint64_t sequence) {
 void pp_trace_wait(pp_end_t *e) {
     if (e->trace.has_waited)
         return;   /* it was woken, and others were faster: one wait goes on */
-    e->trace.has_waited = true;
+    e->trace.has_waited = e->trace.is_stale = true;
     e->trace.slept_ns = 0;
     e->trace.waits_ns = pp_is_traced(e->shared) ? now_ns() : 0;
     pp_store_relaxed(&e->lane->since_ns, e->trace.waits_ns);
@@ -48,9 +48,9 @@ static void end_wait(pp_end_t *e, uint64_t now) {
     record(e, (uint64_t[]){t->waits_ns, now, t->slept_ns, 0, tags_of(PP_EVENT_WAIT, 0, 0, 0), delay});
 }
 
-void pp_trace_begin(pp_end_t *e) {
+void pp_trace_begin_task(pp_end_t *e) {
     bool has_waited = e->trace.has_waited;
-    e->trace.has_waited = false;
+    e->trace.has_waited = e->trace.is_stale = false;
     e->trace.begun_ns = 0;
     if (!pp_is_traced(e->shared))
         return;
@@ -60,6 +60,7 @@ void pp_trace_begin(pp_end_t *e) {
         now = e->trace.slept_ns ? now_ns() : now;   /* the look took its time */
     }
     e->trace.begun_ns = now;
+    e->trace.is_stale = true;
     pp_store_relaxed(&e->lane->since_ns, now);
 }
 

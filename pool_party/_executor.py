@@ -178,7 +178,7 @@ class ComposableExecutor(Executor):
         if wait:
             self._scheduler.join()
 
-    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 250_000) -> "Tracing":
+    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Records what each worker does from now on; see `ComposablePool.trace`."""
         return self._scheduler.trace(path, max_events)
 

@@ -324,7 +324,7 @@ class ComposablePool:
 
     # ---- looking ----
 
-    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 250_000) -> "Tracing":
+    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Records what each worker does from now on, as a timeline for Perfetto and chrome://tracing.
 
         The file is written at the end of a `with` block or by `stop()` of what is returned, at the latest when the pool
