@@ -158,6 +158,7 @@ static void close_libraries(thread_t *t) {
     pp_libraries_close(t->libraries);
     pp_keys_free(t->interpreter_id);
     pp_arenas_free(t->interpreter_id);
+    pp_trim_heap();   /* what is left lies between what was freed: the allocator's own trimming finds little */
     finish(t);
 }
 

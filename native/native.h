@@ -375,6 +375,7 @@ int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
+void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
 int pp_die_with(int fd);                                          /* SIGKILL for this process once fd reads end of file */
 
 #endif

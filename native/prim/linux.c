@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -176,4 +177,10 @@ int pp_die_with(int fd) {
     if (poll(&p, 1, 0) > 0)   /* gone before the signal was asked for */
         kill(getpid(), SIGKILL);
     return 0;
+}
+
+void pp_trim_heap(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
