@@ -166,6 +166,13 @@ def test_pools_leave_nothing_behind():
     fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
 
 
+@needs_support
+@pytest.mark.slow
+@pytest.mark.hang_s(1500)
+def test_two_hundred_pools_of_four_interpreters_leave_nothing_behind():
+    fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check", 200, 4], timeout=1400))
+
+
 # ---- the option ----
 
 

@@ -1,6 +1,6 @@
 """Pools of interpreters that use NumPy, one after the other, beside a main interpreter that does so, too.
 
-    check [POOLS [WORKERS]]     no descriptors, threads, copies, thread-specific keys or files stay, and little memory
+check [POOLS [WORKERS]]     no descriptors, threads, copies, thread-specific keys or files stay, and little memory
 """
 
 import ctypes
@@ -69,7 +69,11 @@ def settled():
     gc.collect()
     with open("/proc/self/maps") as maps:
         files = {line.split(maxsplit=5)[5] for line in maps if line.count("/")}
-    return resources() | {"libraries": len(files), "keys": count_keys(), "files": len(os.listdir(tempfile.gettempdir()))}
+    return resources() | {
+        "libraries": len(files),
+        "keys": count_keys(),
+        "files": len(os.listdir(tempfile.gettempdir())),
+    }
 
 
 def private_mb():

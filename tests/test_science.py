@@ -1,0 +1,69 @@
+"""NumPy's own tests in interpreters, by tests/science/run.py, and whether that sees what goes wrong."""
+
+import pathlib
+
+import fresh
+import pytest
+
+from pool_party.workers.extensions import IS_SUPPORTED
+
+pytest.importorskip("numpy")
+
+RUN = pathlib.Path(__file__).parent / "science" / "run.py"
+needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
+
+SUITE = """
+import ctypes
+
+libc = ctypes.CDLL(None)
+
+def test_passes(): pass
+def test_fails_in_main_too(): assert False
+def test_fails_in_interpreters(): libc.getpid() == libc.gettid() or 1 / 0
+def test_crashes(): ctypes.string_at(0)
+def test_after_the_crash(): pass
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "suspect"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return folder
+
+
+@needs_support
+def test_numpys_own_tests_in_two_interpreters():
+    completed = fresh.run([RUN, "--interpreters", "2", "numpy.fft"], timeout=110)
+    assert completed.returncode == 0 and completed.err == "", completed
+    counts = [line.split(": ")[1].split()[0] for line in completed.out.splitlines() if "0 failed" in line]
+    assert len(counts) == 2 and int(counts[0]) == int(counts[1]) > 100, completed
+
+
+@needs_support
+def test_what_goes_wrong_is_seen(package):
+    (package / "test_all.py").write_text(SUITE)
+    completed = fresh.run([RUN, "suspect"], timeout=110, options=())
+    assert completed.returncode == 1 and completed.err == "", completed
+    assert "suspect: 2 passed, 3 failed" in completed.out, completed
+    assert "2 failed: fails in the main interpreter, too" in completed.out, completed
+    assert "UNEXPECTED suspect/test_all.py::test_fails_in_interpreters: ZeroDivisionError" in completed.out, completed
+    assert "FAULT exit status -11" in completed.out and "['suspect/test_all.py::test_crashes']" in completed.out, (
+        completed
+    )
+
+
+def test_a_difference_between_interpreters_is_seen(monkeypatch):
+    monkeypatch.syspath_prepend(RUN.parent)
+    from run import differences
+    from suites import Seen
+
+    same = {"a": ("passed", ""), "b": ("skipped", "why"), "c": ("failed", "an address")}
+    other = {"a": ("passed", ""), "b": ("skipped", "why"), "c": ("failed", "another address")}
+    assert differences([Seen(same), Seen(other)]) == {}
+    assert list(differences([Seen(same), Seen(same | {"b": ("passed", "")}), Seen(same | {"d": ("passed", "")})])) == [
+        "b",
+        "d",
+    ]
