@@ -5,6 +5,10 @@
  * variables keep them, which nobody can reach any more once the interpreter has ended and its libraries are closed. With
  * NumPy that is 10 MB per interpreter. So we note which arenas an interpreter has, and give back what is left.
  *
+ * One kind of object can be reached by others all the same: a memoryview that was sent to another interpreter shares the
+ * sender's buffer (concurrent.interpreters). Such views are looked for before the end; if one is still in use after it,
+ * the interpreter's memory stays.
+ *
  * PyObject_SetArenaAllocator is for the whole process. Arenas of the main interpreter pass through untouched, those of
  * foreign interpreters are noted and left alone. Before 3.14, where no copies are loaded, nothing is done at all.
  */
@@ -14,6 +18,8 @@
 
 void pp_arenas_watch(void) {}
 void pp_arenas_free(int64_t interpreter) { (void)interpreter; }
+void pp_lent_find(pp_lent_t *lent) { *lent = (pp_lent_t){0}; }
+bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter) { (void)lent, (void)interpreter; return false; }
 
 #else
 
@@ -95,6 +101,50 @@ void pp_arenas_free(int64_t interpreter) {
     while (take_left(interpreter, &left))
         system_arenas.free(system_arenas.ctx, left.start, left.size);
 }
+
+/* ---- buffers that others use ---- */
+
+static int add_if_lent(PyObject *object, void *arg) {
+    pp_lent_t *lent = arg;
+    if (!PyMemoryView_Check(object) || ((PyMemoryViewObject *)object)->exports == 0)
+        return 1;
+    const PyObject **grown = realloc(lent->views, (lent->n + 1) * sizeof *grown);
+    if (grown) {
+        lent->views = grown;
+        lent->views[lent->n++] = object;
+    }
+    return grown != NULL;
+}
+
+void pp_lent_find(pp_lent_t *lent) {
+    *lent = (pp_lent_t){0};
+    PyUnstable_GC_VisitObjects(add_if_lent, lent);
+}
+
+static bool is_in_arena(const void *object, int64_t interpreter) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < n_arenas && !found; i++)
+        found = arenas[i].interpreter == interpreter && (uintptr_t)object - (uintptr_t)arenas[i].start < arenas[i].size;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+/* A view is freed with no exports, and what is there afterwards is another object or a view of this interpreter's, too. */
+static bool is_lent(const PyObject *object, int64_t interpreter) {
+    return is_in_arena(object, interpreter) && Py_TYPE(object) == &PyMemoryView_Type &&
+           ((const PyMemoryViewObject *)object)->exports > 0;
+}
+
+bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter) {
+    bool remain = false;
+    for (size_t i = 0; i < lent->n && !remain; i++)
+        remain = is_lent(lent->views[i], interpreter);
+    free(lent->views);
+    return remain;
+}
+
+/* ---- the hook ---- */
 
 static void lock(void) { pthread_mutex_lock(&mutex); }
 static void unlock(void) { pthread_mutex_unlock(&mutex); }

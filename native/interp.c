@@ -124,6 +124,8 @@ static void end_threads(thread_t *t) {
         report_error(t);
 }
 
+static bool has_copies(const thread_t *t) { return t->libraries && pp_libraries_count(t->libraries) > 0; }
+
 /* Py_EndInterpreter aborts the process if a raw thread of a task is still there: then the interpreter stays. */
 static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
@@ -139,7 +141,12 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     pthread_mutex_lock(&births_and_deaths);
     PyEval_RestoreThread(state);
     t->interpreter_id = PyInterpreterState_GetID(interpreter);
+    pp_lent_t lent = {0};
+    if (has_copies(t))
+        pp_lent_find(&lent);
     Py_EndInterpreter(state);
+    if (pp_lent_remain(&lent, t->interpreter_id))
+        t->libraries = NULL;
     pthread_mutex_unlock(&births_and_deaths);
     pp_add_seq_cst(&pp_n_interpreters, -1);
 }
@@ -171,11 +178,11 @@ static void *join_and_close(void *arg) {
 
 /* Libraries with destructors of thread-local variables stay until their thread has ended: another thread closes them. */
 static void end_thread(thread_t *t) {
-    bool has_copies = t->libraries && pp_libraries_count(t->libraries) > 0;
-    if (has_copies && start_thread(join_and_close, t, false) == 0)
+    bool closes_copies = has_copies(t);
+    if (closes_copies && start_thread(join_and_close, t, false) == 0)
         return;
     pthread_detach(t->id);
-    if (has_copies) {
+    if (closes_copies) {
         close_libraries(t);
         return;
     }

@@ -125,6 +125,12 @@ PyObject *pp_exec_extension(PyObject *module, PyObject *made);
 /* arenas.c: the memory of interpreters that have ended */
 void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is made */
 void pp_arenas_free(int64_t interpreter);               /* its id */
+typedef struct {
+    const PyObject **views;
+    size_t n;
+} pp_lent_t;
+void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
+bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* once it has ended, before its arenas go */
 
 /* keys.c: thread-specific keys that private copies create */
 void pp_keys_watch(void *library);                      /* a copy that was just loaded */

@@ -167,6 +167,12 @@ def test_pools_leave_nothing_behind():
 
 
 @needs_support
+@pytest.mark.parametrize("what", ["bytes", "array"])
+def test_memory_that_others_use_outlives_the_interpreter(what):
+    fresh.check(fresh.run([HERE / "isolated" / "arrays_lent.py", "read", what]), "ok")
+
+
+@needs_support
 @pytest.mark.slow
 @pytest.mark.hang_s(1500)
 def test_two_hundred_pools_of_four_interpreters_leave_nothing_behind():
