@@ -93,14 +93,15 @@ def _run(benchmark: Benchmark, folder: Path, is_quick: bool) -> str:
 
 
 def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> dict[str, str]:
-    """Run benchmarks, say how far it is, and return what went wrong with which."""
+    """Run those benchmarks that can be run, say how far it is, and return what went wrong with which."""
     problems: dict[str, str] = {}
     started_s = time.monotonic()
     for number, benchmark in enumerate(benchmarks, 1):
         left = sum(other.expected_minutes(is_quick) for other in benchmarks[number - 1 :])
         about = f"about {benchmark.expected_minutes(is_quick):.1f} min, all that is left about {left:.0f} min"
         print(f"\n==== {number} of {len(benchmarks)}: {benchmark.name} ({about}) ====\n", flush=True)
-        if problem := _run(benchmark, folder, is_quick):
+        missing = benchmark.missing()
+        if problem := f"left out: needs {', '.join(missing)}" if missing else _run(benchmark, folder, is_quick):
             problems[benchmark.name] = problem
             print(f"bench: {benchmark.name}: {problem}", file=sys.stderr, flush=True)
     print(f"\n{len(benchmarks)} benchmarks in {(time.monotonic() - started_s) / 60:.1f} min", flush=True)

@@ -46,8 +46,8 @@ def _has_gil() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def collect_metadata(n_workers: int) -> dict[str, Any]:
-    """Return a description of this run that can be written as JSON."""
+def collect_metadata(n_workers: int, packages: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a description of this run that can be written as JSON, with versions of more packages."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
@@ -57,7 +57,7 @@ def collect_metadata(n_workers: int) -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "has_gil": _has_gil(),
         "start_method": default_start_method(),
-        "versions": _versions(_PACKAGES),
+        "versions": _versions([*_PACKAGES, *packages]),
         "commit": _commit(),
         "missing_peers": missing_peers(),
         "n_workers": n_workers,

@@ -14,6 +14,7 @@ from fresh import Figures
 from metadata import collect_metadata, format_metadata
 
 _INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+_LOOK_S = 1.0
 KINDS = ("thread", "process", "interp")
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 
@@ -123,6 +124,15 @@ def without_samples(figures: Figures) -> Figures:
     return {key: statistics.median(value) if isinstance(value, list) else value for key, value in figures.items()}
 
 
+def _busy_cpus() -> float:
+    """Return how many CPUs other programs keep busy now, while this one waits; load averages tell the past."""
+    from pool_party._demo.measure import cpu_of_machine_s
+
+    before_s, started_s = cpu_of_machine_s(), time.monotonic()
+    time.sleep(_LOOK_S)
+    return (cpu_of_machine_s() - before_s) / (time.monotonic() - started_s)
+
+
 class Record:
     """What a run of a program found: described on standard output, written to `path` again after every part of it."""
 
@@ -130,6 +140,8 @@ class Record:
         self._path: Path | None = options.json
         self._started_s = time.monotonic()
         self._metadata = collect_metadata(n_workers) | {"is_quick": options.quick}
+        if not options.quick:
+            self._metadata["busy_cpus_before"] = round(_busy_cpus(), 2)
         self._parts: dict[str, Any] = {}
         print(f"{doc.splitlines()[0]}\n{format_metadata(self._metadata)}\n", flush=True)
 

@@ -1,6 +1,7 @@
 """The benchmarks that bench.py runs: what each is given, and about how long it then takes."""
 
 import ast
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ def n_usable_cpus() -> int:
 class Benchmark:
     """A program of this folder, NAME.py with "_" for "-", and how it is run.
 
-    `minutes` and `quick_minutes`: how long it takes on two idle CPUs of 2020.
+    `minutes` and `quick_minutes`: how long it takes on two idle CPUs of 2020. `needs`: what must be importable.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Benchmark:
     quick_minutes: float
     arguments: tuple[str, ...] = ()
     quick_arguments: tuple[str, ...] = ("--quick",)
+    needs: tuple[str, ...] = ()
 
     @property
     def program(self) -> Path:
@@ -37,6 +39,10 @@ class Benchmark:
     def question(self) -> str:
         """What the program asks: the first line of its docstring."""
         return (ast.get_docstring(ast.parse(self.program.read_text())) or "").partition("\n")[0]
+
+    def missing(self) -> list[str]:
+        """Return the modules that it needs and this Python has not."""
+        return [module for module in self.needs if importlib.util.find_spec(module) is None]
 
     def command_line(self, is_quick: bool) -> tuple[str, ...]:
         """Return the arguments for the program."""
@@ -50,14 +56,14 @@ class Benchmark:
 _ALL = (
     Benchmark("dispatch", 4, 0.8),
     Benchmark("modes", 3.5, 0.3, ("--repeats", "2")),
-    Benchmark("cells", 16, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)),
-    Benchmark("scaling", 5, 0.6),
-    Benchmark("overhead", 3, 0.5, ("--repeats", "2")),
+    Benchmark("cells", 16, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS), needs=("numpy",)),
+    Benchmark("scaling", 5, 0.6, needs=("numpy",)),
+    Benchmark("overhead", 3, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
     Benchmark("transfer", 3, 0.5),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
-    Benchmark("science", 3, 0.8),
+    Benchmark("science", 4, 1, needs=("scipy", "pandas", "sklearn")),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
 

@@ -182,4 +182,4 @@ def goals(found: Found) -> list[Goal]:
 def format_goals(found: Found) -> str:
     """Return the rows as a table of Markdown."""
     rows = [[row.what, row.goal, row.result or NOT_MEASURED, row.verdict] for row in goals(found)]
-    return table(["what", "goal", "measured", "reached"], rows)
+    return table(["what", "goal", "measured", "reached"], rows, is_text=True)

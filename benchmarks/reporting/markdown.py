@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table whose first column is flush left, the others flush right."""
-    rule = ["---", *["---:"] * (len(headings) - 1)]
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], is_text: bool = False) -> str:
+    """Return a table whose first column is flush left, the others flush right unless they are text."""
+    rule = ["---", *["---" if is_text else "---:"] * (len(headings) - 1)]
     lines = [[_escape(cell) for cell in row] for row in (headings, *rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
 

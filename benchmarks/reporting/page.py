@@ -5,7 +5,7 @@ from pathlib import Path
 
 from suite import BENCHMARKS
 
-from reporting import management, nested, parts
+from reporting import management, nested, parts, science, transfers
 from reporting.drawing import can_draw
 from reporting.found import Found, Json, load
 from reporting.generic import generic
@@ -19,7 +19,10 @@ _PARTS: dict[str, Callable[[Found], parts.Part]] = {
     "scaling": nested.scaling,
     "overhead": management.overhead,
     "wake-up": management.wake_up,
+    "transfer": transfers.transfer,
+    "packing": transfers.packing,
     "memory": parts.memory,
+    "science": science.science,
 }
 _TITLES = {
     "dispatch": "Handing out tasks",
@@ -31,7 +34,9 @@ _TITLES = {
     "transfer": "Transfers",
     "packing": "Packing",
     "memory": "Memory",
+    "science": "NumPy, SciPy, pandas and scikit-learn",
 }
+_BUSY_CPUS = 0.25
 _QUICK = "**A quick look, which shows that everything runs: these figures are not a measurement.**"
 
 
@@ -66,12 +71,20 @@ def _when(name: str, metadata: Json) -> list[str]:
 
 def _runs(found: Found) -> str:
     rows = [_when(name, figures["metadata"]) for name, figures in found.benchmarks.items()]
-    lines = [table(["benchmark", "date (UTC)", "took", "load before, after", "commit", ""], rows)]
+    lines = [table(["benchmark", "date (UTC)", "took", "load before, after", "commit", ""], rows, is_text=True)]
     for name, figures in found.benchmarks.items():
         if missing := figures["metadata"].get("missing_peers"):
             lines.append(f"- {name}: left out, since not installed or not in this Python: {', '.join(missing)}")
+        if (busy := figures["metadata"].get("busy_cpus_before", 0)) > _BUSY_CPUS:
+            lines.append(f"- {name}: other programs kept {busy:.1f} CPUs busy when it began: measure it again")
     lines += [f"- {name} could not be read" for name in found.unreadable]
     return "\n\n".join((lines[0], "\n".join(lines[1:]))).strip()
+
+
+def _goals(found: Found) -> str:
+    quick = [name for name in found.benchmarks if found.is_quick(name)]
+    note = f"\n\nNot to be believed, since only a quick look was taken: {', '.join(quick)}." if quick else ""
+    return format_goals(found) + note
 
 
 def _section(name: str, found: Found, folder: Path) -> str:
@@ -109,9 +122,9 @@ def write_report(folder: Path) -> Path:
     intro = (
         "Written by `pool-party bench` (`make bench`) from the JSON files beside it. Pools stand side by side because "
         "they were measured in one run, in turns; believe ratios rather than figures. Lower is better unless it says "
-        "otherwise. ours: blue bars, coloured curves; the bound: a red line."
+        "otherwise. Ours are blue bars and thick curves; the bound is a red line."
     )
-    head = ["# Benchmarks", intro, _machine(found), "## Goals", format_goals(found), "## Runs", _runs(found)]
+    head = ["# Benchmarks", intro, _machine(found), "## Goals", _goals(found), "## Runs", _runs(found)]
     if not can_draw():
         head.append("There are no pictures, since matplotlib is not installed.")
     path = folder / "report.md"
