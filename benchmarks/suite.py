@@ -63,6 +63,7 @@ _ALL = (
     Benchmark("transfer", 3, 0.5),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
+    Benchmark("tracing", 1.5, 0.3, ("--rounds", "8")),
     Benchmark("science", 4, 1, needs=("scipy", "pandas", "sklearn")),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}

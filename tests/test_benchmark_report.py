@@ -283,6 +283,7 @@ WAKE_UP = {
     "workers": [{"median_us": 50.0}, {"median_us": 70.0}],
     "counts": [1, 3],
 }
+SWEEP = {"rounds_s": {"pandas": [1.0, 2.0, 3.0]}, "first_s": 0.1, "all_s": 0.2, "bytes_per_worker": 50e6}
 FIGURES = {
     "dispatch": {
         "sections": {
@@ -329,6 +330,16 @@ FIGURES = {
             }
         }
     },
+    "tracing": {
+        "kinds": {"thread": [{way: {"map_ns": 90.0, "call_us": 9.0} for way in ("no trace", "a trace")}]},
+    },
+    "science": {
+        "sections": {
+            "sweep": {"figures": {way: SWEEP for way in ("serial", "pool_party interp")}, "failures": {"joblib": "no"}},
+            "transfer": {"figures": {"Pool": {"median_s": 0.3}, "pool_party interp": {"median_s": 0.02}}},
+        }
+    },
+    "transfer": {"sections": {"bytes": {"Pool": {"summary": {"524288": 1e-3, "1": 1e-4}, "is_bound": False}}}},
     "unheard-of": {"sections": {"new": summaries("rate", anything=12_345.6)}},
 }
 
@@ -384,6 +395,8 @@ def test_report_says_what_was_reached_and_what_was_not_measured(results, write_r
         "nested parallelism, balanced, dynamic, process": "**no**",
         "nested parallelism, balanced, dynamic, interp": "not measured",
         "`data_pass`: lists of 65,536 floats as results, process": "yes",
+        "64 MB ndarray there and back, interp": "yes",
+        "0.5 MB of `bytes` there and back, process": "not measured",
     }
     assert {what: verdicts[what] for what in expected} == expected
     assert rows["`map(noop, range(n), chunksize=1)`, process"][1].startswith("60 x: 3,000,000")

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from reporting.drawing import Line, Panel, is_ours, picture
+from reporting.drawing import Bar, Line, Panel, is_ours, picture
 from reporting.found import Found, Json, measured
 from reporting.markdown import duration, folded, table
 from reporting.parts import KINDS, Part, failure_list, us
@@ -132,3 +132,22 @@ def _wake_up_panel(section: Json, edges: Sequence[float], kind: str) -> Panel:
     return Panel(
         kind, lines=lines, edges=edges, xlabel="us until the task begins", ylabel="% of wake-ups", is_log_x=True
     )
+
+
+# ---- traces ----
+
+
+def tracing(found: Found) -> Part:
+    """What tasks that do nothing take with a trace and without."""
+    rows, bars = [], []
+    for kind, rounds in found.benchmarks["tracing"]["kinds"].items():
+        for way in rounds[0]:
+            map_ns, call_us = (
+                statistics.median(figures[way][key] for figures in rounds) for key in ("map_ns", "call_us")
+            )
+            rows.append([f"{kind}, {way}", f"{map_ns:.0f} ns", f"{call_us:.2f} us"])
+            bars.append(
+                Bar(f"pool_party {kind}, {way}" if way == "a trace" else f"{kind}, {way}", map_ns, f"{map_ns:.0f} ns")
+            )
+    text = table(["", "`map`, per task", "one call"], rows)
+    return Part(folded("Table", text), picture([Panel("`map`, ns per task", bars=bars)], 1, (5.2, 2.2)))

@@ -22,6 +22,7 @@ _PARTS: dict[str, Callable[[Found], parts.Part]] = {
     "transfer": transfers.transfer,
     "packing": transfers.packing,
     "memory": parts.memory,
+    "tracing": management.tracing,
     "science": science.science,
 }
 _TITLES = {
@@ -34,6 +35,7 @@ _TITLES = {
     "transfer": "Transfers",
     "packing": "Packing",
     "memory": "Memory",
+    "tracing": "Traces",
     "science": "NumPy, SciPy, pandas and scikit-learn",
 }
 _BUSY_CPUS = 0.25
