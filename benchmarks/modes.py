@@ -3,7 +3,7 @@
     python benchmarks/modes.py [--quick] [--only WORKLOAD] [--modes MODE...] [--workers N] [--repeats N] [--json FILE]
 
 The same workloads and modes as under pyperformance (see MANIFEST), in minutes instead of an hour: each workload in
-each mode in a fresh process, which maps once to warm up and to check the results, then for half a second. The bound
+each mode in a fresh process, which maps once to warm up and to check the results, then for 0.3 s. The bound
 is the sequential time divided by the CPUs; without a GIL, "sequential" has none either.
 """
 
@@ -24,7 +24,7 @@ from program import Record, Runs, add_only, add_repeats, add_workers, finish, ga
 from pool_party._demo.report import format_table
 
 _TIMEOUT_S = 120.0
-_ROUNDS_S = 0.5
+_ROUNDS_S = 0.3
 _MOST_ROUNDS = 20
 
 

@@ -20,7 +20,7 @@ from workloads.tasks import noop
 _N_APPLIES = 20_000
 _N_MAPS = 20
 _N_MAPPED = 5_000
-_N_ROUNDS = 40
+_N_ROUNDS = 20
 _FLUSH_BYTES = 64 << 20  # more than the last cache of most machines has for one core
 
 ORDERS = (250, 500, 1000, 2000, 4000)

@@ -54,17 +54,17 @@ class Benchmark:
 
 
 _ALL = (
-    Benchmark("dispatch", 4, 0.8),
-    Benchmark("modes", 3.5, 0.3, ("--repeats", "2")),
+    Benchmark("dispatch", 4.5, 0.8, ("--repeats", "3")),
+    Benchmark("modes", 2.5, 0.3, ("--repeats", "2")),
     Benchmark("cells", 16, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS), needs=("numpy",)),
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
-    Benchmark("overhead", 3, 0.5, ("--repeats", "2"), needs=("numpy",)),
+    Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
     Benchmark("transfer", 3, 0.5),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
     Benchmark("tracing", 1.5, 0.3, ("--rounds", "8")),
-    Benchmark("science", 4, 1, needs=("scipy", "pandas", "sklearn")),
+    Benchmark("science", 3, 1, needs=("scipy", "pandas", "sklearn")),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
 
