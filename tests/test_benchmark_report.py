@@ -335,7 +335,7 @@ FIGURES = {
     },
     "science": {
         "sections": {
-            "sweep": {"figures": {way: SWEEP for way in ("serial", "pool_party interp")}, "failures": {"joblib": "no"}},
+            "sweep": {"figures": dict.fromkeys(("serial", "pool_party interp"), SWEEP), "failures": {"joblib": "no"}},
             "transfer": {"figures": {"Pool": {"median_s": 0.3}, "pool_party interp": {"median_s": 0.02}}},
         }
     },

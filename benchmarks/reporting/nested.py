@@ -18,7 +18,10 @@ _WAYS = {
 }
 
 
-def _way(way: str) -> str:
+def _way(way: str, kind: str) -> str:
+    """Return how a way is called; in interpreters, ours without a policy stands in for the standard library."""
+    if (way, kind) == ("default", "interp"):
+        return "ours without a policy"
     return _WAYS.get(way, f"pool_party, {way}")
 
 
@@ -26,7 +29,7 @@ def _cells_table(rows: Sequence[Json], kind: str) -> str:
     lines: dict[str, dict[str, str]] = {}
     bounds: dict[str, str] = {}
     for row in rows:
-        cells = lines.setdefault(_way(row["way"]), {})
+        cells = lines.setdefault(_way(row["way"], row["kind"]), {})
         if "median_s" in row:
             cells[row["cell"]] = f"{row['median_s']:.2f} s ({row['ratio']:.2f})"
             bounds[row["cell"]] = f"{row['best_per_stage_s']:.2f} s"
@@ -37,14 +40,20 @@ def _cells_table(rows: Sequence[Json], kind: str) -> str:
         [f"**{name}**" if is_ours(name) else name, *(cells.get(c, "-") for c in _CELLS)]
         for name, cells in lines.items()
     ]
-    reasons = {f"- {_way(row['way'])}: {row['failure']}" for row in rows if row.get("failure", ">")[0] != ">"}
+    reasons = {
+        f"- {_way(row['way'], row['kind'])}: {row['failure']}" for row in rows if row.get("failure", ">")[0] != ">"
+    }
     return "\n\n".join(filter(None, (table([kind, *_CELLS], body), "\n".join(sorted(reasons)))))
 
 
 def _cell_panel(rows: Sequence[Json], kind: str, cell: str) -> Panel:
     chosen = [row for row in rows if row["cell"] == cell and "median_s" in row]
     bars = [
-        Bar(_way(row["way"]), row.get("median_s", math.nan), f"{row['median_s']:.2f} s" if "median_s" in row else "-")
+        Bar(
+            _way(row["way"], row["kind"]),
+            row.get("median_s", math.nan),
+            f"{row['median_s']:.2f} s" if "median_s" in row else "-",
+        )
         for row in rows
         if row["cell"] == cell
     ]
@@ -76,7 +85,7 @@ def _scaling_panel(points: Sequence[Json], bounds: Sequence[Json], kind: str, ce
     for way in dict.fromkeys(point["way"] for point in chosen):
         times_s = {point["n_workers"]: point["median_s"] for point in chosen if point["way"] == way}
         numbers = sorted(times_s)
-        lines.append(Line(_way(way), numbers, [times_s[n] for n in numbers]))
+        lines.append(Line(_way(way, kind), numbers, [times_s[n] for n in numbers]))
     bound = next((b["bound_s"] for b in bounds if (b["kind"], b["cell"]) == (kind, cell)), None)
     ticks = sorted({point["n_workers"] for point in points})
     label = "one worker, one thread, divided by the CPUs"
@@ -105,7 +114,7 @@ def scaling(found: Found) -> Part:
                 continue
             text = f"{point['median_s']:.2f}" if "median_s" in point else point["failure"]
             shown = text if "median_s" in point or text.startswith(">") else "-"
-            rows.setdefault((point["cell"], _way(point["way"])), {})[point["n_workers"]] = shown
+            rows.setdefault((point["cell"], _way(point["way"], kind)), {})[point["n_workers"]] = shown
         body = [[f"{cell}, {way}", *(texts_of.get(n, "-") for n in numbers)] for (cell, way), texts_of in rows.items()]
         if body:
             texts.append(table([f"{kind}, seconds by workers", *map(str, numbers)], sorted(body)))
