@@ -145,8 +145,10 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     if (has_copies(t))
         pp_lent_find(&lent);
     Py_EndInterpreter(state);
-    if (pp_lent_remain(&lent, t->interpreter_id))
+    if (pp_lent_remain(&lent, t->interpreter_id)) {
+        pp_libraries_leak(t->libraries);
         t->libraries = NULL;
+    }
     pthread_mutex_unlock(&births_and_deaths);
     pp_add_seq_cst(&pp_n_interpreters, -1);
 }
