@@ -151,7 +151,7 @@ def test_older_versions_say_so(make_pool):
 
 
 @needs_support
-@pytest.mark.parametrize("order", ["before", "during", "after"])
+@pytest.mark.parametrize("order", ["before", "during", "after", "busy"])
 def test_beside_the_main_interpreter(order):
     fresh.check(fresh.run([HERE / "isolated" / "arrays_beside.py", "work", order]), "ok")
 

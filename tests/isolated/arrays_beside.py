@@ -1,4 +1,4 @@
-"""Two pools of interpreters use NumPy, and the main interpreter before, during or after. Exits with a pool open."""
+"""Two pools of interpreters use NumPy, and the main interpreter before, during or after. Exits with one open or busy."""
 
 from probe import ComposablePool, main, tasks
 
@@ -19,6 +19,10 @@ def work(order):
     if order == "during":
         expected = [compute(n) for n in range(8)]
     results = [job.get(60) for job in jobs]
+    if order == "busy":
+        pools[1].map_async(compute, range(3_000), 1)
+        print("ok")
+        return
     pools[0].close()
     pools[0].join(timeout=30)
     expected = expected or [compute(n) for n in range(8)]
