@@ -1,7 +1,9 @@
 """Modules that workers import when they start."""
 
 import pathlib
+import subprocess
 import sys
+import sysconfig
 
 import fresh
 import pytest
@@ -144,10 +146,25 @@ def test_a_library_is_limited_before_the_first_task(kind):
     fresh.check(fresh.run([HERE / "isolated" / "preloading.py", "limited", kind]), "ok")
 
 
-def test_an_openmp_library_is_limited_before_the_first_task(kind, tmp_path, openmp_library):
-    if kind == "interp" and sys.version_info < (3, 13):
-        pytest.skip("3.12 does not load ctypes in interpreters")
+@pytest.fixture
+def openmp_extension(tmp_path, openmp_library):
+    """A package of an extension module that needs libgomp."""
+    (tmp_path / "with_openmp").mkdir()
+    (tmp_path / "with_openmp" / "__init__.py").write_text("")
+    out = tmp_path / "with_openmp" / f"_part{sysconfig.get_config_var('EXT_SUFFIX')}"
+    options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-DPREFIX=PyInit_", "-DNAME=_part"]
+    subprocess.run(
+        ["gcc", *options, HERE / "native" / "extension.c", "-Wl,--no-as-needed", "-lgomp", "-o", out], check=True
+    )
+    return "with_openmp._part"
+
+
+def test_an_openmp_library_is_limited_before_the_first_task(kind, tmp_path, openmp_library, request):
     arguments = ["limited_openmp", kind, tmp_path, openmp_library]
+    if kind == "interp":
+        if not IS_SUPPORTED:
+            pytest.skip("needs CPython 3.14 with a GIL")
+        arguments.append(request.getfixturevalue("openmp_extension"))
     fresh.check(fresh.run([HERE / "isolated" / "preloading.py", *arguments]), "ok")
 
 

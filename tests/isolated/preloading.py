@@ -17,13 +17,15 @@ def limited(kind):
     print("ok")
 
 
-def limited_openmp(kind, folder, path):
-    """The same for OpenMP, whose counts are those of a thread: it is found by looking, not by its loading."""
+def limited_openmp(kind, folder, path, extension=None):
+    """The same for OpenMP, whose counts are those of a thread. In interpreters an extension module brings it along."""
     sys.path.insert(0, folder)
     Enforcer.look = lambda self: None
     with open(f"{folder}/openmp_module.py", "w") as module:
         module.write(f"import ctypes\ncount = ctypes.CDLL({path!r}).n_threads_max\n")
-    with ComposablePool(2, kind=kind, threads_per_worker=3, preload=["openmp_module"]) as pool:
+    options = {"extensions": [extension.partition(".")[0]]} if extension else {}
+    modules = [*filter(None, [extension]), "openmp_module"]
+    with ComposablePool(2, kind=kind, threads_per_worker=3, preload=modules, **options) as pool:
         counts = pool.map(tasks.call_of_module, ["openmp_module"] * 2, 1)
     assert counts == [3, 3], counts
     print("ok")
