@@ -100,8 +100,9 @@ def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> d
         left = sum(other.expected_minutes(is_quick) for other in benchmarks[number - 1 :])
         about = f"about {benchmark.expected_minutes(is_quick):.1f} min, all that is left about {left:.0f} min"
         print(f"\n==== {number} of {len(benchmarks)}: {benchmark.name} ({about}) ====\n", flush=True)
-        missing = benchmark.missing()
-        if problem := f"left out: needs {', '.join(missing)}" if missing else _run(benchmark, folder, is_quick):
+        if missing := benchmark.missing():
+            print(f"left out, since not installed: {', '.join(missing)}", flush=True)
+        elif problem := _run(benchmark, folder, is_quick):
             problems[benchmark.name] = problem
             print(f"bench: {benchmark.name}: {problem}", file=sys.stderr, flush=True)
     print(f"\n{len(benchmarks)} benchmarks in {(time.monotonic() - started_s) / 60:.1f} min", flush=True)

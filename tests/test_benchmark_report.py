@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,14 @@ def test_parts_are_kept_where_there_was_nothing(fake_suite):
     problems = bench._run_all([bench.BENCHMARKS["broken"]], results, is_quick=True)
     assert content(results, "broken") == "quick"
     assert "first parts" in problems["broken"]
+
+
+def test_what_needs_a_package_that_is_missing_is_left_out(fake_suite, capsys):
+    bench, results = fake_suite
+    benchmark = replace(bench.BENCHMARKS["good"], needs=("json", "no_such_package"))
+    assert bench._run_all([benchmark], results, is_quick=True) == {}
+    assert "not installed: no_such_package" in capsys.readouterr().out
+    assert not list(results.iterdir())
 
 
 def test_one_that_hangs_is_ended(fake_suite, tmp_path):
