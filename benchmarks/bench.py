@@ -9,6 +9,7 @@ there. A benchmark that breaks off keeps its former figures, and costs the other
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -62,6 +63,14 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
             process.wait()
 
 
+def _complete(path: Path, is_quick: bool, taken_s: float) -> None:
+    """Add to the metadata what not every program writes."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        found = json.loads(path.read_text())
+        found["metadata"] = {"is_quick": is_quick, "taken_s": round(taken_s, 1)} | found["metadata"]
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def _keep(fresh: Path, kept: Path, is_complete: bool) -> str:
     """Put the figures in their place, unless they are parts and there are former ones; return what was not kept."""
     if not fresh.exists():
@@ -80,9 +89,11 @@ def _run(benchmark: Benchmark, folder: Path, is_quick: bool) -> str:
     command = [sys.executable, str(benchmark.program), *benchmark.command_line(is_quick), "--json", str(fresh)]
     limit_s = max(_LEAST_LIMIT_S, _PATIENCE * 60 * benchmark.expected_minutes(is_quick))
     status: int | None = None
+    started_s = time.monotonic()
     try:
         status = _wait(subprocess.Popen(command), limit_s)
     finally:
+        _complete(fresh, is_quick, time.monotonic() - started_s)
         loss = _keep(fresh, kept, status in (0, _SOME_FAILED))
     if status == 0:
         return loss

@@ -60,7 +60,7 @@ _ALL = (
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
-    Benchmark("transfer", 3, 0.5),
+    Benchmark("transfer", 6, 0.7, ("--max-size", str(64 << 20)), ("--quick", "--max-size", str(4 << 20))),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
     Benchmark("tracing", 1.5, 0.3, ("--rounds", "8")),

@@ -348,7 +348,14 @@ FIGURES = {
             "transfer": {"figures": {"Pool": {"median_s": 0.3}, "pool_party interp": {"median_s": 0.02}}},
         }
     },
-    "transfer": {"sections": {"bytes": {"Pool": {"summary": {"524288": 1e-3, "1": 1e-4}, "is_bound": False}}}},
+    "transfer": {
+        "sections": {
+            "bytes": {
+                "median_us": {"Pool": {"1": 90.0, "524288": 1000.0}, "pool_party process": {"1": 9.0, "524288": 110.0}},
+                "failures": {"loky": "broken"},
+            }
+        }
+    },
     "unheard-of": {"sections": {"new": summaries("rate", anything=12_345.6)}},
 }
 
@@ -405,7 +412,8 @@ def test_report_says_what_was_reached_and_what_was_not_measured(results, write_r
         "nested parallelism, balanced, dynamic, interp": "not measured",
         "`data_pass`: lists of 65,536 floats as results, process": "yes",
         "64 MB ndarray there and back, interp": "yes",
-        "0.5 MB of `bytes` there and back, process": "not measured",
+        "0.5 MB of `bytes` there and back, process": "**no**",
+        "0.5 MB of `bytes` there and back, interp": "not measured",
     }
     assert {what: verdicts[what] for what in expected} == expected
     assert rows["`map(noop, range(n), chunksize=1)`, process"][1].startswith("60 x: 3,000,000")

@@ -1,51 +1,82 @@
 """The parts of the report about data: transfers by size, and packing; and what is asked of them.
 
-Both are sections whose subjects' summaries have a time in seconds for each size in bytes: {"524288": 0.0012, ...}.
+The sections of both have the median time in microseconds of each subject by size in bytes:
+{"median_us": {"Pool": {"524288": 1200.0, ...}, ...}, "failures": {...}}.
 """
 
 from collections.abc import Iterator
 
-from reporting.drawing import Line, Panel, picture
-from reporting.found import Found, Json, measured
-from reporting.generic import generic
+from reporting.drawing import NO_POOL, Line, Panel, is_ours, picture
+from reporting.found import Found, Json
 from reporting.goals import Goal, judge
-from reporting.markdown import duration
-from reporting.parts import Part
+from reporting.markdown import duration, folded, table
+from reporting.parts import Part, us
 from reporting.science import array_times_s
 
 _HALF_MB, _64_MB = 1 << 19, 1 << 26
+_BOUNDS = {"memcpy": f"{NO_POOL}: memcpy", "pipe": f"{NO_POOL}: a bare pipe"}
 
 
-def _by_size(sums: Json) -> dict[int, float]:
-    return {int(size): time_s for size, time_s in sorted(sums["summary"].items(), key=lambda item: int(item[0]))}
+def _curves(section: Json) -> dict[str, dict[int, float]]:
+    """Return times in microseconds by subject and size."""
+    medians_us: dict[str, Json] = section.get("median_us", {})
+    return {
+        _BOUNDS.get(subject, subject): {int(size): time_us for size, time_us in by_size.items()}
+        for subject, by_size in medians_us.items()
+    }
+
+
+def size_text(n_bytes: int) -> str:
+    """Return a size as people write it."""
+    for unit, shift in (("MB", 20), ("KB", 10)):
+        if n_bytes >> shift:
+            return f"{n_bytes >> shift} {unit}"
+    return f"{n_bytes} B"
 
 
 def _panel(title: str, section: Json) -> Panel:
-    lines = []
-    for subject, sums in measured(section):
-        times_s = _by_size(sums)
-        lines.append(Line(subject, list(times_s), list(times_s.values())))
-    return Panel(title, lines=lines, xlabel="bytes", ylabel="s", is_log_x=True, is_log_y=True)
+    lines = [
+        Line(subject, list(by_size), list(by_size.values()), style="--" if "pipe" in subject else "-")
+        for subject, by_size in _curves(section).items()
+    ]
+    return Panel(title, lines=lines, xlabel="bytes", ylabel="us", is_log_x=True, is_log_y=True)
+
+
+def _section_text(title: str, section: Json) -> str:
+    curves = _curves(section)
+    sizes = sorted({size for by_size in curves.values() for size in by_size})
+    rows = [
+        [
+            f"**{subject}**" if is_ours(subject) else subject,
+            *(us(by_size[size]) if size in by_size else "-" for size in sizes),
+        ]
+        for subject, by_size in curves.items()
+    ]
+    failures = [f"- not measured: {subject}: {reason}" for subject, reason in section.get("failures", {}).items()]
+    return "\n\n".join((table([title, *map(size_text, sizes)], rows), *failures))
 
 
 def _part(name: str, found: Found) -> Part:
     sections: dict[str, Json] = found.benchmarks[name]["sections"]
+    text = "\n\n".join(_section_text(title, section) for title, section in sections.items())
     panels = [_panel(title, section) for title, section in sections.items()]
-    return Part(generic(name, found).text, picture(panels, 3, (3.9, 2.8)))
+    return Part(folded("Tables", text), picture(panels, 2, (4.6, 2.8)))
 
 
 def transfer(found: Found) -> Part:
-    """Return transfers by size."""
+    """Times there and back by size."""
     return _part("transfer", found)
 
 
 def packing(found: Found) -> Part:
-    """Return packing by size."""
+    """Times of packing by size."""
     return _part("packing", found)
 
 
 def _time_s(found: Found, section: str, subject: str, size: int) -> float | None:
-    return found.figure("transfer", section, subject, str(size))
+    medians_us: dict[str, Json] = found.section("transfer", section).get("median_us", {})
+    time_us = medians_us.get(subject, {}).get(str(size))
+    return None if time_us is None else time_us / 1e6
 
 
 def _array_s(found: Found, subject: str) -> float | None:
@@ -64,12 +95,12 @@ def transfer_goals(found: Found) -> Iterator[Goal]:
     best = min(times, key=lambda peer: times[peer], default=peers[0])
     for kind in ("process", "interp"):
         pair = (_array_s(found, f"pool_party {kind}"), times.get(best))
-        yield _faster(f"64 MB ndarray there and back, {kind}", 10, pair, best)
+        yield _faster(f"64 MB ndarray there and back, {kind}", 10, pair, "the faster of Pool and loky", best)
 
 
-def _faster(what: str, least: float, pair: tuple[float | None, float | None], peer: str) -> Goal:
-    goal = f"<= 1/{least:g} x {peer}"
-    return judge(what, goal, pair, peer, duration, lambda quotient: quotient <= 1 / least)
+def _faster(what: str, least: float, pair: tuple[float | None, float | None], whom: str, peer: str = "") -> Goal:
+    goal = f"<= 1/{least:g} x {whom}"
+    return judge(what, goal, pair, peer or whom, duration, lambda quotient: quotient <= 1 / least)
 
 
 def packing_goals(found: Found) -> Iterator[Goal]:
