@@ -8,7 +8,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 _NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
-_CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "static", "exclusive", "counting", "dynamic")
 
 
 def n_usable_cpus() -> int:
@@ -53,10 +52,12 @@ class Benchmark:
         return self.quick_minutes if is_quick else self.minutes
 
 
+_CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "static", "exclusive", "counting", "dynamic")
+_CELLS = ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)
 _ALL = (
     Benchmark("dispatch", 4.5, 0.8, ("--repeats", "3")),
     Benchmark("modes", 2.5, 0.3, ("--repeats", "2")),
-    Benchmark("cells", 16, 0.4, ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS), needs=("numpy",)),
+    Benchmark("cells", 16, 0.4, _CELLS, ("--quick", *_CELLS), needs=("numpy",)),
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),

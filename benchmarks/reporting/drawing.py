@@ -166,9 +166,10 @@ def _add_legend(figure: Any, all_axes: Sequence[Any], columns: int, height_in: f
 
 
 def _shrink(svg: str) -> str:
-    """Return a picture in half the size: two decimals, its font named once, without comments and indentation."""
+    """Return a picture in half the size: one decimal, its font named once, no comments, indentation, unused names."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg)
+    svg = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", svg)
     svg = re.sub(r" font-family: [^;]*;", "", svg)
     svg = re.sub(r' transform="rotate\(-0[^"]*"', "", svg)
     svg = svg.replace('<style type="text/css">', f'<style type="text/css">text{{font-family: {_FONTS}}}', 1)

@@ -150,4 +150,4 @@ def tracing(found: Found) -> Part:
                 Bar(f"pool_party {kind}, {way}" if way == "a trace" else f"{kind}, {way}", map_ns, f"{map_ns:.0f} ns")
             )
     text = table(["", "`map`, per task", "one call"], rows)
-    return Part(folded("Table", text), picture([Panel("`map`, ns per task", bars=bars)], 1, (5.2, 2.2)))
+    return Part(folded("Table", text), picture([Panel("map, ns per task", bars=bars)], 1, (5.2, 2.2)))

@@ -76,7 +76,8 @@ def cells(found: Found) -> Part:
     panels = [
         _cell_panel([row for row in fewest if row["kind"] == kind], kind, cell) for kind in KINDS for cell in _CELLS
     ]
-    return Part(folded("Tables", "\n\n".join(texts)), picture(panels, 4, (3.4, 1.6)))
+    height_in = 0.7 + 0.18 * max((len(panel.bars) for panel in panels), default=0)
+    return Part(folded("Tables", "\n\n".join(texts)), picture(panels, 4, (3.4, height_in)))
 
 
 def _scaling_panel(points: Sequence[Json], bounds: Sequence[Json], kind: str, cell: str) -> Panel:
