@@ -170,7 +170,7 @@ def _shrink(svg: str) -> str:
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", svg)
-    svg = re.sub(r" font-family: [^;]*;", "", svg)
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r' transform="rotate\(-0[^"]*"', "", svg)
     svg = svg.replace('<style type="text/css">', f'<style type="text/css">text{{font-family: {_FONTS}}}', 1)
     return "\n".join(filter(None, map(str.strip, svg.splitlines()))) + "\n"
