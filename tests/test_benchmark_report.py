@@ -293,7 +293,8 @@ WAKE_UP = {
     "workers": [{"median_us": 50.0}, {"median_us": 70.0}],
     "counts": [1, 3],
 }
-SWEEP = {"rounds_s": {"pandas": [1.0, 2.0, 3.0]}, "first_s": 0.1, "all_s": 0.2, "bytes_per_worker": 50e6}
+SWEEP = {"summary": {"pandas_s": 1.0, "all_s": 2.0, "bytes_per_worker": 50e6}}
+PACKED = {"serial": 20.0, "ours": 12.5, "numpy": 21.0, "ratio": 1.6, "pieces_helped": 5}
 FIGURES = {
     "dispatch": {
         "sections": {
@@ -345,8 +346,11 @@ FIGURES = {
     },
     "science": {
         "sections": {
-            "sweep": {"figures": dict.fromkeys(("serial", "pool_party interp"), SWEEP), "failures": {"joblib": "no"}},
-            "transfer": {"figures": {"Pool": {"median_s": 0.3}, "pool_party interp": {"median_s": 0.02}}},
+            "sweep": {"serial": SWEEP, "pool_party interp": SWEEP, "joblib": {"failure": "no"}},
+            "transfer": {
+                "Pool": {"summary": {"median_s": 0.3, "best_s": 0.2, "first_s": 0.4}},
+                "pool_party interp": {"summary": {"median_s": 0.02, "best_s": 0.01, "first_s": 0.03}},
+            },
         }
     },
     "transfer": {
@@ -355,6 +359,12 @@ FIGURES = {
                 "median_us": {"Pool": {"1": 90.0, "524288": 1000.0}, "pool_party process": {"1": 9.0, "524288": 110.0}},
                 "failures": {"loky": "broken"},
             }
+        }
+    },
+    "packing": {
+        "loads": {
+            "idle": {"n_busy": 0, "layouts": {"face": {"65536": PACKED | {"ratio": 0.9}, "67108864": PACKED}}},
+            "busy": {"n_busy": 2, "layouts": {"face": {"67108864": PACKED | {"ratio": 0.99}}}},
         }
     },
     "unheard-of": {"sections": {"new": summaries("rate", anything=12_345.6)}},
@@ -413,6 +423,8 @@ def test_report_says_what_was_reached_and_what_was_not_measured(results, write_r
         "nested parallelism, balanced, dynamic, interp": "not measured",
         "`data_pass`: lists of 65,536 floats as results, process": "yes",
         "64 MB ndarray there and back, interp": "yes",
+        "packing 64 MB, other cores idle": "yes",
+        "packing at every size and load": "**no**",
         "0.5 MB of `bytes` there and back, process": "**no**",
         "0.5 MB of `bytes` there and back, interp": "not measured",
     }

@@ -164,7 +164,8 @@ def _data_pass(found: Found) -> Iterator[Goal]:
 
 def goals(found: Found) -> list[Goal]:
     """Return all rows of the design's table of figures, and what was asked for besides."""
-    from reporting.transfers import packing_goals, transfer_goals
+    from reporting.packing import packing_goals
+    from reporting.transfers import transfer_goals
 
     return [
         *_throughput(found),

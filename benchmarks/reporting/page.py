@@ -5,7 +5,7 @@ from pathlib import Path
 
 from suite import BENCHMARKS
 
-from reporting import management, nested, parts, science, transfers
+from reporting import management, nested, packing, parts, science, transfers
 from reporting.drawing import can_draw
 from reporting.found import Found, Json, load
 from reporting.generic import generic
@@ -20,7 +20,7 @@ _PARTS: dict[str, Callable[[Found], parts.Part]] = {
     "overhead": management.overhead,
     "wake-up": management.wake_up,
     "transfer": transfers.transfer,
-    "packing": transfers.packing,
+    "packing": packing.packing,
     "memory": parts.memory,
     "tracing": management.tracing,
     "science": science.science,

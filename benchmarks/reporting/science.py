@@ -1,72 +1,57 @@
 """The part of the report about people who compute: sweeps of scikit-learn, pandas and SciPy, and a large array."""
 
-import math
-import statistics
-from collections.abc import Callable
-
-from reporting.drawing import Bar, Panel, is_ours, picture
-from reporting.found import Found, Json
-from reporting.markdown import duration, folded, table
-from reporting.parts import Part
+from reporting.drawing import Panel, picture
+from reporting.found import Found, Json, measured
+from reporting.markdown import duration, folded
+from reporting.parts import Part, bar_panel, failure_list, summary_table
 
 _SERIAL = "serial"
 
 
-def array_times_s(found: Found) -> dict[str, float]:
-    """Return how long an array of 64 MB takes to a worker and back, by pool."""
-    figures: dict[str, Json] = found.section("science", "transfer").get("figures", {})
-    return {way: times["median_s"] for way, times in figures.items()}
-
-
-def _sweep_s(figures: Json) -> dict[str, float]:
-    return {name: statistics.median(rounds) for name, rounds in figures["rounds_s"].items()}
-
-
-def _bars(values: dict[str, float | None], write: Callable[[float], str], scale: float = 1.0) -> list[Bar]:
-    return [
-        Bar(way, math.nan, "-") if value is None else Bar(way, value * scale, write(value))
-        for way, value in values.items()
-    ]
+def array_time_s(found: Found, subject: str) -> float | None:
+    """Return how long an array of 64 MB takes to a worker and back; None where science.py has not measured that."""
+    return None if found.is_quick("science") else found.figure("science", "transfer", subject, "median_s")
 
 
 def _mb(value: float) -> str:
     return f"{value / 1e6:.0f} MB"
 
 
-def _sweep_table(sweeps: dict[str, Json]) -> str:
-    workloads = list(next(iter(sweeps.values()))["rounds_s"])
-    rows = []
-    for way, figures in sweeps.items():
-        times_s = _sweep_s(figures)
-        cells = [duration(times_s[name]) for name in workloads]
-        cells += [duration(figures[key]) if figures.get(key) else "-" for key in ("first_s", "all_s")]
-        cells.append(_mb(figures["bytes_per_worker"]) if figures.get("bytes_per_worker") else "-")
-        rows.append([f"**{way}**" if is_ours(way) else way, *cells])
-    return table(["", *workloads, "first result", "all workers", "memory per worker"], rows)
+_SWEEP = {
+    "scikit-learn_s": ("scikit-learn", duration),
+    "pandas_s": ("pandas", duration),
+    "scipy_s": ("SciPy", duration),
+    "all_s": ("all", duration),
+    "cpu_s": ("CPU time", duration),
+    "start_s": ("start-up", duration),
+    "bytes_per_worker": ("memory per worker", _mb),
+}
+_TRANSFER = {"median_s": ("median", duration), "best_s": ("best", duration), "first_s": ("first call", duration)}
 
 
-def _failures(section: Json) -> list[str]:
-    return [f"- not measured: {way}: {reason}" for way, reason in section.get("failures", {}).items()]
+def _with_bound(sweep: Json, n_workers: int) -> Json:
+    """Return the sweep with the serial time divided by the workers."""
+    serial: Json | None = dict(measured(sweep)).get(_SERIAL)
+    if serial is None:
+        return sweep
+    return sweep | {
+        f"serial / {n_workers}": {"summary": {"all_s": serial["summary"]["all_s"] / n_workers}, "is_bound": True}
+    }
 
 
 def science(found: Found) -> Part:
     """Sweeps and the transfer of an array by all ways."""
-    section = found.section("science", "sweep")
-    sweeps: dict[str, Json] = section.get("figures", {})
-    arrays_s = array_times_s(found)
-    n_workers = found.benchmarks["science"]["metadata"].get("n_workers", 1)
-    texts = [_sweep_table(sweeps)] if sweeps else []
-    if arrays_s:
-        rows = [[f"**{way}**" if is_ours(way) else way, duration(time_s)] for way, time_s in arrays_s.items()]
-        texts.append(table(["a large array there and back", "median"], rows))
-    texts += _failures(section) + _failures(found.section("science", "transfer"))
-    totals: dict[str, float | None] = {way: sum(_sweep_s(figures).values()) for way, figures in sweeps.items()}
-    serial_s = totals.get(_SERIAL)
-    bound_s = None if serial_s is None else serial_s / n_workers
-    memory = {way: figures.get("bytes_per_worker") for way, figures in sweeps.items()}
-    panels = [
-        Panel("all workloads, s", _bars(totals, duration), bound=bound_s, bound_label=f"serial / {n_workers}"),
-        Panel("memory per worker, MB", _bars(memory, _mb, 1e-6)),
-        Panel("a large array there and back, ms", _bars(dict(arrays_s), duration, 1e3), is_log_x=True),
+    sweep, transfer = found.section("science", "sweep"), found.section("science", "transfer")
+    texts = []
+    for title, section, columns in (("Sweep", sweep, _SWEEP), ("A large array there and back", transfer, _TRANSFER)):
+        if section:
+            texts.append(
+                "\n\n".join(filter(None, (f"{title}.", summary_table(section, columns), failure_list(section))))
+            )
+    with_bound = _with_bound(sweep, found.benchmarks["science"]["metadata"].get("n_workers", 1))
+    panels: list[Panel] = [
+        bar_panel(with_bound, "all_s", "all workloads, s", duration),
+        bar_panel(sweep, "bytes_per_worker", "memory per worker, MB", _mb, scale=1e-6),
+        bar_panel(transfer, "median_s", "a large array there and back, ms", duration, scale=1e3, is_log=True),
     ]
     return Part(folded("Tables", "\n\n".join(texts)), picture(panels, 3, (3.9, 2.4)))

@@ -1,6 +1,6 @@
-"""The parts of the report about data: transfers by size, and packing; and what is asked of them.
+"""The part of the report about values on their way to a task and back, and what is asked of them.
 
-The sections of both have the median time in microseconds of each subject by size in bytes:
+The sections have the median time in microseconds of each subject by size in bytes:
 {"median_us": {"Pool": {"524288": 1200.0, ...}, ...}, "failures": {...}}.
 """
 
@@ -11,7 +11,7 @@ from reporting.found import Found, Json
 from reporting.goals import Goal, judge
 from reporting.markdown import duration, folded, table
 from reporting.parts import Part, us
-from reporting.science import array_times_s
+from reporting.science import array_time_s
 
 _HALF_MB, _64_MB = 1 << 19, 1 << 26
 _BOUNDS = {"memcpy": f"{NO_POOL}: memcpy", "pipe": f"{NO_POOL}: a bare pipe"}
@@ -56,21 +56,12 @@ def _section_text(title: str, section: Json) -> str:
     return "\n\n".join((table([title, *map(size_text, sizes)], rows), *failures))
 
 
-def _part(name: str, found: Found) -> Part:
-    sections: dict[str, Json] = found.benchmarks[name]["sections"]
+def transfer(found: Found) -> Part:
+    """Times there and back by size."""
+    sections: dict[str, Json] = found.benchmarks["transfer"]["sections"]
     text = "\n\n".join(_section_text(title, section) for title, section in sections.items())
     panels = [_panel(title, section) for title, section in sections.items()]
     return Part(folded("Tables", text), picture(panels, 2, (4.6, 2.8)))
-
-
-def transfer(found: Found) -> Part:
-    """Times there and back by size."""
-    return _part("transfer", found)
-
-
-def packing(found: Found) -> Part:
-    """Times of packing by size."""
-    return _part("packing", found)
 
 
 def _time_s(found: Found, section: str, subject: str, size: int) -> float | None:
@@ -82,7 +73,7 @@ def _time_s(found: Found, section: str, subject: str, size: int) -> float | None
 def _array_s(found: Found, subject: str) -> float | None:
     """Return how long 64 MB take as an array: as transfer.py has measured it, or else science.py."""
     time_s = _time_s(found, "ndarray", subject, _64_MB)
-    return array_times_s(found).get(subject) if time_s is None else time_s
+    return array_time_s(found, subject) if time_s is None else time_s
 
 
 def transfer_goals(found: Found) -> Iterator[Goal]:
@@ -101,9 +92,3 @@ def transfer_goals(found: Found) -> Iterator[Goal]:
 def _faster(what: str, least: float, pair: tuple[float | None, float | None], whom: str, peer: str = "") -> Goal:
     goal = f"<= 1/{least:g} x {whom}"
     return judge(what, goal, pair, peer or whom, duration, lambda quotient: quotient <= 1 / least)
-
-
-def packing_goals(found: Found) -> Iterator[Goal]:
-    """Yield what is asked of packing: faster where cores are idle, never slower where they are not."""
-    yield Goal("packing in parallel, 64 MB, 2 idle cores", ">= 1.6 x serial")
-    yield Goal("packing in parallel where it cannot win", ">= 0.98 x serial")

@@ -1,0 +1,83 @@
+"""The part of the report about packing arrays with the help of idle cores, and what is asked of that."""
+
+from collections.abc import Iterator
+
+from reporting.drawing import Line, Panel, picture
+from reporting.found import Found, Json
+from reporting.goals import Goal
+from reporting.markdown import folded, table
+from reporting.parts import Part
+from reporting.transfers import size_text
+
+_64_MB = 1 << 26
+_SPEED_UP, _LOSS = 1.6, 0.98
+
+
+def _loads(found: Found) -> dict[str, Json]:
+    """Return figures by how busy the other cores are: {"n_busy": 0, "layouts": {LAYOUT: {SIZE: {"ratio": ...}}}}."""
+    loads: dict[str, Json] = found.benchmarks.get("packing", {}).get("loads", {})
+    return loads
+
+
+def _ratios(load: Json) -> dict[str, dict[int, float]]:
+    return {
+        layout: {int(size): figures["ratio"] for size, figures in by_size.items()}
+        for layout, by_size in load["layouts"].items()
+    }
+
+
+def _panel(title: str, load: Json, n_cpus: int) -> Panel:
+    lines = [Line(layout, list(ratios), list(ratios.values())) for layout, ratios in _ratios(load).items()]
+    idle = max(1, n_cpus - load["n_busy"])
+    label = "all idle cores, or serial"
+    return Panel(
+        title, lines=lines, bound=float(idle), bound_label=label, xlabel="bytes", ylabel="x serial", is_log_x=True
+    )
+
+
+def _text(title: str, load: Json) -> str:
+    layouts: dict[str, Json] = load["layouts"]
+    sizes = sorted({int(size) for by_size in layouts.values() for size in by_size})
+    rows = []
+    for layout, by_size in layouts.items():
+        figures = [by_size.get(str(size)) for size in sizes]
+        rows.append([layout, *(f"{f['ours']:.3g} ms ({f['ratio']:.2f} x)" if f else "-" for f in figures)])
+    return table([title, *map(size_text, sizes)], rows)
+
+
+def packing(found: Found) -> Part:
+    """How many times as fast as the same code alone, by layout, size and load."""
+    loads, n_cpus = _loads(found), found.benchmarks["packing"]["metadata"].get("n_cpus_usable", 1)
+    text = "\n\n".join(_text(title, load) for title, load in loads.items())
+    panels = [_panel(title, load, n_cpus) for title, load in loads.items()]
+    intro = "Times, and how many times as fast as the same code alone; higher is better."
+    return Part(f"{intro}\n\n{folded('Tables', text)}", picture(panels, 3, (3.5, 2.4)))
+
+
+def packing_goals(found: Found) -> Iterator[Goal]:
+    """Yield what is asked of packing: faster where cores are idle, never slower where they are not."""
+    what, goal = "packing 64 MB, other cores idle", f">= {_SPEED_UP} x serial"
+    idle = {
+        layout: ratios[_64_MB]
+        for load in _loads(found).values()
+        if not load["n_busy"]
+        for layout, ratios in _ratios(load).items()
+        if _64_MB in ratios
+    }
+    text = ", ".join(f"{layout} {ratio:.2f} x" for layout, ratio in idle.items())
+    yield Goal(what, goal, text, min(idle.values()) >= _SPEED_UP) if idle else Goal(what, goal)
+
+    what, goal = "packing at every size and load", f">= {_LOSS} x serial"
+    places = {
+        f"{layout}, {size_text(size)}, {name}": ratio
+        for name, load in _loads(found).items()
+        for layout, ratios in _ratios(load).items()
+        for size, ratio in ratios.items()
+    }
+    if not places:
+        yield Goal(what, goal)
+        return
+    worst = min(places, key=lambda place: places[place])
+    n_missed = sum(ratio < _LOSS for ratio in places.values())
+    text = f"lowest {places[worst]:.2f} x ({worst}); {n_missed} of {len(places)} below"
+    yield Goal(what, goal, text, not n_missed)
