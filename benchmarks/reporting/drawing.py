@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ class Panel:
     ylabel: str = ""
     is_log_x: bool = False
     is_log_y: bool = False
-    xticks: Sequence[float] = field(default_factory=tuple)
+    xticks: Sequence[float] = ()
+    xtick_labels: Sequence[str] = ()
 
 
 def can_draw() -> bool:
@@ -133,7 +134,7 @@ def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     elif not panel.edges:
         axes.set_ylim(bottom=0)
     if panel.xticks:
-        axes.set_xticks(panel.xticks, [f"{tick:g}" for tick in panel.xticks])
+        axes.set_xticks(panel.xticks, panel.xtick_labels or [f"{tick:g}" for tick in panel.xticks])
 
 
 def _draw(axes: Any, panel: Panel, colours: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from reporting.found import Found, Json
 from reporting.goals import Goal
 from reporting.markdown import folded, table
 from reporting.parts import Part
-from reporting.transfers import size_text
+from reporting.transfers import size_text, size_ticks
 
 _64_MB = 1 << 26
 _SPEED_UP, _LOSS = 1.6, 0.98
@@ -30,8 +30,16 @@ def _panel(title: str, load: Json, n_cpus: int) -> Panel:
     lines = [Line(layout, list(ratios), list(ratios.values())) for layout, ratios in _ratios(load).items()]
     idle = max(1, n_cpus - load["n_busy"])
     label = "all idle cores, or serial"
+    ticks = size_ticks(size for ratios in _ratios(load).values() for size in ratios)
     return Panel(
-        title, lines=lines, bound=float(idle), bound_label=label, xlabel="bytes", ylabel="x serial", is_log_x=True
+        title,
+        lines=lines,
+        bound=float(idle),
+        bound_label=label,
+        ylabel="x serial",
+        is_log_x=True,
+        xticks=ticks,
+        xtick_labels=list(map(size_text, ticks)),
     )
 
 

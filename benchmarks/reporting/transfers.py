@@ -4,7 +4,7 @@ The sections have the median time in microseconds of each subject by size in byt
 {"median_us": {"Pool": {"524288": 1200.0, ...}, ...}, "failures": {...}}.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from reporting.drawing import NO_POOL, Line, Panel, is_ours, picture
 from reporting.found import Found, Json
@@ -14,6 +14,7 @@ from reporting.parts import Part, us
 from reporting.science import array_time_s
 
 _HALF_MB, _64_MB = 1 << 19, 1 << 26
+_TICKS = (1, 1 << 5, 1 << 10, 1 << 15, 1 << 20, 1 << 23, 1 << 26, 1 << 28)
 _BOUNDS = {"memcpy": f"{NO_POOL}: memcpy", "pipe": f"{NO_POOL}: a bare pipe"}
 
 
@@ -34,12 +35,20 @@ def size_text(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
+def size_ticks(sizes: Iterable[int]) -> list[int]:
+    """Return round sizes to mark on an axis that shows these."""
+    known = list(sizes)
+    return [tick for tick in _TICKS if min(known, default=0) <= tick <= max(known, default=0)]
+
+
 def _panel(title: str, section: Json) -> Panel:
     lines = [
         Line(subject, list(by_size), list(by_size.values()), style="--" if "pipe" in subject else "-")
         for subject, by_size in _curves(section).items()
     ]
-    return Panel(title, lines=lines, xlabel="bytes", ylabel="us", is_log_x=True, is_log_y=True)
+    ticks = size_ticks(size for by_size in _curves(section).values() for size in by_size)
+    labels = list(map(size_text, ticks))
+    return Panel(title, lines=lines, ylabel="us", is_log_x=True, is_log_y=True, xticks=ticks, xtick_labels=labels)
 
 
 def _section_text(title: str, section: Json) -> str:
