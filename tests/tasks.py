@@ -522,6 +522,21 @@ def stay_forever(gate_path):
         time.sleep(3600)
 
 
+def spin(cpu_s):
+    """Compute for some CPU time of this thread."""
+    until = time.thread_time() + cpu_s
+    while time.thread_time() < until:
+        pass
+
+
+def trace_inside(path):
+    """Trace a pool that lives in a task."""
+    from pool_party import ComposablePool
+
+    with ComposablePool(2, kind="thread") as pool, pool.trace(path):
+        return sum(pool.map(square, range(5), chunksize=1))
+
+
 def burn(n):
     total = 0
     for i in range(n):

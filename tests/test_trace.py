@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-import time
+from multiprocessing.pool import MaybeEncodingError
 from pathlib import Path
 
 import fresh
@@ -147,9 +147,10 @@ def test_failures_are_told(pool, path):
     assert task.args["status"] == "raised"
 
 
-def test_a_result_that_does_not_pickle_is_one_task(remote_pool, path):
-    with remote_pool.trace(path), pytest.raises(Exception, match="lock"):
-        remote_pool.apply(tasks.make_lock)
+def test_a_result_that_does_not_pickle_is_one_task(make_pool, path):
+    pool = make_pool(1, kind="process")
+    with pool.trace(path), pytest.raises(MaybeEncodingError, match="lock"):
+        pool.apply(tasks.make_lock)
     (task,) = read(path).of(TASK)
     assert task.args["status"] == "result does not pickle"
 
@@ -176,9 +177,7 @@ def test_workers_that_sleep_all_the_time_wait(pool, path):
     with pool.trace(path):
         pass
     trace = read(path)
-    assert [(span.kind, span.worker, span.start_ns) for span in trace.spans] == [
-        (WAIT, n, trace.start_ns) for n in range(2)
-    ]
+    assert {span[:3] for span in trace.spans} == {(WAIT, n, trace.start_ns) for n in range(2)}
 
 
 def test_a_pool_is_traced_again_and_again(pool, tmp_path):
@@ -197,18 +196,10 @@ def test_two_pools_at_once(make_pool, kind, tmp_path):
     assert [len(read(tmp_path / f"{n}.json").of(TASK)) for n in range(2)] == [1, 2]
 
 
-def trace_inside(path):
-    """Trace a pool that lives in a task."""
-    from pool_party import ComposablePool
-
-    with ComposablePool(2, kind="thread") as pool, pool.trace(path):
-        return sum(pool.map(tasks.square, range(5), chunksize=1))
-
-
 def test_nested_pools(pool, path, tmp_path):
     paths = [str(tmp_path / f"{n}.json") for n in range(3)]
     with pool.trace(path):
-        assert pool.map(trace_inside, paths, chunksize=1) == [30] * 3
+        assert pool.map(tasks.trace_inside, paths, chunksize=1) == [30] * 3
     outer = read(path)
     assert numbers(outer, "trace_inside") == [0, 1, 2]
     for around in outer.of(TASK):
@@ -293,20 +284,13 @@ def test_a_worker_without_a_cpu_is_preempted(make_pool, remote_kind, path):
     pool = make_pool(2, kind=remote_kind, initializer=os.sched_setaffinity, initargs=(0, {cpu}))
     with pool.trace(path) as tracing:
         while not any(life.looks and life.looks[-1].delay_ns > life.looks[0].delay_ns + MS for life in tracing._lives):
-            pool.map(spin, [0.01] * 2, chunksize=1)
+            pool.map(tasks.spin, [0.01] * 2, chunksize=1)
     trace = read(path)
     preempted = trace.of(PREEMPTED)
     assert preempted
     total = sum(task.args.get("preempted_us", 0) for task in trace.of(TASK))
     inside = [span for span in preempted if "between_tasks" not in span.args]
     assert total == pytest.approx(sum(span.duration_ns for span in inside) / 1000)
-
-
-def spin(cpu_s):
-    """Compute for some CPU time of this thread."""
-    until = time.thread_time() + cpu_s
-    while time.thread_time() < until:
-        pass
 
 
 # ---- too much --------------------------------------------------------------

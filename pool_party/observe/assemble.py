@@ -125,7 +125,7 @@ class _Row:
 
     def _add_last(self, last: Present) -> None:
         """What was going on, unless its end was recorded in the meantime."""
-        if last.at_ns <= self._last_end_ns:
+        if last.at_ns <= max(self._last_end_ns, last.since_ns):
             return
         if last.state == SLEEPS:
             self._add_wait(last.since_ns, last.at_ns, {"unfinished": True})

@@ -139,7 +139,7 @@ class Tracing:
             end_ns = monotonic_ns()
             for n in range(self._n_workers):
                 self._look_at(n)
-                self._close(n, end_ns, is_dead=False)
+                self._close(n, is_dead=False)
             self._channel.trace(False)
             for n in range(self._n_workers):
                 self._read(n)
@@ -199,7 +199,7 @@ class Tracing:
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
             life = self._lives[n] = self._lives[n] or _life(worker)
-            self._close(n, now_ns, is_dead=True)
+            self._close(n, is_dead=True)
             self._read(n)
             self._lives[n] = None
             how = "worker lost" if worker.exitcode else "worker ended"
@@ -272,14 +272,14 @@ class Tracing:
             self._n_events -= n_events
             self._n_dropped += n_events
 
-    def _close(self, n: int, now_ns: int, *, is_dead: bool) -> None:
+    def _close(self, n: int, *, is_dead: bool) -> None:
         """Notes what the worker is doing: nobody will record its end."""
         life = self._lives[n]
         if life is None:
             return
         _, state, since_ns, _, call, index = self._channel.present(n)
         if state != assemble.LOOKS:
-            life.last = Present(now_ns, state, since_ns, call, index, is_dead)
+            life.last = Present(monotonic_ns(), state, since_ns, call, index, is_dead)
             self._append(self._closed, life)
 
 

@@ -1,5 +1,6 @@
 """Traces at the program's end, in forked children, and beside workers that are killed at random."""
 
+import contextlib
 import os
 import random
 
@@ -44,7 +45,8 @@ def amid_random_kills(path):
     with ComposablePool(3, kind="process") as pool, pool.trace(path):
         outcomes = [pool.apply_async(tasks.square, (n,)) for n in range(3000)]
         for _ in range(8):
-            os.kill(random.choice(worker_pids(pool)), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # one that was killed before
+                os.kill(random.choice(worker_pids(pool)), signal.SIGKILL)
             pool.apply_async(tasks.square, (0,)).wait(TIMEOUT_S)
         n_lost = sum(is_lost(outcome) for outcome in outcomes)
         gates.wait_until(lambda: pool.statistics().n_pending == 0, "all done")
