@@ -537,7 +537,7 @@ class Scheduler:
                 raise PoolPartyError(f"this pool is being traced already, to {other.path}")
             self._crew.tracing = tracing
         try:
-            tracing.start(self.workers, self._crew.budget()[1])
+            tracing.start(lambda: self.workers, self._crew.budget()[1])
         except BaseException:
             self._crew.tracing = None
             raise

@@ -67,7 +67,8 @@ class Tracing:
         self._stopping = threading.Lock()  # held by who begins or ends
         self._is_over = threading.Event()
         self._lock = threading.RLock()  # guards what follows
-        self._lives: list[Life | None] = [None] * n_workers
+        self._workers: list[Worker | None] = [None] * n_workers
+        self._lives: list[Life | None] = [None] * n_workers  # theirs, until they end
         self._next = [0] * n_workers  # the events to read next
         self._passes: deque[list[tuple[Life, bytes]]] = deque([[]])  # what was read, of all workers in turn
         self._n_events = self._n_dropped = 0
@@ -80,8 +81,8 @@ class Tracing:
 
     # ---- the beginning and the end ----
 
-    def start(self, workers: Iterable[Worker], budget: Sequence[int]) -> None:
-        """Begins. budget: the threads of each worker now."""
+    def start(self, workers: Callable[[], Iterable[Worker]], budget: Sequence[int]) -> None:
+        """Begins. workers: those that live; budget: the threads of each. What is told before that is not noted."""
         with self._stopping:
             if self._is_over.is_set():
                 return  # the pool has ended meanwhile
@@ -90,14 +91,14 @@ class Tracing:
             self._begin(workers, budget)
             start_thread(self._thread)
 
-    def _begin(self, workers: Iterable[Worker], budget: Sequence[int]) -> None:
+    def _begin(self, workers: Callable[[], Iterable[Worker]], budget: Sequence[int]) -> None:
         with self._lock:
             self._next = [self._channel.present(n)[0] for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
             for n, n_threads in enumerate(budget):
                 self.note_budget(n, n_threads)
-            for worker in workers:
-                self._lives[worker.n] = self._lives[worker.n] or _life(worker)
+            for worker in workers():  # one that replaces them now is told of once we let go
+                self._enter(worker)
             self._channel.trace(True)
             self._look()
 
@@ -191,14 +192,23 @@ class Tracing:
     def note_start(self, worker: Worker) -> None:
         """A worker was started in the place of another."""
         with self._lock:
-            self._lives[worker.n] = life = _life(worker)
+            if self._start_ns == 0 or self._workers[worker.n] is worker:
+                return
+            life = self._enter(worker)
             self._append(self._marks, Mark(worker.n, monotonic_ns(), "worker started", _who(life)))
+
+    def _enter(self, worker: Worker) -> Life:
+        self._workers[worker.n] = worker
+        self._lives[worker.n] = life = Life(worker.n, worker.pid or 0, worker.name)
+        return life
 
     def note_end(self, worker: Worker) -> None:
         """A worker has ended, and the channel has not forgotten it yet."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
-            life = self._lives[n] = self._lives[n] or _life(worker)
+            if self._start_ns == 0:
+                return
+            life = self._lives[n] or self._enter(worker)
             self._close(n, is_dead=True)
             self._read(n)
             self._lives[n] = None
@@ -281,10 +291,6 @@ class Tracing:
         if state != assemble.LOOKS:
             life.last = Present(monotonic_ns(), state, since_ns, call, index, is_dead)
             self._append(self._closed, life)
-
-
-def _life(worker: Worker) -> Life:
-    return Life(worker.n, worker.pid or 0, worker.name)
 
 
 def _who(life: Life) -> dict[str, Any]:
