@@ -18,6 +18,7 @@ static void in_parent(void) {
 
 static void in_child(void) {
     pp_memory_after_fork();
+    pp_copy_after_fork_in_child();
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
     pp_limits_after_fork_in_child();
@@ -191,6 +192,8 @@ static PyMethodDef functions[] = {
     {"pin_library", pp_pin_library, METH_O, pp_pin_library_doc},
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
+    {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
+    {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},

@@ -316,6 +316,19 @@ unsigned pp_own_grant(void);                                           /* of the
 void pp_set_own_grant(const _Atomic uint32_t *grant);
 int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);
 
+/* copy.c: copies, and packing of strided arrays, that idle cores take part in. n_helpers: -1, or a number for measurements */
+#define PP_DIMS_MAX 32
+typedef struct {
+    size_t item;
+    int n_dims;
+    size_t shape[PP_DIMS_MAX];
+    ptrdiff_t strides[PP_DIMS_MAX];
+} pp_layout_t;
+void pp_copy(void *to, const void *from, size_t n, int n_helpers);
+void pp_copy_strided(void *to, const void *from, const pp_layout_t *layout, int n_helpers);   /* to C order */
+uint64_t pp_copy_n_helped(void);                          /* pieces that helpers did so far */
+void pp_copy_after_fork_in_child(void);
+
 /* loaded.c: the libraries of this process. The GIL may be held for the first alone: the others wait for the loader */
 uint64_t pp_n_loads(void);                                             /* differs once more libraries are loaded; never 0 */
 uint64_t pp_look_at_loads(void);                                       /* as the first, but the answer is even: looked at */
@@ -376,6 +389,10 @@ int pp_open_of(int pid, int fd, int *out);                        /* what anothe
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
 void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
+int pp_start_detached(void *(*main)(void *));                     /* a thread without signals */
+int pp_n_cpus(void);                                              /* that this process's main thread may run on */
+void pp_run_on_all_cpus(void);                                    /* the calling thread may run on those, too */
+int pp_n_running(void);                                           /* threads of the machine that run or could; -1: unknown */
 int pp_die_with(int fd);                                          /* SIGKILL for this process once fd reads end of file */
 
 #endif

@@ -14,8 +14,55 @@ void pp_copy_freely(void *to, const void *from, size_t size) {
         return;
     }
     Py_BEGIN_ALLOW_THREADS
-    memcpy(to, from, size);
+    pp_copy(to, from, size, -1);
     Py_END_ALLOW_THREADS
+}
+
+/* To C order. 0, or -1 with an exception. */
+static int copy_view(void *to, const Py_buffer *view, int n_helpers) {
+    pp_layout_t layout = {.item = (size_t)view->itemsize, .n_dims = view->ndim};
+    if (view->ndim > PP_DIMS_MAX || view->suboffsets)
+        return PyBuffer_ToContiguous(to, view, view->len, 'C');
+    for (int i = 0; i < view->ndim; i++) {
+        layout.shape[i] = (size_t)view->shape[i];
+        layout.strides[i] = view->strides[i];
+    }
+    Py_BEGIN_ALLOW_THREADS
+    pp_copy_strided(to, view->buf, &layout, n_helpers);
+    Py_END_ALLOW_THREADS
+    return 0;
+}
+
+const char pp_copy_doc[] = PyDoc_STR("copy(target, source, n_helpers=-1)\n\nCopies a buffer of any layout into contiguous memory, in C order, as values are\n"
+                                     "on their way to workers. n_helpers: how many idle cores take part; -1: as many as there are.");
+PyObject *pp_copy_buffer(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *target, *source;
+    Py_buffer to, from;
+    int n_helpers = -1;
+    if (!PyArg_ParseTuple(args, "OO|i", &target, &source, &n_helpers) || PyObject_GetBuffer(target, &to, PyBUF_CONTIG) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(source, &from, PyBUF_STRIDED_RO) < 0) {
+        PyBuffer_Release(&to);
+        return NULL;
+    }
+    int failed = 0;
+    if (to.len != from.len) {
+        failed = -1;
+        PyErr_Format(PyExc_ValueError, "target has %zd bytes, source has %zd", to.len, from.len);
+    } else {
+        failed = copy_view(to.buf, &from, n_helpers);
+    }
+    PyBuffer_Release(&from);
+    PyBuffer_Release(&to);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *pp_n_helped(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLongLong(pp_copy_n_helped());
 }
 
 /* ---- writing ---- */
@@ -62,7 +109,7 @@ static int write_part(const part_t *p, char *to) {
     else if (PyBuffer_IsContiguous(&p->view, 'A'))
         pp_copy_freely(to, p->view.buf, p->size);
     else
-        return PyBuffer_ToContiguous(to, &p->view, p->view.len, 'C');
+        return copy_view(to, &p->view, -1);
     return 0;
 }
 

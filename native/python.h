@@ -75,6 +75,10 @@ const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *leaves, uint32_t leaf);
 void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
 
+extern const char pp_copy_doc[];
+PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
+PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
+
 /* sharing.c: Memory, and shared memory for Python */
 extern PyType_Spec pp_memory_spec;
 PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* steals memory; a memoryview */

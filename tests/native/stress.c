@@ -678,6 +678,36 @@ static void test_kept_blocks(void) {
     pp_segment_unref(s);
 }
 
+static void *copy_often(void *arg) {
+    uint32_t r = (uint32_t)(uintptr_t)arg;
+    size_t n = 300000 + draw(&r, 1000);
+    unsigned char *from = malloc(2 * n), *to = malloc(n);
+    for (size_t i = 0; i < 2 * n; i++)
+        from[i] = (unsigned char)(i * r >> 5);
+    for (int round = 0; round < 100; round++) {
+        size_t step = 1 + draw(&r, 2);
+        pp_layout_t layout = {.item = 1, .n_dims = 1, .shape = {n}, .strides = {(ptrdiff_t)step}};
+        memset(to, 0, n);
+        if (draw(&r, 2))
+            pp_copy_strided(to, from, &layout, (int)draw(&r, 4));
+        else
+            step = 1, pp_copy(to, from, n, (int)draw(&r, 4));
+        for (size_t i = 0; i < n; i++)
+            CHECK(to[i] == from[i * step], "copied", i);
+    }
+    free(from);
+    free(to);
+    return NULL;
+}
+
+static void test_copies(void) {
+    pthread_t threads[3];
+    for (uintptr_t i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, copy_often, (void *)(i + 77)) == 0, "thread", i);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static void test_shared_memory(void) {
     pp_memory_t *m, *same, *found;
     pp_handle_t handle;
@@ -988,6 +1018,7 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "units") == 0) {
         test_blocks();
         test_kept_blocks();
+        test_copies();
         test_shared_memory();
         test_wrap_around();
         test_death();

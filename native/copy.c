@@ -1,0 +1,317 @@
+/* Copies that idle cores take part in, and the packing of arrays that are not contiguous.
+ *
+ * The work is cut into pieces, and who has time claims the next by adding to a counter. The caller claims as well, so a
+ * helper that does not come costs nothing, and one that comes late finds nothing left. Helpers are threads of this process
+ * that sleep otherwise. They are asked only if the machine has idle cores at that moment, by the kernel's own count, and by a
+ * worker only within its budget; they ask again now and then, and leave as soon as a core is wanted: a helper that lost
+ * its core with a piece in its hands would keep everybody waiting.
+ *
+ * One copy at a time has helpers; another one that comes meanwhile is done by its caller alone.
+ */
+#include "native.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (32u << 10)   /* as in the paper on MPI and tasks; 16 and 64 KiB made no difference here */
+/* Asking for idle cores takes some 10 us and waking a helper 50: below, too much would be lost if none comes. A copy of 8 MB
+ * takes 0.5 to 1 ms, packing 2 MB with strides about as long. */
+#define COPY_MIN (8u << 20)
+#define PACK_MIN (2u << 20)
+#define HELPERS_MAX 15u
+#define LOOK_EVERY 16u            /* pieces that a helper takes before it looks again whether its core is wanted */
+#define TILE 16                   /* elements: a tile's rows and columns stay in the first-level cache */
+
+typedef struct {
+    void (*run)(const void *what, size_t piece);
+    const void *what;
+    size_t n_pieces;
+    _Atomic size_t next, n_done;
+} work_t;
+
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;   /* whose work has helpers; never waited for */
+static work_t work;                       /* its owner writes, before `call` */
+static _Atomic uint32_t call;             /* futex word of helpers: grows with each work that is for them */
+static _Atomic uint32_t n_wanted;         /* helpers that may still come */
+static _Atomic uint32_t n_inside;         /* helpers that may touch `work`; its owner waits for 0 */
+static _Atomic uint32_t n_started;
+static _Atomic int n_cpus;                /* of this process; 0: not yet known */
+static _Atomic uint64_t n_helped;         /* pieces that helpers did */
+
+static int count_cpus(void) {
+    int n = pp_load_relaxed(&n_cpus);
+    if (n == 0) {
+        n = pp_n_cpus();
+        pp_store_relaxed(&n_cpus, n);
+    }
+    return n;
+}
+
+static bool do_next(work_t *w) {
+    size_t piece = pp_add_seq_cst(&w->next, 1);
+    if (piece >= w->n_pieces)
+        return false;
+    w->run(w->what, piece);
+    pp_add_seq_cst(&w->n_done, 1);
+    return true;
+}
+
+/* ---- helpers ---- */
+
+static bool take_place(void) {
+    uint32_t n = pp_load_seq_cst(&n_wanted);
+    while (n > 0)
+        if (pp_cas_seq_cst(&n_wanted, &n, n - 1))
+            return true;
+    return false;
+}
+
+/* Inside first, then a look whether anybody is wanted: the owner takes back what is wanted, then waits until nobody is inside. */
+static void help(void) {
+    pp_add_seq_cst(&n_inside, 1);
+    if (take_place()) {
+        uint64_t n = 0;
+        while ((++n % LOOK_EVERY != 0 || pp_n_running() <= count_cpus()) && do_next(&work)) {}
+        pp_add_seq_cst(&n_helped, n - 1);
+    }
+    if (pp_add_seq_cst(&n_inside, -1) == 1)
+        pp_futex_wake(&n_inside, 1, UINT32_MAX);
+}
+
+static void *run_helper(void *ignored) {
+    (void)ignored;
+    pp_name_thread("pp-copy");
+    pp_run_on_all_cpus();
+    for (;;) {
+        uint32_t seen = pp_load_seq_cst(&call);
+        help();
+        pp_futex_wait(&call, seen, -1, UINT32_MAX);
+    }
+    return NULL;
+}
+
+static unsigned start_helpers(unsigned n) {
+    while (pp_load_relaxed(&n_started) < n && pp_start_detached(run_helper) == 0)
+        pp_add_seq_cst(&n_started, 1);
+    unsigned started = pp_load_relaxed(&n_started);
+    return n < started ? n : started;
+}
+
+/* Threads are not inherited, and the mutex may have been held. */
+void pp_copy_after_fork_in_child(void) {
+    pthread_mutex_init(&turn, NULL);
+    pp_store_seq_cst(&n_started, 0);
+    pp_store_seq_cst(&n_wanted, 0);
+    pp_store_seq_cst(&n_inside, 0);
+    pp_store_seq_cst(&n_cpus, 0);
+}
+
+uint64_t pp_copy_n_helped(void) { return pp_load_relaxed(&n_helped); }
+
+/* ---- the caller ---- */
+
+/* A worker has its grant; another thread, the parent's, may use what is idle. asked: a number for measurements, or -1. */
+static unsigned helpers_for(size_t n_bytes, size_t min_bytes, int asked) {
+    if (asked >= 0)
+        return (unsigned)asked < HELPERS_MAX ? (unsigned)asked : HELPERS_MAX;
+    unsigned grant = pp_own_grant(), n = (unsigned)count_cpus() - 1;
+    if (grant > 0 && grant - 1 < n)
+        n = grant - 1;
+    if (n_bytes < min_bytes || n == 0)
+        return 0;
+    int n_running = pp_n_running(), n_idle = n_running > 0 ? count_cpus() - n_running : 0;
+    n = n_idle < (int)n ? (unsigned)(n_idle > 0 ? n_idle : 0) : n;
+    return n < HELPERS_MAX ? n : HELPERS_MAX;
+}
+
+static void call_helpers(unsigned n) {
+    pp_store_seq_cst(&n_wanted, n);
+    pp_add_seq_cst(&call, 1);
+    pp_futex_wake(&call, (int)n, UINT32_MAX);
+}
+
+static void dismiss_helpers(void) {
+    pp_store_seq_cst(&n_wanted, 0);
+    for (int64_t until_ns = 0;;) {
+        uint32_t inside = pp_load_seq_cst(&n_inside);
+        if (inside == 0)
+            return;
+        if (!pp_spin_once(&until_ns))
+            pp_futex_wait(&n_inside, inside, pp_now_ns() + 1000000, UINT32_MAX);
+    }
+}
+
+static void do_all(void (*run)(const void *, size_t), const void *what, size_t n_pieces, unsigned n) {
+    if (n > 0 && pthread_mutex_trylock(&turn) == 0) {
+        n = start_helpers(n);
+        work.run = run;
+        work.what = what;
+        work.n_pieces = n_pieces;
+        pp_store_seq_cst(&work.next, 0);
+        pp_store_seq_cst(&work.n_done, 0);
+        call_helpers(n);
+        while (do_next(&work)) {}
+        dismiss_helpers();
+        pthread_mutex_unlock(&turn);
+        return;
+    }
+    for (size_t i = 0; i < n_pieces; i++)
+        run(what, i);
+}
+
+/* ---- contiguous ---- */
+
+typedef struct {
+    char *to;
+    const char *from;
+    size_t n;
+} span_t;
+
+static void copy_piece(const void *what, size_t piece) {
+    const span_t *s = what;
+    size_t at = piece * PIECE_BYTES, n = s->n - at < PIECE_BYTES ? s->n - at : PIECE_BYTES;
+    memcpy(s->to + at, s->from + at, n);
+}
+
+void pp_copy(void *to, const void *from, size_t n, int n_helpers) {
+    span_t s = {to, from, n};
+    unsigned helpers = helpers_for(n, COPY_MIN, n_helpers);
+    if (helpers == 0)
+        memcpy(to, from, n);
+    else
+        do_all(copy_piece, &s, (n + PIECE_BYTES - 1) / PIECE_BYTES, helpers);
+}
+
+/* ---- strided ---- */
+
+typedef struct {
+    char *to;
+    const char *from;
+    size_t item, n_items;
+    size_t rows_per_piece, n_rows;        /* a row: the last axis, or the last two if the other is the denser one */
+    int n_dims, n_outer;                  /* n_outer: axes that number the rows */
+    size_t shape[PP_DIMS_MAX];
+    ptrdiff_t strides[PP_DIMS_MAX];
+    size_t row_items;
+} pack_t;
+
+/* Drops axes of length 1 and joins those that lie in one another's line, so that long runs are seen as such. */
+static void simplify(pack_t *p, const pp_layout_t *l) {
+    int n = 0;
+    for (int i = 0; i < l->n_dims; i++) {
+        if (l->shape[i] == 1)
+            continue;
+        if (n > 0 && p->strides[n - 1] == (ptrdiff_t)l->shape[i] * l->strides[i]) {
+            p->shape[n - 1] *= l->shape[i];
+            p->strides[n - 1] = l->strides[i];
+            continue;
+        }
+        p->shape[n] = l->shape[i];
+        p->strides[n++] = l->strides[i];
+    }
+    if (n > 0 && p->strides[n - 1] == (ptrdiff_t)p->item) {   /* a run of items is one larger item */
+        p->item *= p->shape[--n];
+    }
+    p->n_dims = n;
+}
+
+#define PACK_LINE(type) \
+    for (size_t i = 0; i < n; i++, from += stride) { \
+        type value; \
+        memcpy(&value, from, sizeof value); \
+        memcpy(to + i * sizeof value, &value, sizeof value); \
+    }
+
+static void pack_line(char *to, const char *from, size_t item, size_t n, ptrdiff_t stride) {
+    typedef struct { uint64_t a, b; } pair_t;
+    switch (item) {
+    case 1: PACK_LINE(uint8_t) break;
+    case 2: PACK_LINE(uint16_t) break;
+    case 4: PACK_LINE(uint32_t) break;
+    case 8: PACK_LINE(uint64_t) break;
+    case 16: PACK_LINE(pair_t) break;
+    default:
+        for (size_t i = 0; i < n; i++, from += stride)
+            memcpy(to + i * item, from, item);
+    }
+}
+
+/* Rows that are far apart in each line but near each other: tile by tile, so that a cache line is used before it is gone. */
+static void pack_plane(char *to, const char *from, size_t item, const size_t *shape, const ptrdiff_t *strides) {
+    for (size_t i = 0; i < shape[0]; i += TILE)
+        for (size_t j = 0; j < shape[1]; j += TILE) {
+            size_t n_i = shape[0] - i < TILE ? shape[0] - i : TILE, n_j = shape[1] - j < TILE ? shape[1] - j : TILE;
+            for (size_t k = i; k < i + n_i; k++)
+                pack_line(to + (k * shape[1] + j) * item, from + (ptrdiff_t)k * strides[0] + (ptrdiff_t)j * strides[1], item,
+                          n_j, strides[1]);
+        }
+}
+
+static size_t magnitude(ptrdiff_t stride) { return (size_t)(stride < 0 ? -stride : stride); }
+
+static const char *start_of_row(const pack_t *p, size_t row) {
+    const char *from = p->from;
+    for (int i = p->n_outer - 1; i >= 0; i--) {
+        from += (ptrdiff_t)(row % p->shape[i]) * p->strides[i];
+        row /= p->shape[i];
+    }
+    return from;
+}
+
+static void pack_piece(const void *what, size_t piece) {
+    const pack_t *p = what;
+    size_t first = piece * p->rows_per_piece, end = first + p->rows_per_piece < p->n_rows ? first + p->rows_per_piece : p->n_rows;
+    const size_t *shape = p->shape + p->n_outer;
+    const ptrdiff_t *strides = p->strides + p->n_outer;
+    if (p->n_dims - p->n_outer == 2) {     /* rows of the last outer axis that follow each other make a plane */
+        for (size_t row = first; row < end; row++)
+            pack_plane(p->to + row * p->row_items * p->item, start_of_row(p, row), p->item, shape, strides);
+        return;
+    }
+    for (size_t row = first; row < end; row++)
+        pack_line(p->to + row * p->row_items * p->item, start_of_row(p, row), p->item, p->row_items, strides[0]);
+}
+
+/* Splits the axis that planes are made of into strips, so that one large plane gives work to all. */
+static void split_planes(pack_t *p) {
+    int last = p->n_dims - 1, axis = last - 1;
+    size_t line_bytes = p->shape[last] * p->item, strip = PIECE_BYTES / (line_bytes ? line_bytes : 1) / TILE * TILE;
+    strip = strip < TILE ? TILE : strip;
+    while (strip > 1 && p->shape[axis] % strip != 0)   /* strips are all alike */
+        strip--;
+    if (p->n_dims == PP_DIMS_MAX || strip >= p->shape[axis] || strip < 4)
+        return;
+    memmove(p->shape + axis + 1, p->shape + axis, 2 * sizeof *p->shape);
+    memmove(p->strides + axis + 1, p->strides + axis, 2 * sizeof *p->strides);
+    p->shape[axis] = p->shape[axis + 1] / strip;
+    p->shape[axis + 1] = strip;
+    p->strides[axis] *= (ptrdiff_t)strip;
+    p->n_dims++;
+    p->n_outer++;
+}
+
+void pp_copy_strided(void *to, const void *from, const pp_layout_t *layout, int n_helpers) {
+    pack_t p = {.to = to, .from = from, .item = layout->item, .n_rows = 1, .row_items = 1};
+    size_t n_bytes = layout->item;
+    for (int i = 0; i < layout->n_dims; i++)
+        n_bytes *= layout->shape[i];
+    if (n_bytes == 0)
+        return;
+    simplify(&p, layout);
+    if (p.n_dims == 0) {
+        pp_copy(to, from, n_bytes, n_helpers);
+        return;
+    }
+    int last = p.n_dims - 1;
+    bool is_plane = last > 0 && magnitude(p.strides[last]) > magnitude(p.strides[last - 1]);
+    p.n_outer = is_plane ? last - 1 : last;
+    if (is_plane)
+        split_planes(&p);
+    for (int i = 0; i < p.n_outer; i++)
+        p.n_rows *= p.shape[i];
+    for (int i = p.n_outer; i < p.n_dims; i++)
+        p.row_items *= p.shape[i];
+    size_t row_bytes = p.row_items * p.item;
+    p.rows_per_piece = row_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / row_bytes;
+    do_all(pack_piece, &p, (p.n_rows + p.rows_per_piece - 1) / p.rows_per_piece, helpers_for(n_bytes, PACK_MIN, n_helpers));
+}

@@ -1,0 +1,86 @@
+"""Copies and packing give what NumPy gives, with helpers and without."""
+
+import random
+import threading
+
+import pytest
+
+from pool_party import _native
+
+np = pytest.importorskip("numpy")
+TYPES = ("u1", "i2", "f4", "f8", "c16", "i1")
+
+
+def draw_array(rng):
+    """Any mixture of axes, strides, directions and repeats."""
+    shape = [rng.choice((1, 2, 3, 5, 17, 33)) for _ in range(rng.randrange(1, 5))]
+    array = np.frombuffer(rng.randbytes(int(np.prod(shape)) * 16), rng.choice(TYPES))[: np.prod(shape)].reshape(shape)
+    array = array.transpose(rng.sample(range(len(shape)), len(shape)))
+    steps = [slice(rng.choice((None, 0, 1)), None, rng.choice((1, 1, 2, -1, -2))) for _ in shape]
+    array = array[tuple(steps)]
+    return np.broadcast_to(array, (3, *array.shape)) if rng.random() < 0.1 else array
+
+
+@pytest.mark.parametrize("n_helpers", [-1, 0, 1, 3])
+def test_any_layout_is_packed_in_c_order(n_helpers):
+    rng = random.Random(n_helpers)
+    for _ in range(300):
+        array = draw_array(rng)
+        target = np.empty(array.shape, array.dtype)
+        _native.copy(target, array, n_helpers)
+        assert target.tobytes() == array.tobytes(), (array.shape, array.strides, array.dtype)
+
+
+@pytest.mark.parametrize("n_helpers", [-1, 0, 1, 3])
+def test_large_layouts(n_helpers):
+    cube = np.arange(70 * 130 * 110.0).reshape(70, 130, 110)
+    for array in (
+        cube,
+        cube[:, 3],
+        cube[:, ::2, ::2],
+        cube.T,
+        cube.transpose(1, 0, 2),
+        cube[5:60, 7:100].T,
+        cube[::-1],
+    ):
+        target = np.empty(array.shape)
+        _native.copy(target, array, n_helpers)
+        assert (target == array).all()
+
+
+def test_copies_at_the_same_time():
+    source = np.arange(400_000.0)[::2]
+    wrong = []
+
+    def copy():
+        target = np.empty(source.shape)
+        for _ in range(20):
+            target[:] = 0
+            _native.copy(target, source, 2)
+            if not (target == source).all():
+                wrong.append(target)
+
+    threads = [threading.Thread(target=copy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_helpers_take_part():
+    """Some pieces of many copies are done by a helper, whenever the system lets it run."""
+    before, source = _native.n_helped(), np.ones(1 << 20)
+    target = np.empty_like(source)
+    for _ in range(2000):
+        _native.copy(target, source, 1)
+        if _native.n_helped() > before:
+            return
+    pytest.fail("no helper came")
+
+
+def test_sizes_must_agree():
+    with pytest.raises(ValueError, match="target has 8 bytes, source has 16"):
+        _native.copy(bytearray(8), bytes(16))
+    with pytest.raises(BufferError):
+        _native.copy(bytes(8), bytes(8))
