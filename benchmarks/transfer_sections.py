@@ -1,0 +1,143 @@
+"""The measurements of transfer.py, each made in a process of its own.
+
+    python -c 'from transfer_sections import main; main()' SECTION PEER N_WORKERS EFFORT SIZES
+
+prints as JSON, for each size in bytes, the median time of one call there and back in microseconds.
+"""
+
+import gc
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from peers import peer_named
+from workloads.echo import echo
+from workloads.tasks import nap
+
+_LIMIT_S = 0.4  # for each size, of normal effort
+_N_CALLS = 2000
+_N_CALLS_MIN = 5
+PIPE, MEMCPY = "pipe", "memcpy"
+BOUNDS = (PIPE, MEMCPY)  # no pools: a pair of processes, and two copies in one
+
+type _Figures = dict[str, Any]
+type _Call = Callable[[Any], Any]
+
+
+def _make_bytes(size: int) -> Any:
+    return bytes(range(256)) * (size // 256) + bytes(size % 256)
+
+
+def _make_array(size: int) -> Any:
+    import numpy as np
+
+    return np.arange(max(1, size // 8), dtype=float)
+
+
+def _make_floats(size: int) -> Any:
+    return [1000.0 + number for number in range(max(1, size // 8))]
+
+
+def _make_shared(size: int) -> Any:
+    import pool_party
+
+    return pool_party.share(_make_array(size))
+
+
+VALUES: dict[str, Callable[[int], Any]] = {
+    "bytes": _make_bytes,
+    "ndarray": _make_array,
+    "floats": _make_floats,
+    "shared": _make_shared,
+}
+
+
+def _flat(value: Any) -> Any:
+    """Return the value as bytes are: what a pipe sends and memcpy copies."""
+    return memoryview(array("d", value) if isinstance(value, list) else value).cast("B")
+
+
+@contextmanager
+def _copying(_n_workers: int) -> Iterator[_Call]:
+    """Copy there and back between warm memory: the bound for whatever copies."""
+    buffers: dict[int, tuple[Any, Any]] = {}
+
+    def call(value: Any) -> None:
+        there, back = buffers.setdefault(len(value), (bytearray(len(value)), bytearray(len(value))))
+        memoryview(there)[:] = value
+        memoryview(back)[:] = there
+
+    yield call
+
+
+def _serve_pipe(connection: Any) -> None:
+    while data := connection.recv_bytes():
+        connection.send_bytes(data)
+
+
+@contextmanager
+def _piping(_n_workers: int) -> Iterator[_Call]:
+    """Send bytes to another process and back, without pickling: what multiprocessing.Pool has below it."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=_serve_pipe, args=(theirs,), daemon=True)
+    process.start()
+
+    def call(value: Any) -> Any:
+        ours.send_bytes(value)
+        return ours.recv_bytes()
+
+    yield call
+    ours.send_bytes(b"")
+    process.join()
+
+
+@contextmanager
+def _pool(peer: str, n_workers: int) -> Iterator[_Call]:
+    handle = peer_named(peer).open(n_workers)
+    handle.map(nap, [(number, 0.02) for number in range(4 * n_workers)])
+    yield lambda value: handle.call(echo, value)
+    handle.close()
+
+
+def _open(peer: str, n_workers: int) -> Any:
+    if peer == MEMCPY:
+        return _copying(n_workers)
+    return _piping(n_workers) if peer == PIPE else _pool(peer, n_workers)
+
+
+def _median_us(call: _Call, value: Any, effort: float) -> float:
+    """Return the median of many calls; the first ones do not count, nor does letting go of a result."""
+    for _ in range(2):
+        call(value)
+    taken_us: list[float] = []
+    deadline_s = time.perf_counter() + _LIMIT_S * effort
+    while len(taken_us) < _N_CALLS_MIN or (len(taken_us) < _N_CALLS and time.perf_counter() < deadline_s):
+        started_s = time.perf_counter()
+        result = call(value)
+        taken_us.append((time.perf_counter() - started_s) * 1e6)
+        del result
+    return statistics.median(taken_us)
+
+
+def measure(section: str, peer: str, n_workers: int, effort: float, sizes: list[int]) -> _Figures:
+    """Return the median time in microseconds by size."""
+    figures: _Figures = {}
+    with _open(peer, n_workers) as call:
+        for size in sizes:
+            value = VALUES[section](size)
+            gc.collect()
+            figures[str(size)] = _median_us(call, _flat(value) if peer in BOUNDS else value, effort)
+    return figures
+
+
+def main() -> None:
+    """Make the measurement that the command line names, and print its figures."""
+    section, peer, n_workers, effort, sizes = sys.argv[1:]
+    figures = measure(section, peer, int(n_workers), float(effort), json.loads(sizes))
+    print(json.dumps(figures), flush=True)
