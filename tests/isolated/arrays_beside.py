@@ -1,4 +1,4 @@
-"""Two pools of interpreters use NumPy, and the main interpreter before, during or after. Exits with one open or busy."""
+"""Two pools of interpreters use NumPy, and the main one before, during or after. Exits with one open, or busy."""
 
 from probe import ComposablePool, main, tasks
 
