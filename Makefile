@@ -23,7 +23,7 @@ lint:      ## ruff
 types:     ## mypy, strict
 	$(call with_env,dev) -m mypy $(ARGS)
 
-bench:     ## all benchmarks and their report, some half an hour: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
+bench:     ## all benchmarks and their report, 45 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
 
 pyperformance:  ## the pool-party document's workloads in every mode: ARGS='--fast -b fib -o fib.json'

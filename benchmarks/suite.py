@@ -54,6 +54,7 @@ class Benchmark:
 
 _CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "static", "exclusive", "counting", "dynamic")
 _CELLS = ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)
+_TRANSFER = ("--only", "bytes", "--only", "ndarray", "--only", "shared", "--max-size")
 _ALL = (
     Benchmark("dispatch", 4.5, 0.8, ("--repeats", "3")),
     Benchmark("modes", 2.5, 0.3, ("--repeats", "2")),
@@ -61,10 +62,10 @@ _ALL = (
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
-    Benchmark("transfer", 6, 0.7, ("--max-size", str(64 << 20)), ("--quick", "--max-size", str(4 << 20))),
+    Benchmark("transfer", 5, 0.7, (*_TRANSFER, str(64 << 20)), ("--quick", *_TRANSFER, str(4 << 20))),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
-    Benchmark("tracing", 1.5, 0.3, ("--rounds", "8")),
+    Benchmark("tracing", 1, 0.3, ("--rounds", "5")),
     Benchmark("science", 3, 1, needs=("scipy", "pandas", "sklearn")),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}

@@ -25,8 +25,11 @@ METADATA = {"date": "2026-11-20T17:03:07+00:00", "cpu": "a CPU", "n_cpus_usable"
 
 @pytest.fixture
 def on_path(monkeypatch):
-    """The modules of the benchmarks can be imported here."""
+    """The modules of the benchmarks can be imported here: `fresh`, too, although the tests have one of that name."""
+    monkeypatch.delitem(sys.modules, "fresh", raising=False)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield
+    sys.modules.pop("fresh", None)
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,6 +62,16 @@ def test_smallest_case_runs(name, tmp_path):
     assert found["metadata"]["is_quick"] and found["metadata"]["taken_s"] >= 0
     subjects = {subject for section in found["sections"].values() for subject in section}
     assert any("thread" in subject for subject in subjects)
+
+
+@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
+def test_smallest_case_of_cells_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    arguments = ("--kinds", "thread", "--cells", "balanced-little", "--ways", "one-thread", "--workers", "1")
+    done = run("cells.py", "--quick", "--json", str(file), *arguments)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(file.read_text())["results"]
+    assert (row["way"], row["cell"], row["ratio"]) == ("one-thread", "balanced-little", 1.0)
 
 
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")

@@ -34,7 +34,7 @@ def _cells_table(rows: Sequence[Json], kind: str) -> str:
             cells[row["cell"]] = f"{row['median_s']:.2f} s ({row['ratio']:.2f})"
             bounds[row["cell"]] = f"{row['best_per_stage_s']:.2f} s"
         else:
-            cells[row["cell"]] = row["failure"] if row["failure"].startswith(">") else "-"
+            cells[row["cell"]] = _cut(row)
     lines["best fixed way of each stage"] = bounds
     body = [
         [f"**{name}**" if is_ours(name) else name, *(cells.get(c, "-") for c in _CELLS)]
@@ -46,13 +46,19 @@ def _cells_table(rows: Sequence[Json], kind: str) -> str:
     return "\n\n".join(filter(None, (table([kind, *_CELLS], body), "\n".join(sorted(reasons)))))
 
 
+def _cut(row: Json) -> str:
+    """Return the limit that a way went over, or a dash for what was not measured."""
+    failure: str = row["failure"]
+    return failure if failure.startswith(">") else "-"
+
+
 def _cell_panel(rows: Sequence[Json], kind: str, cell: str) -> Panel:
     chosen = [row for row in rows if row["cell"] == cell and "median_s" in row]
     bars = [
         Bar(
             _way(row["way"], row["kind"]),
             row.get("median_s", math.nan),
-            f"{row['median_s']:.2f} s" if "median_s" in row else "-",
+            f"{row['median_s']:.2f} s" if "median_s" in row else _cut(row),
         )
         for row in rows
         if row["cell"] == cell
