@@ -228,3 +228,9 @@ def has_resource():
 
 def reload(name):
     importlib.reload(importlib.import_module(name))
+
+
+def set_to(number, array):
+    """The array, all of which is then that number."""
+    array[...] = number
+    return array

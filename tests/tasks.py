@@ -350,6 +350,22 @@ class Blob:
     __hash__ = None
 
 
+class OddFloat(float):
+    """These four look like what travels without pickle."""
+
+
+class OddInt(int):
+    pass
+
+
+class OddList(list):
+    pass
+
+
+class OddTuple(tuple):
+    pass
+
+
 class Tracked:
     """A value that can be weakly referenced."""
 
@@ -410,6 +426,16 @@ def overwrite_blob(blob):
     view[0] = (view[0] + 1) % 256
     view[-1] = (view[-1] + 1) % 256
     return checksum(view)
+
+
+def overwrite_item(view):
+    """The view, in which one number is then another."""
+    view[3] = 77
+    return view
+
+
+def total(view):
+    return sum(memoryview(view))
 
 
 def checksum_kwargs(*, data, extra):

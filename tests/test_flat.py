@@ -16,24 +16,6 @@ NANS = tuple(
 )
 INTS = (0, -1, 5, 257, 2**30, -(2**30), 2**31, 2**62, 2**63 - 1, -(2**63))
 WIDE_INTS = (2**63, -(2**63) - 1, 2**64, 10**30)
-
-
-class OddFloat(float):
-    pass
-
-
-class OddInt(int):
-    pass
-
-
-class OddList(list):
-    pass
-
-
-class OddTuple(tuple):
-    pass
-
-
 OTHERS = (
     None,
     True,
@@ -43,8 +25,8 @@ OTHERS = (
     b"",
     b"bytes",
     1j,
-    OddFloat(2.5),
-    OddInt(7),
+    tasks.OddFloat(2.5),
+    tasks.OddInt(7),
     bytearray(b"x"),
     {},
     {"k": 1},
@@ -71,7 +53,7 @@ def by_pickle(value):
 
 def draw_list(rng):
     size = rng.choice((0, 1, 2, 3, 5, 17, 70, 200, 4_100))
-    pool = rng.choice((FLOATS + NANS, INTS, INTS, (True, False), (1, True), (1, 1.0), (*FLOATS, OddFloat(1))))
+    pool = rng.choice((FLOATS + NANS, INTS, INTS, (True, False), (1, True), (1, 1.0), (*FLOATS, tasks.OddFloat(1))))
     items = [rng.choice(pool) for _ in range(size)]
     for _ in range(rng.choice((0, 0, 0, 1)) if items else 0):
         items[rng.randrange(size)] = rng.choice(OTHERS + WIDE_INTS + (3, 2.5))
@@ -87,7 +69,7 @@ def draw(rng, depth=3):
     if kind == "bytes":
         return bytes(rng.choice((0, 100, 33_000, 40_000)))
     if kind == "odd":
-        return rng.choice((OddList, OddTuple))(draw_list(rng)[:50])
+        return rng.choice((tasks.OddList, tasks.OddTuple))(draw_list(rng)[:50])
     parts = [draw(rng, depth - 1) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
     if parts and rng.random() < 0.3:
         parts.append(rng.choice(parts))  # one object twice
@@ -112,7 +94,7 @@ def test_lists_of_numbers_of_every_size(remote_pool, numbers, n):
     assert [picture(r) for r in remote_pool.map(tasks.identity, [values, values[::-1]] * 2, 2)][::2] == [expected] * 2
 
 
-@pytest.mark.parametrize("odd", [True, OddFloat(1), 1, None, 2**63], ids=repr)
+@pytest.mark.parametrize("odd", [True, tasks.OddFloat(1), 1, None, 2**63], ids=repr)
 @pytest.mark.parametrize("place", [0, 1, 34_567, -1])
 def test_one_other_item_among_many_floats(remote_pool, odd, place):
     values = [1.5] * 69_999

@@ -18,15 +18,6 @@ MiB = 1 << 20
 DATA = array.array("d", range(1000))
 
 
-def overwrite(view):
-    view[3] = 77
-    return view
-
-
-def total(view):
-    return sum(memoryview(view))
-
-
 @pytest.mark.parametrize(
     "data", [b"bytes", bytearray(MiB), DATA, memoryview(b"0123456789")[::3], b""], ids=lambda d: type(d).__name__
 )
@@ -39,32 +30,32 @@ def test_share_of_a_buffer_has_its_format_and_content(data):
 
 def test_what_a_task_writes_all_see(pool):
     shared = share(DATA)
-    result = pool.apply(overwrite, (shared,))
+    result = pool.apply(tasks.overwrite_item, (shared,))
     assert shared[3] == result[3] == 77
     shared[3] = 1
     assert result[3] == 1
-    assert pool.map(total, [shared] * 8, 1) == [sum(shared)] * 8
+    assert pool.map(tasks.total, [shared] * 8, 1) == [sum(shared)] * 8
 
 
 def test_parts_are_shared_too(pool):
     shared = share(DATA)
-    pool.apply(overwrite, (shared[100:200],))
+    pool.apply(tasks.overwrite_item, (shared[100:200],))
     assert shared[103] == 77
-    assert pool.apply(total, (shared[500:],)) == sum(shared[500:])
+    assert pool.apply(tasks.total, (shared[500:],)) == sum(shared[500:])
 
 
 def test_read_only(pool):
     shared = share(DATA, readonly=True)
-    assert shared.readonly and pool.apply(total, (shared,)) == sum(DATA)
+    assert shared.readonly and pool.apply(tasks.total, (shared,)) == sum(DATA)
     with pytest.raises(TypeError, match="read-only"):
-        pool.apply(overwrite, (shared,))
+        pool.apply(tasks.overwrite_item, (shared,))
 
 
 def test_shared_memory_outlives_the_callers_reference(make_pool, remote_kind, gate):
     pool = make_pool(1, kind=remote_kind)
     held = pool.apply_async(tasks.pass_gate, (gate.path,))
     gate.wait_arrived()
-    waiting = pool.apply_async(total, (share(DATA),))  # nobody else has it
+    waiting = pool.apply_async(tasks.total, (share(DATA),))  # nobody else has it
     gc.collect()
     gate.release()
     assert held.get(30) is None and waiting.get(30) == sum(DATA)
@@ -73,8 +64,8 @@ def test_shared_memory_outlives_the_callers_reference(make_pool, remote_kind, ga
 def test_a_task_may_share(pool):
     shared = pool.apply(share, (bytes(MiB),))
     assert shared.nbytes == MiB
-    pool.apply(overwrite, (shared,))
-    assert shared[3] == 77 and sum(pool.map(total, [shared] * 4, 1)) == 4 * 77
+    pool.apply(tasks.overwrite_item, (shared,))
+    assert shared[3] == 77 and sum(pool.map(tasks.total, [shared] * 4, 1)) == 4 * 77
 
 
 def test_other_memoryviews_are_as_ever(remote_pool):
@@ -86,8 +77,8 @@ def test_other_memoryviews_are_as_ever(remote_pool):
 
 def test_handles_beside_what_plain_pickle_cannot(pool):
     shared = share(DATA)
-    assert pool.apply(lambda view: overwrite(view)[3], (shared,)) == 77 == shared[3]
-    assert pool.apply(lambda: overwrite(shared[500:])[3]) == 77 == shared[503]
+    assert pool.apply(lambda view: tasks.overwrite_item(view)[3], (shared,)) == 77 == shared[3]
+    assert pool.apply(lambda: tasks.overwrite_item(shared[500:])[3]) == 77 == shared[503]
 
 
 def test_a_handle_travels_and_not_the_data(remote_pool):
@@ -116,11 +107,6 @@ def array_pool(kind, pool):
     return pool
 
 
-def set_to(number, array):
-    array[...] = number
-    return array
-
-
 def test_shared_arrays(array_pool):
     for original in (
         np.arange(10.0),
@@ -131,7 +117,7 @@ def test_shared_arrays(array_pool):
         shared = share(original)
         assert type(shared) is np.ndarray and np.array_equal(shared, original) and shared.dtype == original.dtype
         assert shared.flags.f_contiguous or not original.flags.f_contiguous
-        result = array_pool.apply(functools.partial(set_to, 7), (shared,))
+        result = array_pool.apply(functools.partial(array_tasks.set_to, 7), (shared,))
         assert (shared == 7).all() and type(result) is np.ndarray and result.strides == shared.strides
         shared[...] = 8
         assert (result == 8).all()
@@ -139,7 +125,7 @@ def test_shared_arrays(array_pool):
 
 def test_rows_are_shared_and_computed_arrays_are_not(array_pool):
     shared = share(np.zeros((50, 1000)))
-    array_pool.map(functools.partial(set_to, 3), [shared[i] for i in range(0, 50, 2)], 1)
+    array_pool.map(functools.partial(array_tasks.set_to, 3), [shared[i] for i in range(0, 50, 2)], 1)
     assert (shared[::2] == 3).all() and (shared[1::2] == 0).all()
     assert (array_pool.apply(array_tasks.double, (shared,)) == 2 * shared).all()
     double = shared * 2
@@ -150,7 +136,7 @@ def test_read_only_arrays(array_pool):
     shared = share(np.arange(10.0), readonly=True)
     assert not shared.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
-        array_pool.apply(functools.partial(set_to, 1), (shared,))
+        array_pool.apply(functools.partial(array_tasks.set_to, 1), (shared,))
     with pytest.raises(ValueError):
         shared.flags.writeable = True
     assert array_pool.apply(np.sum, (shared,)) == 45
