@@ -116,7 +116,8 @@ pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena) {
     a->at = a->window_end = pp_segment_arena_at(s, arena);
     a->end = a->at + WINDOW_BYTES;
     a->limit = a->at + PP_ARENA_BYTES;
-    inherit(a);
+    if (arena > 0)         /* the parent's has had no other owner */
+        inherit(a);
     return a;
 }
 

@@ -67,10 +67,20 @@ static void drop_all(pp_channel_t *self) {
         }
 }
 
+/* Results may keep some blocks for long: all others go now. */
+static void give_blocks_back(pp_channel_t *self) {
+    for (unsigned i = 0; pp_load_seq_cst(&self->segment->refs) > 1 && i <= self->segment->shared->n_lanes; i++)
+        pp_arena_forget(self->segment, i);
+}
+
 static void channel_dealloc(pp_channel_t *self) {
     PyTypeObject *type = Py_TYPE(self);
-    if (self->segment && self->by_reference && self->n_forks == pp_load_relaxed(&pp_n_forks))
-        drop_all(self);
+    if (self->segment && self->n_forks == pp_load_relaxed(&pp_n_forks)) {
+        if (self->by_reference)
+            drop_all(self);
+        else
+            give_blocks_back(self);
+    }
     pp_arena_free(self->arena);
     pp_segment_unref(self->segment);
     type->tp_free(self);

@@ -45,8 +45,11 @@ def results_that_are_kept(kind):
             assert pool.starmap(tasks.make_blob, [(2 * MiB, 99)] * 12, 1) == [tasks.make_blob(2 * MiB, 99)] * 12
         assert results == [tasks.make_blob(*pair) for pair in pairs]
     pool.join(timeout=TIMEOUT_S)
+    del pool
+    gc.collect()
     assert results == [tasks.make_blob(*pair) for pair in pairs]
-    del results, pool
+    assert file_mb() < 12 * 3 + 2, f"{file_mb()} MB for 24 MB of results"
+    del results
     gc.collect()
     assert not any("memfd:pool_party" in target for target in open_fds())
 
