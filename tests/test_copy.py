@@ -48,6 +48,16 @@ def test_large_layouts(n_helpers):
         assert (target == array).all()
 
 
+@pytest.mark.parametrize("shift", [0, 1, 15, 16, 63])
+def test_large_copies_from_and_to_any_address(shift):
+    size = (24 << 20) + 100 + shift
+    source = np.arange(size + shift, dtype=np.uint16).astype(np.uint8)[shift:]
+    target = np.zeros(size + 77, np.uint8)
+    _native.copy(target[77 - shift : size + 77 - shift], source, 1)
+    assert (target[77 - shift : size + 77 - shift] == source).all()
+    assert not target[: 77 - shift].any() and not target[size + 77 - shift :].any()
+
+
 def test_copies_at_the_same_time():
     source = np.arange(400_000.0)[::2]
     wrong = []
