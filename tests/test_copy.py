@@ -58,6 +58,14 @@ def test_large_copies_from_and_to_any_address(shift):
     assert not target[: 77 - shift].any() and not target[size + 77 - shift :].any()
 
 
+@pytest.mark.parametrize("n_helpers", [0, 1])
+def test_large_arrays_of_long_runs(n_helpers):
+    source = np.arange(4_300 * 2 * 6_001, dtype=np.uint16).astype(np.uint8).reshape(4_300, 2, 6_001)[:, 1]
+    target = np.zeros(source.shape, np.uint8)
+    _native.copy(target, source, n_helpers)
+    assert (target == source).all()
+
+
 def test_copies_at_the_same_time():
     source = np.arange(400_000.0)[::2]
     wrong = []
