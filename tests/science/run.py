@@ -103,7 +103,7 @@ def check_suite(suite, options):
     bad += ["NOTHING RAN"] if any(one.count("passed") == 0 for one in seen) else []
     for line in bad:
         print(f"    {line}")
-    if seen[0].printed:
+    if bad and seen[0].printed:
         print(f"    printed past pytest: {seen[0].printed.rstrip()}")
     show_details(seen[0], options)
     sys.stdout.flush()
