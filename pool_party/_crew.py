@@ -254,7 +254,9 @@ class Crew:
 
     def join(self, deadline: float | None) -> bool:
         """Waits for all workers' end, until a time of `monotonic`; whether they have ended."""
-        for worker in list(self.workers):
+        with self._starting:  # one whose start began before the stop is among them
+            workers = list(self.workers)
+        for worker in workers:
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if worker is not None and not worker.join(left):
                 return False

@@ -60,6 +60,29 @@ def test_max_tasks_per_child(make_executor):
     assert len(set(pids)) == 3
 
 
+def test_shutdown_while_a_worker_is_replaced(make_executor, kind, monkeypatch):
+    executor = make_executor(1, max_tasks_per_child=1, kind=kind)
+    crew = executor._scheduler._crew
+    is_replacing, is_forgotten = threading.Event(), threading.Event()
+    start, dismiss = crew._worker_class, crew.dismiss
+
+    def start_late(*args):
+        is_replacing.set()
+        is_forgotten.wait(0.2)  # for ever, if all workers could be forgotten meanwhile
+        return start(*args)
+
+    def note_and_dismiss():
+        dismiss()
+        is_forgotten.set()
+
+    monkeypatch.setattr(crew, "_worker_class", start_late)
+    monkeypatch.setattr(crew, "dismiss", note_and_dismiss)
+    assert executor.submit(tasks.square, 3).result(TIMEOUT_S) == 9
+    assert is_replacing.wait(TIMEOUT_S)
+    gates.call_in_thread(executor.shutdown).result(TIMEOUT_S)
+    assert not any(crew.workers) and not executor._scheduler._background.is_alive()
+
+
 def test_context(make_executor, start_method, context):
     executor = make_executor(1, context=context, kind="process")
     name, _, _ = executor.submit(tasks.process_name).result(TIMEOUT_S)
