@@ -58,7 +58,7 @@ _TRANSFER = ("--only", "bytes", "--only", "ndarray", "--only", "shared", "--max-
 _ALL = (
     Benchmark("dispatch", 4.5, 0.8, ("--repeats", "3")),
     Benchmark("modes", 2.5, 0.3, ("--repeats", "2")),
-    Benchmark("cells", 16, 0.4, _CELLS, ("--quick", *_CELLS), needs=("numpy",)),
+    Benchmark("cells", 11, 0.4, ("--repeats", "2", *_CELLS), ("--quick", *_CELLS), needs=("numpy",)),
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
