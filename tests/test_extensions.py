@@ -172,14 +172,6 @@ def test_memory_that_others_use_outlives_the_interpreter(what):
     fresh.check(fresh.run([HERE / "isolated" / "arrays_lent.py", "read", what]), "ok")
 
 
-@needs_support
-@pytest.mark.slow
-@pytest.mark.hang_s(300)
-def test_twenty_pools_of_four_interpreters_leave_nothing_behind():
-    """By hand: `python tests/isolated/arrays_leaks.py check 200 4` takes minutes."""
-    fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check", 20, 4], timeout=280))
-
-
 # ---- the option ----
 
 
