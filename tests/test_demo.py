@@ -250,7 +250,7 @@ def test_sweep_tries_whether_workers_can_load_numpy(monkeypatch: pytest.MonkeyPa
         yield Pool()
 
     monkeypatch.setattr(sweep, "open_pool", open_fake)
-    assert sweep._why_not("interp").startswith("not yet")
+    assert sweep._why_not("interp").startswith("not on this Python")
     assert sweep._why_not("process").startswith("not here")
 
 

@@ -23,14 +23,6 @@ def describe_numpy() -> tuple[str, int]:
     return str(np.__version__), _n_blas_threads()
 
 
-def hold_blas_to_one_thread() -> None:
-    """Let BLAS calls of this process use one thread from now on; the initializer of the sweep."""
-    import numpy.linalg  # noqa: F401 - loads the BLAS, so that it is there to be limited
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(limits=1, user_api="blas")
-
-
 def largest_eigenvalue(problem: tuple[int, int]) -> float:
     """Return the largest absolute eigenvalue of a random matrix; `problem` is (order, seed).
 
