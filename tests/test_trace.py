@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from multiprocessing.pool import MaybeEncodingError
 from pathlib import Path
@@ -481,7 +482,8 @@ def test_timeline_draws_an_svg(traced, capsys):
 
 
 def test_timeline_without_matplotlib(traced, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.patches"):  # the others may be loaded already
+        monkeypatch.setitem(sys.modules, name, None)
     assert main(["timeline", str(traced), "-o", str(tmp_path / "picture.png")]) == 2
     assert "a PNG needs matplotlib" in capsys.readouterr().err
     assert not (tmp_path / "picture.png").exists()
