@@ -11,7 +11,6 @@ a transposed block.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from metadata import collect_metadata, format_metadata
+from metadata import collect_metadata, format_metadata, save_report
 
 from pool_party import _native
 from pool_party._demo.report import format_table
@@ -146,9 +145,7 @@ def main() -> int:
                 figures[name] = {str(size): _measure(LAYOUTS[name](size // 8), limit_s) for size in sizes}
         print(f"{load} ({n_busy} processes that compute)\n{_table(figures, sizes)}\n", flush=True)
         report["loads"][load] = {"n_busy": n_busy, "layouts": figures}
-    metadata["load_average_after"] = list(os.getloadavg())
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    save_report(report, options.json)
     return 0
 
 

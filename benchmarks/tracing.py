@@ -9,7 +9,6 @@ Before that tracing_native.c does the same in the channel alone, if there are th
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fresh import Figures, begin, end
-from metadata import collect_metadata, format_metadata
+from metadata import collect_metadata, format_metadata, save_report
 
 import pool_party
 from pool_party._demo.report import format_table
@@ -129,9 +128,7 @@ def main() -> int:
         rows += [_row(kind, way, rounds, reference) for way in _ways(options)]
     print(f"ratios are to {reference!r}, with quartiles; lower is better")
     print(format_table(["", "map, per task", "", "CPU time of all", "", "one call", "", "to write the file"], rows))
-    metadata["load_average_after"] = list(os.getloadavg())
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    save_report(report, options.json)
     return 0
 
 

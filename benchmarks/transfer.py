@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fresh import begin, end
-from metadata import collect_metadata, format_metadata
+from metadata import collect_metadata, format_metadata, save_report
 from peers import Peer, available_peers
 from transfer_sections import BOUNDS, MEMCPY, VALUES
 
@@ -131,9 +131,7 @@ def main() -> int:
         print(_format(section, medians, failures, section_sizes), flush=True)
         report["sections"][section] = {"median_us": medians, "runs_us": runs, "failures": failures}
         has_failed |= any(name.startswith("pool_party") for name in failures)
-    metadata["load_average_after"] = list(os.getloadavg())
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    save_report(report, options.json)
     return int(has_failed)
 
 

@@ -5,7 +5,6 @@ import copy
 import functools
 import gc
 import pickle
-import sys
 
 import arrays as array_tasks
 import pytest
@@ -13,6 +12,7 @@ import tasks
 
 import pool_party
 from pool_party import _native, share
+from pool_party.workers.extensions import IS_SUPPORTED
 
 MiB = 1 << 20
 DATA = array.array("d", range(1000))
@@ -97,12 +97,11 @@ def test_what_has_no_buffer_is_refused():
 # ---- NumPy -----------------------------------------------------------------
 
 np = pytest.importorskip("numpy")
-HAS_ARRAYS_IN_INTERPRETERS = sys.version_info >= (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 @pytest.fixture
 def array_pool(kind, pool):
-    if kind == "interp" and not HAS_ARRAYS_IN_INTERPRETERS:
+    if kind == "interp" and not IS_SUPPORTED:
         pytest.skip("NumPy loads in interpreters from 3.14 on")
     return pool
 

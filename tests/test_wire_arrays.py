@@ -1,19 +1,19 @@
 """Arrays arrive as pickle would have them, may be written to, and live as long as somebody has them."""
 
 import pickle
-import sys
 
 import pytest
 import tasks
 
+from pool_party.workers.extensions import IS_SUPPORTED
+
 np = pytest.importorskip("numpy")
 TYPES = "?bBhHiIlLqQefdFDgG"
-HAS_ARRAYS_IN_INTERPRETERS = sys.version_info >= (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 @pytest.fixture
 def array_pool(remote_kind, remote_pool):
-    if remote_kind == "interp" and not HAS_ARRAYS_IN_INTERPRETERS:
+    if remote_kind == "interp" and not IS_SUPPORTED:
         pytest.skip("NumPy loads in interpreters from 3.14 on")
     return remote_pool
 
