@@ -317,12 +317,11 @@ void pp_hub_step_down(pp_hub_t *h) {
 
 /* Spins, as leader, while a result may be a moment away. False: there is no news, and the caller parks. */
 bool pp_hub_spin(pp_hub_t *h) {
-    int64_t until_ns = 0;
-    do {
-        if (pp_hub_has_news(h))
-            return true;
-    } while (pp_spin_once(&until_ns));
-    return false;
+    bool has_news;
+    pp_spin_begin(&h->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
+    while (!(has_news = pp_hub_has_news(h)) && pp_spin_once(&h->spin)) {}
+    pp_spin_end(&h->spin, has_news);
+    return has_news;
 }
 
 /* Sleeps, as leader, until there is news. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
@@ -459,14 +458,21 @@ static int sleep_until_ready(pp_end_t *e) {
     return !is_ready(e) && pp_load_seq_cst(&e->shared->stop) != PP_RUN ? ECANCELED : 0;
 }
 
+/* One that spins is enough: it wakes the others. */
+static bool seek(pp_end_t *e) {
+    bool is_needed = !is_anyone_seeking(e->segment), is_found;
+    pp_spin_begin(&e->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
+    pp_store_seq_cst(&e->lane->park, PP_SEEKING);
+    while (!(is_found = is_ready(e)) && is_needed && pp_spin_once(&e->spin)) {}
+    if (is_needed)
+        pp_spin_end(&e->spin, is_found);
+    return is_found;
+}
+
 /* Whoever looks after budgets sees this worker as idle from after the spinning until it wakes. */
 int pp_end_wait(pp_end_t *e) {
-    int64_t until_ns = is_anyone_seeking(e->segment) ? -1 : 0;   /* one that spins is enough: it wakes the others */
-    pp_store_seq_cst(&e->lane->park, PP_SEEKING);
-    do {
-        if (is_ready(e))
-            return 0;
-    } while (pp_spin_once(&until_ns));
+    if (seek(e))
+        return 0;
     pp_store_seq_cst(&e->lane->park, PP_ASLEEP);
     pp_budget_leave(&e->segment->budget);
     pp_pulse(e->shared);

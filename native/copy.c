@@ -137,11 +137,13 @@ static void call_helpers(unsigned n) {
 
 static void dismiss_helpers(void) {
     pp_store_seq_cst(&n_wanted, 0);
-    for (int64_t until_ns = 0;;) {
+    pp_spin_t spin = {0};
+    pp_spin_begin(&spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
+    for (;;) {
         uint32_t inside = pp_load_seq_cst(&n_inside);
         if (inside == 0)
             return;
-        if (!pp_spin_once(&until_ns))
+        if (!pp_spin_once(&spin))
             pp_futex_wait(&n_inside, inside, pp_now_ns() + 1000000, UINT32_MAX);
     }
 }

@@ -47,6 +47,16 @@
 /* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python). Measured
  * round trips of a process pool on 2 cores: 49 us with 3 us of spinning, 40 with 6, 10 with 12, 6.8 with 25 or 50. */
 #define PP_SPIN_NS 25000
+/* Where the other side has no CPU meanwhile, spinning keeps it from one: after PP_VAIN_MAX times in a row that nothing came, all
+ * but every PP_VAIN_PERIOD-th are short. */
+#define PP_SPIN_SHORT_NS 4000
+#define PP_VAIN_MAX 3
+#define PP_VAIN_PERIOD 32
+
+typedef struct {           /* of one who now and then looks for something before it sleeps */
+    int64_t until_ns;
+    uint32_t n_vain;       /* times in a row that it did not come */
+} pp_spin_t;
 
 typedef enum { PP_STATUS_OK, PP_STATUS_FAILED, PP_STATUS_UNENCODABLE, PP_STATUS_BROKEN_INIT } pp_status_t;
 typedef enum { PP_IN_PLACE, PP_IN_RING, PP_IN_BLOCK } pp_where_t;
@@ -127,6 +137,7 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, the parent may help */
     _Alignas(64) _Atomic uint32_t bell;     /* futex word of the parent's waiters */
     _Atomic uint32_t waiting;               /* whom a result must wake: PP_FOREGROUND | PP_BACKGROUND */
+    _Atomic uint32_t has_let_go;            /* the leader waits without the GIL */
     _Atomic uint32_t is_watched;            /* the parent wants to know when workers fall asleep and wake: */
     _Atomic uint32_t pulse;                 /* grows then; futex word of the parent's balancer */
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
@@ -208,6 +219,7 @@ typedef struct {           /* the parent's private half; one thread at a time pu
     uint64_t bytes_tail, bytes_head;        /* task ring */
     uint64_t slot_bytes[PP_SLOTS];          /* bytes_head once that slot is reclaimed */
     _Atomic uint32_t leader;                /* somebody in the foreground takes results */
+    pp_spin_t spin, moment;                 /* the leader's: for news; for workers to let go of the GIL */
     _Atomic uint32_t summons;               /* the background thread shall come, whoever leads */
 } pp_hub_t;
 
@@ -252,6 +264,7 @@ typedef struct {           /* a worker's private half */
     pp_shared_t *shared;
     pp_lane_t *lane;
     unsigned n_lane;
+    pp_spin_t spin, moment;                 /* for tasks; for their caller to let go of the GIL */
     pp_trace_t trace;
 } pp_end_t;
 
@@ -265,6 +278,11 @@ int pp_end_wait_room(pp_end_t *e);                                /* 0 or ECANCE
 void pp_end_finish(pp_end_t *e);                                  /* no longer holds a task */
 void pp_end_state(pp_end_t *e, pp_lane_state_t state);
 void pp_pulse(pp_shared_t *shared);
+
+/* handover.c: the GIL, between threads of one interpreter */
+void pp_hub_let_go(pp_hub_t *h, bool has_let_go);
+void pp_hub_await_workers(pp_hub_t *h);                          /* until those that have replied look for work, or a moment */
+void pp_end_await_caller(pp_end_t *e);                           /* until the leader waits, or a moment */
 
 /* trace.c: what workers record for a timeline */
 static inline bool pp_is_traced(const pp_shared_t *shared) { return pp_load_relaxed(&shared->is_traced); }
@@ -378,7 +396,9 @@ uint64_t pp_run_delay_ns(void);                                   /* that this t
 uint32_t pp_thread_id(void);
 int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* < 0: for ever */
 void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
-bool pp_spin_once(int64_t *until_ns);                             /* pauses; false once spinning has lasted long enough */
+void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns);
+bool pp_spin_once(const pp_spin_t *s);                            /* pauses; false once spinning has lasted long enough */
+void pp_spin_end(pp_spin_t *s, bool was_found);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
 int pp_memfd(const char *name, uint64_t size, int *fd);
 int pp_map(int fd, uint64_t at, size_t size, void **memory);

@@ -7,6 +7,12 @@
 
 #include "native.h"
 
+#ifdef Py_GIL_DISABLED
+#define PP_HAS_GIL false
+#else
+#define PP_HAS_GIL true
+#endif
+
 #ifndef Py_BEGIN_CRITICAL_SECTION             /* before 3.13 */
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION() }

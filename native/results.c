@@ -142,9 +142,14 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
     bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
     bool has_news = false;
     int error = 0;
+    bool shares_gil = PP_HAS_GIL && self->by_reference;
     if (!patient) {
         Py_BEGIN_ALLOW_THREADS
+        pp_hub_let_go(&self->hub, true);
         has_news = pp_hub_spin(&self->hub);
+        if (has_news && shares_gil)
+            pp_hub_await_workers(&self->hub);
+        pp_hub_let_go(&self->hub, false);
         Py_END_ALLOW_THREADS
     }
     if (has_news)
@@ -152,7 +157,9 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
     if (PyErr_CheckSignals() < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS
+    pp_hub_let_go(&self->hub, true);
     error = pp_hub_park(&self->hub, deadline_ns, patient);
+    pp_hub_let_go(&self->hub, false);
     Py_END_ALLOW_THREADS
     return error == EINTR ? PyErr_CheckSignals() : 0;
 }

@@ -411,6 +411,8 @@ static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
+static bool shares_gil(const worker_t *self) { return PP_HAS_GIL && self->end.shared->by_reference; }
+
 static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
     for (;;) {
         pp_slot_t task;
@@ -421,6 +423,8 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             pp_trace_wait(&self->end);
             Py_BEGIN_ALLOW_THREADS
             error = pp_end_wait(&self->end);
+            if (shares_gil(self))
+                pp_end_await_caller(&self->end);
             Py_END_ALLOW_THREADS
             if (self->arena)
                 pp_arena_unpin(self->arena);

@@ -72,14 +72,19 @@ static bool can_spin(void) {
     return n > 1;
 }
 
-bool pp_spin_once(int64_t *until_ns) {
-    if (*until_ns == 0)
-        *until_ns = can_spin() ? pp_now_ns() + PP_SPIN_NS : -1;
-    if (*until_ns < 0)
+void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) {
+    bool is_short = s->n_vain >= PP_VAIN_MAX && s->n_vain % PP_VAIN_PERIOD != 0;
+    s->until_ns = can_spin() ? pp_now_ns() + (is_short ? short_ns : long_ns) : 0;
+}
+
+bool pp_spin_once(const pp_spin_t *s) {
+    if (s->until_ns == 0)
         return false;
     pp_pause();
-    return pp_now_ns() < *until_ns;
+    return pp_now_ns() < s->until_ns;
 }
+
+void pp_spin_end(pp_spin_t *s, bool was_found) { s->n_vain = was_found ? 0 : s->n_vain + 1; }
 
 int pp_memfd(const char *name, uint64_t size, int *out) {
     int fd = memfd_create(name, MFD_CLOEXEC);
