@@ -134,6 +134,10 @@ void pp_arena_free(pp_arena_t *a) {
         return;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
         block_t *b = &a->blocks[i];
+        if (b->pinned && pp_load_acquire(&a->flags->in_use[i])) {
+            pp_pins_orphan(a->segment, b->pinned);
+            b->pinned = NULL;
+        }
         unpin(a, b);
         if (b->memory)
             unmap_range(a->segment, b->at, b->capacity, b->memory);
@@ -246,7 +250,7 @@ uint64_t pp_arena_open_bytes(pp_arena_t *a) {
     look(a, 0);
     for (uint32_t i = 0; i < a->n_blocks; i++)
         if (a->blocks[i].open && pp_load_relaxed(&a->flags->in_use[i]) == 1)
-            n_bytes += a->blocks[i].capacity;
+            n_bytes += a->blocks[i].capacity + pp_pins_lent(a->blocks[i].pinned);
     return n_bytes;
 }
 

@@ -162,10 +162,10 @@ static int write_numbers(writer_t *w, PyObject *list, pp_leaf_kind_t kind) {
     }
     if (!w->snapshot)
         return write_leaf(w, 'N', list);
-    PyObject *copy = PyBytes_FromStringAndSize(NULL, n * 8);
+    PyObject *copy = PyByteArray_FromStringAndSize(NULL, n * 8);   /* not bytes: these may be lent, and are read as bytes */
     if (copy == NULL)
         return FAILED;
-    int done = fill(list, kind, n, PyBytes_AS_STRING(copy)) ? write_leaf(w, are_floats ? 'F' : 'Q', copy) : NOT_FLAT;
+    int done = fill(list, kind, n, PyByteArray_AS_STRING(copy)) ? write_leaf(w, are_floats ? 'F' : 'Q', copy) : NOT_FLAT;
     Py_DECREF(copy);
     return done;
 }
@@ -358,13 +358,18 @@ static PyObject *read_numbers(reader_t *r, pp_leaf_kind_t kind) {
     return kind == PP_LEAF_FLOATS ? make_floats(from, (Py_ssize_t)(size / 8)) : make_ints(from, (Py_ssize_t)(size / 8));
 }
 
+static PyObject *read_loan(const char *from) {
+    pp_memory_t *loan;
+    memcpy(&loan, from, sizeof loan);
+    PyObject *bytes = pp_memory_take(loan);
+    return bytes ? bytes : PyErr_Format(PyExc_RuntimeError, "the pool ended before its bytes arrived");
+}
+
 static PyObject *read_bytes(reader_t *r) {
     uint32_t leaf = read_u32(r);
-    uint64_t size = r->leaves->size[leaf] & PP_LEAF_SIZE;
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (bytes)
-        pp_copy_freely(PyBytes_AS_STRING(bytes), pp_leaf_start(r->leaves, leaf), size);
-    return bytes;
+    if (r->leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_LENT)
+        return read_loan(pp_leaf_start(r->leaves, leaf));
+    return pp_new_bytes(pp_leaf_start(r->leaves, leaf), r->leaves->size[leaf] & PP_LEAF_SIZE);
 }
 
 static PyObject *find_array_type(pp_module_t *m) {

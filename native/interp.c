@@ -237,6 +237,8 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, P
         return PyErr_NoMemory();
     }
     pp_arenas_watch();
+    if (PP_HAS_GIL && !s->is_local)   /* without a GIL, objects belong to the thread that made them */
+        s->is_local = true;
     pp_add_seq_cst(&pp_n_interpreters, 1);
     int error = self->thread->config ? start_thread(run, self->thread, true) : ENOMEM;
     if (error) {

@@ -8,6 +8,9 @@
  * *Shared memory* is a memfd, made by `share`. Its name on the way is a descriptor of a process that has it open; the
  * receiver opens that through /proc, and checks by a random number that it is the one that is meant. Nothing has to be
  * removed: it is gone with the last descriptor and mapping, however processes end.
+ *
+ * A *loan* is an object of this process, on its way to another thread: whoever takes it has it. One that nobody takes is dropped
+ * once its block is released.
  */
 #include "native.h"
 
@@ -30,6 +33,8 @@ struct pp_memory {
     int fd;                /* shared: a descriptor of our own */
     unsigned char id[PP_SHARE_ID];
     pp_memory_t *next, **link;
+    _Atomic(void *) lent;  /* a loan: what is lent, until somebody takes it */
+    void (*drop)(void *);  /* a loan: what becomes of it else */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the list and `is_released`; a leaf but for the kernel */
@@ -211,7 +216,30 @@ bool pp_memory_find(const void *start, size_t size, pp_handle_t *h, pp_memory_t 
     return true;
 }
 
-/* ---- both ---- */
+/* ---- loans ---- */
+
+int pp_memory_lend(void *object, size_t size, void (*drop)(void *), pp_memory_t **out) {
+    pp_memory_t *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return ENOMEM;
+    m->refs = 1;
+    m->fd = -1;
+    m->size = size;
+    m->drop = drop;
+    pp_store_seq_cst(&m->lent, object);
+    *out = m;
+    return 0;
+}
+
+void *pp_memory_take(pp_memory_t *m) { return pp_swap_seq_cst(&m->lent, NULL); }
+
+static void drop_loan(pp_memory_t *m) {
+    void *object = m->drop ? pp_memory_take(m) : NULL;
+    if (object)
+        m->drop(object);
+}
+
+/* ---- all ---- */
 
 bool pp_memory_is_readonly(const pp_memory_t *m) { return m->is_readonly; }
 char *pp_memory_start(const pp_memory_t *m) { return m->start; }
@@ -226,6 +254,13 @@ pp_memory_t *pp_memory_ref(pp_memory_t *m) {
 void pp_memory_unref(pp_memory_t *m) {
     if (m == NULL)
         return;
+    if (m->drop) {
+        if (pp_add_seq_cst(&m->refs, -1) == 1) {
+            drop_loan(m);
+            free(m);
+        }
+        return;
+    }
     pthread_mutex_lock(&mutex);
     bool is_last = pp_add_seq_cst(&m->refs, -1) == 1;
     if (is_last)
@@ -247,6 +282,7 @@ void pp_memory_unref(pp_memory_t *m) {
 /* ---- what a payload names ---- */
 
 struct pp_pins {
+    pp_pins_t *next;       /* of those whose arena is gone */
     size_t n;
     pp_memory_t *all[];
 };
@@ -258,6 +294,7 @@ int pp_pins_add(pp_pins_t **pins, pp_memory_t *m) {
         pp_memory_unref(m);
         return ENOMEM;
     }
+    grown->next = NULL;
     grown->n = n + 1;
     grown->all[n] = m;
     *pins = grown;
@@ -268,6 +305,34 @@ void pp_pins_free(pp_pins_t *pins) {
     for (size_t i = 0; pins && i < pins->n; i++)
         pp_memory_unref(pins->all[i]);
     free(pins);
+}
+
+size_t pp_pins_lent(const pp_pins_t *pins) {
+    size_t n_bytes = 0;
+    for (size_t i = 0; pins && i < pins->n; i++)
+        n_bytes += pins->all[i]->drop ? pins->all[i]->size : 0;
+    return n_bytes;
+}
+
+/* Their owner has ended, and what names them is still on its way: they stay until the segment goes. */
+void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) {
+    pins->next = pp_load_relaxed(&s->orphans);
+    while (!pp_cas_seq_cst(&s->orphans, &pins->next, pins)) {}
+}
+
+void pp_orphans_drop(pp_segment_t *s) {
+    for (pp_pins_t *pins = pp_load_seq_cst(&s->orphans); pins; pins = pins->next)
+        for (size_t i = 0; i < pins->n; i++)
+            drop_loan(pins->all[i]);
+}
+
+void pp_orphans_free(pp_segment_t *s) {
+    for (pp_pins_t *pins = pp_load_seq_cst(&s->orphans), *next; pins; pins = next) {
+        next = pins->next;
+        for (size_t i = 0; i < pins->n; i++)
+            pp_memory_take(pins->all[i]);   /* what is left cannot be dropped here: there may be no interpreter */
+        pp_pins_free(pins);
+    }
 }
 
 /* ---- forks ---- */

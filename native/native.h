@@ -146,12 +146,17 @@ typedef struct {
     /* then pp_arena_flags_t[1 + n_lanes], pp_lane_t[n_lanes]; at the next page pp_event_t[n_lanes][PP_EVENTS] */
 } pp_shared_t;
 
+typedef struct pp_memory pp_memory_t;
+typedef struct pp_pins pp_pins_t;
+
 typedef struct {           /* one mapping of a segment, shared by reference count within a process */
     _Atomic long refs;
     int fd;
     size_t core_size;
     pp_shared_t *shared;
     pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
+    bool is_local;         /* both sides are interpreters of this process: objects may change hands */
+    _Atomic(pp_pins_t *) orphans;
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
     struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; } *windows;   /* of each arena; see blocks.c */
 } pp_segment_t;
@@ -166,9 +171,6 @@ pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena);
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane);
 void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */
-
-typedef struct pp_memory pp_memory_t;
-typedef struct pp_pins pp_pins_t;
 
 /* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + lane: a worker), used by one thread at a time */
 typedef struct pp_arena pp_arena_t;
@@ -205,8 +207,14 @@ char *pp_memory_start(const pp_memory_t *m);
 size_t pp_memory_size(const pp_memory_t *m);
 pp_memory_t *pp_memory_ref(pp_memory_t *m);
 void pp_memory_unref(pp_memory_t *m);
+int pp_memory_lend(void *object, size_t size, void (*drop)(void *), pp_memory_t **out);
+void *pp_memory_take(pp_memory_t *m);                     /* what was lent, or NULL if somebody has it */
 int pp_pins_add(pp_pins_t **pins, pp_memory_t *m);        /* takes the reference over */
 void pp_pins_free(pp_pins_t *pins);
+size_t pp_pins_lent(const pp_pins_t *pins);               /* bytes of loans */
+void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins);
+void pp_orphans_drop(pp_segment_t *s);                    /* loans that nobody has taken */
+void pp_orphans_free(pp_segment_t *s);
 void pp_memory_before_fork(void);
 void pp_memory_after_fork(void);                         /* in parent and child */
 
@@ -399,6 +407,7 @@ void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns);
 bool pp_spin_once(const pp_spin_t *s);                            /* pauses; false once spinning has lasted long enough */
 void pp_spin_end(pp_spin_t *s, bool was_found);
+void pp_prefer_huge_pages(void *memory, size_t size);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
 int pp_memfd(const char *name, uint64_t size, int *fd);
 int pp_map(int fd, uint64_t at, size_t size, void **memory);

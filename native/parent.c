@@ -82,6 +82,8 @@ static void channel_dealloc(pp_channel_t *self) {
             give_blocks_back(self);
     }
     pp_arena_free(self->arena);
+    if (self->segment)
+        pp_orphans_drop(self->segment);
     pp_segment_unref(self->segment);
     type->tp_free(self);
     Py_DECREF(type);
@@ -101,7 +103,7 @@ static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
     PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
     if (buffers == NULL && (buffers = PyList_New(0)))
         Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* always a block */
-    int error = buffers ? pp_pack(self->arena, buffers, &packed) : -1;
+    int error = buffers ? pp_pack(self->arena, buffers, false, NULL, &packed) : -1;
     Py_XDECREF(buffers);
     if (error == EAGAIN) {
         pp_hub_note_full(&self->hub);
@@ -180,7 +182,7 @@ static int put(pp_channel_t *self, pp_task_t *task, const function_t *f, PyObjec
     if (!pp_hub_has_room(&self->hub) || (pp_needs_block(payload) && is_too_much(self)))
         return EAGAIN;
     pp_packed_t packed;
-    int error = pp_pack(self->arena, payload, &packed);
+    int error = pp_pack(self->arena, payload, self->segment->is_local, NULL, &packed);
     if (error)
         return error;
     task->where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;

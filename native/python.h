@@ -61,7 +61,7 @@ bool pp_is_simple(PyObject *value, int depth);
 #define PP_FLAT_START 0x01
 #define PP_LEAF_SHIFT 56
 #define PP_LEAF_SIZE ((1ull << PP_LEAF_SHIFT) - 1)
-typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED } pp_leaf_kind_t;
+typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT } pp_leaf_kind_t;
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: not flat; -1 */
 PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leaves);
 pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
@@ -74,11 +74,14 @@ typedef struct {
     const void *data;
     pp_blockref_t block;
 } pp_packed_t;
-int pp_pack(pp_arena_t *arena, PyObject *payload, pp_packed_t *out);  /* 0, EAGAIN, ESTALE: encode a snapshot, or -1 */
+/* 0, EAGAIN, ESTALE: encode a snapshot, or -1. lends: objects may change hands; then `given` is the encoded value if the caller
+ * gives its reference away, and NULL after that was done. */
+int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, pp_packed_t *out);
 bool pp_needs_block(PyObject *payload);
 PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept);
 const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *leaves, uint32_t leaf);
+PyObject *pp_new_bytes(const char *from, size_t size);
 void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
 
 extern const char pp_copy_doc[];

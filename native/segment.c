@@ -80,6 +80,7 @@ void pp_segment_unref(pp_segment_t *s) {
     if (s == NULL || pp_add_seq_cst(&s->refs, -1) != 1)
         return;
     pp_budget_close(&s->budget);
+    pp_orphans_free(s);
     pp_windows_close(s);
     pp_unmap(s->shared, s->core_size);
     close(s->fd);

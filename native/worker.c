@@ -229,7 +229,7 @@ static int send(worker_t *self, pp_frame_t *frame, const void *data) {
     return error;
 }
 
-static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload) {
+static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, PyObject **value) {
     if (pp_needs_block(payload) && self->arena == NULL &&
         (self->arena = pp_arena_new(self->end.segment, 1 + self->end.n_lane)) == NULL) {
         PyErr_NoMemory();
@@ -237,7 +237,7 @@ static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload) {
     }
     pp_packed_t packed;
     int error;
-    while ((error = pp_pack(self->arena, payload, &packed)) == EAGAIN)
+    while ((error = pp_pack(self->arena, payload, self->end.segment->is_local, value, &packed)) == EAGAIN)
         if ((error = wait_block(self)) != 0)
             break;
     if (error)
@@ -247,7 +247,9 @@ static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload) {
     return send(self, frame, packed.data);
 }
 
-static int send_value(worker_t *self, pp_frame_t *frame, PyObject *value) {
+/* Takes the reference to the value, if it can go to the receiver as it is; `value` is NULL then. */
+static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
+    PyObject *value = *given;
     if (self->end.shared->by_reference) {
         frame->size = sizeof value;
         Py_INCREF(value);
@@ -257,10 +259,10 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject *value) {
         return error;
     }
     PyObject *payload = pp_encode(self->module, value, false);
-    int error = payload ? send_payload(self, frame, payload) : -1;
+    int error = payload ? send_payload(self, frame, payload, given) : -1;
     if (error == ESTALE) {
         Py_SETREF(payload, pp_encode(self->module, value, true));
-        error = payload ? send_payload(self, frame, payload) : -1;
+        error = payload ? send_payload(self, frame, payload, given) : -1;
     }
     Py_XDECREF(payload);
     return error;
@@ -272,7 +274,7 @@ static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyOb
     PyObject *args[] = {error, value};
     PyObject *description = PyObject_Vectorcall(describe, args, value ? 2 : 1, NULL);
     frame->status = (uint16_t)status;
-    int failed = description ? send_value(self, frame, description) : -1;
+    int failed = description ? send_value(self, frame, &description) : -1;
     Py_XDECREF(description);
     Py_DECREF(error);
     return failed;
@@ -289,7 +291,7 @@ static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
                                           PyUnicode_FromFormat("describing it raised %s", Py_TYPE(error)->tp_name));
     Py_DECREF(error);
     frame->status = PP_STATUS_FAILED;
-    int failed = description ? send_value(self, frame, description) : -1;
+    int failed = description ? send_value(self, frame, &description) : -1;
     Py_XDECREF(description);
     return failed;
 }
@@ -439,7 +441,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked and that came back here: the task is its parent's */
-        int error = result ? send_value(self, &frame, result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
+        int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
         if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);
         Py_XDECREF(result);
@@ -482,7 +484,10 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
 PyDoc_STRVAR(report_doc, "report_broken(description)\n\nTells the parent that the initializer failed.");
 static PyObject *worker_report_broken(worker_t *self, PyObject *description) {
     pp_frame_t frame = {.status = PP_STATUS_BROKEN_INIT};
-    if (send_value(self, &frame, description) < 0)
+    Py_INCREF(description);
+    int failed = send_value(self, &frame, &description);
+    Py_XDECREF(description);
+    if (failed < 0)
         return NULL;
     Py_RETURN_NONE;
 }

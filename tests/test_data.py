@@ -71,6 +71,17 @@ def test_large_bytes_there_and_back(remote_pool, n_mib):
     assert remote_pool.apply(tasks.make_pattern, (n_mib * MiB, 3)) == tasks.pattern(n_mib * MiB, 3)
 
 
+@pytest.mark.parametrize("n_bytes", [32 * KiB, 256 * KiB, 40 * MiB])
+def test_bytes_that_their_sender_keeps(remote_pool, n_bytes):
+    value = tasks.pattern(n_bytes, 1)
+    assert remote_pool.map(tasks.identity, [value] * 3, 1) == [value] * 3
+    assert remote_pool.apply(tasks.identity, ((value, [value, value]),)) == (value, [value, value])
+    assert remote_pool.starmap(tasks.keep_and_return, [(value, i) for i in range(4)], 1) == [value] * 4
+    for kept in remote_pool.map(tasks.take_kept, [n_bytes] * 4, 1):
+        assert kept == [value] * len(kept)
+    assert value == tasks.pattern(n_bytes, 1)
+
+
 def test_large_text_and_containers(remote_pool):
     text = "größer " * 100_000
     assert remote_pool.apply(tasks.identity, (text,)) == text

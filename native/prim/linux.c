@@ -119,6 +119,15 @@ int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ, MAP_SHARED, memory);
 }
 
+/* Where the system gives huge pages to those who ask; a hint. */
+void pp_prefer_huge_pages(void *memory, size_t size) {
+    enum { HUGE_PAGE = 2 << 20 };
+    uintptr_t start = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
+    uintptr_t end = ((uintptr_t)memory + size) & ~(uintptr_t)(HUGE_PAGE - 1);
+    if (start < end)
+        madvise((void *)start, end - start, MADV_HUGEPAGE);
+}
+
 void pp_protect(void *memory, size_t size) { mprotect(memory, size, PROT_READ); }
 
 #ifndef MADV_POPULATE_WRITE

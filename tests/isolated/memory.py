@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import psutil
 from probe import TIMEOUT_S, ComposablePool, expect, gates, main, open_fds, resources, tasks
 
 from pool_party import WorkerLost, share
@@ -116,6 +117,21 @@ def shared_memory_is_freed(kind):
     assert not any("pool_party_share" in target for target in open_fds())
 
 
+def bytes_that_never_arrive(kind):
+    """Arguments of pools that are terminated, and results that nobody waits for."""
+    blob = tasks.pattern(MiB)
+    sizes = []
+    for _ in range(6):
+        with ComposablePool(2, kind=kind) as pool:
+            results = [pool.apply_async(tasks.identity, (blob,)) for _ in range(200)]
+            results[3].get(TIMEOUT_S)
+        pool.join(timeout=TIMEOUT_S)
+        del pool, results
+        gc.collect()
+        sizes.append(psutil.Process().memory_info().rss / MiB)
+    assert sizes[-1] - sizes[0] < 50, f"{sizes} MB"  # each pool had some 60 MB under way
+
+
 def worker_dies_with_a_handle(kind):
     with ComposablePool(1, kind=kind) as pool:
         shared = share(bytes(MiB))
@@ -140,6 +156,7 @@ if __name__ == "__main__":
             "results_in_a_forked_child": results_in_a_forked_child,
             "many_results_are_kept": many_results_are_kept,
             "shared_memory_is_freed": shared_memory_is_freed,
+            "bytes_that_never_arrive": bytes_that_never_arrive,
             "worker_dies_with_a_handle": worker_dies_with_a_handle,
         },
         hang_s=90,

@@ -239,7 +239,9 @@ def test_thirty_process_pools_leave_nothing(method, how):
 # ---- memory that values lie in ---------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["results_that_are_kept", "many_results_are_kept", "shared_memory_is_freed"])
+@pytest.mark.parametrize(
+    "how", ["results_that_are_kept", "many_results_are_kept", "shared_memory_is_freed", "bytes_that_never_arrive"]
+)
 @pytest.mark.parametrize("kind", ["process", "interp"])
 def test_memory_goes_with_its_values(kind, how):
     check("memory.py", how, kind, timeout=100)

@@ -737,6 +737,62 @@ static void test_shared_memory(void) {
     CHECK(pp_memory_attach(&handle, &same) != 0, "gone", 0);
 }
 
+static int n_dropped;
+static void drop(void *object) { n_dropped += *(int *)object; }
+
+/* An object changes hands once; nobody's is dropped with its block, with the arena, or with the pool if it is on its way. */
+static void test_loans(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[1];
+    pp_blockref_t refs[3];
+    pp_memory_t *loans[3];
+    void *memory;
+    int objects[3] = {1, 10, 100};
+    open_units(&s, &h, ends, 1);
+    pp_arena_t *arena = pp_arena_new(s, 0);
+    for (int i = 0; i < 3; i++) {
+        pp_pins_t *pins = NULL;
+        CHECK(pp_block_open(arena, 100, &refs[i], &memory) == 0, "block", i);
+        CHECK(pp_memory_lend(&objects[i], 1000, drop, &loans[i]) == 0 && pp_pins_add(&pins, loans[i]) == 0, "loan", i);
+        pp_block_pin(arena, &refs[i], pins);
+    }
+    CHECK(pp_arena_open_bytes(arena) == 3 * (4096 + 1000), "bytes", pp_arena_open_bytes(arena));
+    CHECK(pp_memory_take(loans[0]) == &objects[0] && pp_memory_take(loans[0]) == NULL, "taken once", 0);
+    pp_block_release(s, 0, refs[0].id);
+    pp_arena_unpin(arena);
+    CHECK(n_dropped == 0, "taken", n_dropped);
+    pp_block_release(s, 0, refs[1].id);
+    pp_arena_unpin(arena);
+    CHECK(n_dropped == 10, "released", n_dropped);
+    pp_arena_free(arena);
+    CHECK(n_dropped == 10, "on its way", n_dropped);
+    pp_orphans_drop(s);
+    CHECK(n_dropped == 110 && pp_memory_take(loans[2]) == NULL, "dropped", n_dropped);
+    pp_segment_unref(s);
+    CHECK(n_dropped == 110, "dropped once", n_dropped);
+}
+
+static int64_t spin_length(pp_spin_t *spin) {
+    pp_spin_begin(spin, 1000000000, 1000);
+    return spin->until_ns - pp_now_ns();
+}
+
+/* Long until nothing came a few times in a row, then rarely, until something comes. */
+static void test_spin(void) {
+    pp_spin_t spin = {0};
+    pp_spin_begin(&spin, 1000000000, 1000);
+    if (spin.until_ns == 0)   /* one CPU */
+        return;
+    for (unsigned i = 0; i < 3 * PP_VAIN_PERIOD; i++) {
+        bool is_long = spin_length(&spin) > 500000000;
+        CHECK(is_long == (i < PP_VAIN_MAX || i % PP_VAIN_PERIOD == 0), "spin", i);
+        pp_spin_end(&spin, false);
+    }
+    pp_spin_end(&spin, true);
+    CHECK(spin_length(&spin) > 500000000, "found", 0);
+}
+
 static void test_blocks(void) {
     pp_segment_t *s;
     pp_hub_t h;
@@ -1020,6 +1076,8 @@ int main(int argc, char **argv) {
         test_kept_blocks();
         test_copies();
         test_shared_memory();
+        test_loans();
+        test_spin();
         test_wrap_around();
         test_death();
         test_pass_on();
