@@ -17,11 +17,11 @@
 #endif
 
 #define PIECE_BYTES (32u << 10)   /* as in the paper on MPI and tasks; 16 and 64 KiB made no difference here */
-/* Asking for idle cores takes some 10 us and waking a helper 50; below these sizes a copy takes less than 50 times the former, so
- * asking in vain would cost more than 2 % of it. Measured in cache: 4 MB copied 0.09 ms, packed 0.2 to 0.4; 16 MB 1.5 and more. */
-#define COPY_MIN (16u << 20)
+/* Asking for idle cores takes some 10 us and waking a helper 50; below these sizes asking in vain would cost more than 1 % of a copy.
+ * Measured in cache: 8 MB copied 0.2 ms, packed 1.2; 16 MB copied 0.7, with a helper no less. */
+#define COPY_MIN (24u << 20)
 #define PACK_MIN (8u << 20)
-#define RUN_MIN 512u              /* shorter runs are not worth the fence behind each; guess */
+#define RUN_MIN 512u              /* packing from here on is copying */
 #define STREAM_MIN (24u << 20)    /* beyond three quarters of the last-level cache of the machine that we measured on */
 #define HELPERS_MAX 15u
 #define LOOK_EVERY 16u            /* pieces that a helper takes before it looks again whether its core is wanted */
@@ -168,7 +168,8 @@ static void do_all(void (*run)(const void *, size_t), const void *what, size_t n
 
 /* ---- contiguous ---- */
 
-/* Past the caches, as memcpy does by itself with what is too large for them; it does not know that this is a part of such. */
+/* Past the caches, as memcpy does by itself with what is too large for them; it does not know that this is a part of such.
+ * Whoever streams ends with `drain`, before others may read. */
 static void stream(char *to, const char *from, size_t n) {
 #if defined(__x86_64__)
     size_t head = -(uintptr_t)to & 15;
@@ -183,10 +184,15 @@ static void stream(char *to, const char *from, size_t n) {
             _mm_stream_si128((__m128i *)(to + 32), c);
             _mm_stream_si128((__m128i *)(to + 48), d);
         }
-        _mm_sfence();
     }
 #endif
     memcpy(to, from, n);
+}
+
+static void drain(void) {
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
 }
 
 typedef struct {
@@ -198,10 +204,12 @@ typedef struct {
 static void copy_piece(const void *what, size_t piece) {
     const span_t *s = what;
     size_t at = piece * PIECE_BYTES, n = s->n - at < PIECE_BYTES ? s->n - at : PIECE_BYTES;
-    if (s->n >= STREAM_MIN)
+    if (s->n >= STREAM_MIN) {
         stream(s->to + at, s->from + at, n);
-    else
+        drain();
+    } else {
         memcpy(s->to + at, s->from + at, n);
+    }
 }
 
 void pp_copy(void *to, const void *from, size_t n, int n_helpers) {
@@ -220,6 +228,7 @@ typedef struct {
     const char *from;
     size_t item, n_items;
     size_t rows_per_piece, n_rows;        /* a row: the last axis, or the last two if the other is the denser one */
+    size_t part_items, n_parts;           /* of a row that is too long for one piece */
     int n_dims, n_outer;                  /* n_outer: axes that number the rows */
     size_t shape[PP_DIMS_MAX];
     ptrdiff_t strides[PP_DIMS_MAX];
@@ -263,11 +272,14 @@ static void pack_line(char *to, const char *from, size_t item, size_t n, ptrdiff
     case 8: PACK_LINE(uint64_t) break;
     case 16: PACK_LINE(pair_t) break;
     default:
-        for (size_t i = 0; i < n; i++, from += stride)
-            if (is_large && item >= RUN_MIN)
-                stream(to + i * item, from, item);
-            else
+        if (!is_large || item < RUN_MIN) {
+            for (size_t i = 0; i < n; i++, from += stride)
                 memcpy(to + i * item, from, item);
+            return;
+        }
+        for (size_t i = 0; i < n; i++, from += stride)
+            stream(to + i * item, from, item);
+        drain();
     }
 }
 
@@ -293,8 +305,19 @@ static const char *start_of_row(const pack_t *p, size_t row) {
     return from;
 }
 
+static void pack_part(const pack_t *p, size_t row, size_t part) {
+    size_t first = part * p->part_items, n = p->row_items - first < p->part_items ? p->row_items - first : p->part_items;
+    ptrdiff_t stride = p->strides[p->n_outer];
+    pack_line(p->to + (row * p->row_items + first) * p->item, start_of_row(p, row) + (ptrdiff_t)first * stride, p->item, n, stride,
+              p->is_large);
+}
+
 static void pack_piece(const void *what, size_t piece) {
     const pack_t *p = what;
+    if (p->n_parts > 1) {
+        pack_part(p, piece / p->n_parts, piece % p->n_parts);
+        return;
+    }
     size_t first = piece * p->rows_per_piece, end = first + p->rows_per_piece < p->n_rows ? first + p->rows_per_piece : p->n_rows;
     const size_t *shape = p->shape + p->n_outer;
     const ptrdiff_t *strides = p->strides + p->n_outer;
@@ -325,6 +348,11 @@ static void split_planes(pack_t *p) {
     p->n_outer++;
 }
 
+static void split_row(pack_t *p) {
+    p->part_items = p->item < PIECE_BYTES ? PIECE_BYTES / p->item : 1;
+    p->n_parts = (p->row_items + p->part_items - 1) / p->part_items;
+}
+
 void pp_copy_strided(void *to, const void *from, const pp_layout_t *layout, int n_helpers) {
     pack_t p = {.to = to, .from = from, .item = layout->item, .n_rows = 1, .row_items = 1};
     size_t n_bytes = layout->item;
@@ -349,5 +377,8 @@ void pp_copy_strided(void *to, const void *from, const pp_layout_t *layout, int 
         p.row_items *= p.shape[i];
     size_t row_bytes = p.row_items * p.item;
     p.rows_per_piece = row_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / row_bytes;
-    do_all(pack_piece, &p, (p.n_rows + p.rows_per_piece - 1) / p.rows_per_piece, helpers_for(n_bytes, PACK_MIN, n_helpers));
+    if (!is_plane)
+        split_row(&p);
+    size_t n_pieces = p.n_parts > 1 ? p.n_rows * p.n_parts : (p.n_rows + p.rows_per_piece - 1) / p.rows_per_piece;
+    do_all(pack_piece, &p, n_pieces, helpers_for(n_bytes, p.item < RUN_MIN ? PACK_MIN : COPY_MIN, n_helpers));
 }

@@ -86,10 +86,20 @@ def test_copies_at_the_same_time():
     assert not wrong
 
 
-def test_helpers_take_part():
+@pytest.mark.parametrize(
+    "source",
+    [
+        np.ones(1 << 20),
+        np.ones((512, 2, 256))[:, 1],
+        np.ones(1 << 20)[::2],
+        np.ones((256, 8, 256))[:, 1:3, ::2],
+        np.ones((512, 1024))[:, :512].T,
+    ],
+    ids=["contiguous", "runs", "items", "rows", "transposed"],
+)
+def test_helpers_take_part(source):
     """Some pieces of many copies are done by a helper, whenever the system lets it run."""
-    before, source = _native.n_helped(), np.ones(1 << 20)
-    target = np.empty_like(source)
+    before, target = _native.n_helped(), np.empty(source.shape)
     for _ in range(2000):
         _native.copy(target, source, 1)
         if _native.n_helped() > before:
