@@ -207,7 +207,8 @@ static int wait_room(worker_t *self) {
     return error;
 }
 
-/* All blocks in use: 4,096 large results that nobody has taken yet. There is no word to wait on; look again soon. */
+/* For a receiver to release a block: one of 4,096 large results, or one that names what is ours. There is no word to wait on; look
+ * again soon. */
 static int wait_block(worker_t *self) {
     if (pp_end_must_stop(&self->end))
         return ECANCELED;
@@ -459,6 +460,12 @@ PyDoc_STRVAR(serve_doc,
              "serve(failed, unencodable, max_tasks=0)\n\n"
              "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
              "return what to send instead of a result.");
+/* What its last results name is this process's, and would go with it. */
+static void await_receivers(worker_t *self) {
+    while (self->arena && pp_arena_has_pins(self->arena) && wait_block(self) == 0)
+        pp_arena_unpin(self->arena);
+}
+
 /* An interrupt that comes too late for its task must not hit what the thread does after its loop. */
 static void end_interrupts(worker_t *self) {
     pthread_mutex_t *mutex = &self->end.segment->interrupts;
@@ -475,6 +482,8 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
         return NULL;
     pp_store_relaxed(&self->end.lane->tid, pp_thread_id());
     PyObject *done = serve(self, failed, unencodable, n_left);
+    if (done)
+        await_receivers(self);
     pp_trace_close(&self->end);
     if (self->end.shared->by_reference)
         end_interrupts(self);

@@ -5,8 +5,10 @@ import copy
 import functools
 import gc
 import pickle
+import threading
 
 import arrays as array_tasks
+import gates
 import pytest
 import tasks
 
@@ -66,6 +68,26 @@ def test_a_task_may_share(pool):
     assert shared.nbytes == MiB
     pool.apply(tasks.overwrite_item, (shared,))
     assert shared[3] == 77 and sum(pool.map(tasks.total, [shared] * 4, 1)) == 4 * 77
+
+
+def test_a_worker_that_ends_waits_until_what_it_shared_has_arrived():
+    class Collected(_native.Job):
+        def _deliver(self, index, status, value):
+            results.append(value)
+
+    results = []
+    job, channel = Collected(1, 1), _native.Channel(1)
+    channel.open_lane(0)
+    assert channel.put_many(job, [b"shared"], _native.MODE_ITEM, channel.publish(channel.encode(share)))
+    worker = channel.worker(0)
+    thread = threading.Thread(target=worker.serve, args=(repr, repr, 1))
+    thread.start()
+    gates.wait_until(lambda: channel.look(0)[1] == 1, "the task has run")
+    thread.join(0.05)
+    assert thread.is_alive()
+    channel.take({1: job})
+    thread.join(30)
+    assert not thread.is_alive() and bytes(results[0]) == b"shared"
 
 
 def test_other_memoryviews_are_as_ever(remote_pool):
