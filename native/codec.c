@@ -45,13 +45,19 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
 
 static PyMethodDef collect_def = {"collect", collect, METH_O, NULL};
 
+bool pp_is_blob(PyObject *value) {
+    if (PyBytes_CheckExact(value))
+        return PyBytes_GET_SIZE(value) >= PP_OUT_OF_BAND_MIN;
+    return PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) >= PP_OUT_OF_BAND_MIN;
+}
+
 /* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
 bool pp_is_simple(PyObject *value, int depth) {
     PyTypeObject *t = Py_TYPE(value);
-    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyUnicode_Type || t == &PyBool_Type || value == Py_None)
+    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || value == Py_None)
         return true;
-    if (t == &PyBytes_Type)
-        return PyBytes_GET_SIZE(value) < (Py_ssize_t)PP_OUT_OF_BAND_MIN;
+    if (t == &PyBytes_Type || t == &PyUnicode_Type)
+        return !pp_is_blob(value);
     if (t == &PyDict_Type)
         return PyDict_GET_SIZE(value) == 0;
     if (t != &PyTuple_Type || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS || (depth == 0 && PyTuple_GET_SIZE(value) > 0))

@@ -10,7 +10,8 @@
  *
  *     0x01 node      node: 'T' n node...   a tuple        'L' n node...   a list
  *                          'M' n bytes     marshal's      'f' n doubles, 'q' n int64: a list of that
- *                          'B' leaf        bytes          'F', 'Q', 'N' leaf: a list of floats, of ints, of what the leaf says
+ *                          'B' leaf        bytes          'S' leaf largest-character: a str
+ *                                                         'F', 'Q', 'N' leaf: a list of floats, of ints, of what the leaf says
  *                          'A' leaf flags type n_dims dims...: an array
  */
 #include "python.h"
@@ -276,10 +277,20 @@ static int write_list(writer_t *w, PyObject *list, int depth) {
     return done == NOT_FLAT ? write_items(w, 'L', list, depth) : done;
 }
 
+static int write_text(writer_t *w, PyObject *text) {
+    uint32_t char_max = PyUnicode_MAX_CHAR_VALUE(text);
+    int done = write_leaf(w, 'S', text);
+    char *to = done == FLAT ? reserve(w, sizeof char_max) : NULL;
+    if (to == NULL)
+        return done == FLAT ? FAILED : done;
+    memcpy(to, &char_max, sizeof char_max);
+    return FLAT;
+}
+
 static int write_node(writer_t *w, PyObject *value, int depth) {
     PyTypeObject *type = Py_TYPE(value);
-    if (type == &PyBytes_Type && PyBytes_GET_SIZE(value) >= (Py_ssize_t)PP_OUT_OF_BAND_MIN)
-        return write_leaf(w, 'B', value);
+    if (pp_is_blob(value))
+        return type == &PyBytes_Type ? write_leaf(w, 'B', value) : write_text(w, value);
     if (type == &PyTuple_Type && PyTuple_GET_SIZE(value) > 0)
         return write_items(w, 'T', value, depth);
     if (type == &PyList_Type)
@@ -358,18 +369,20 @@ static PyObject *read_numbers(reader_t *r, pp_leaf_kind_t kind) {
     return kind == PP_LEAF_FLOATS ? make_floats(from, (Py_ssize_t)(size / 8)) : make_ints(from, (Py_ssize_t)(size / 8));
 }
 
-static PyObject *read_loan(const char *from) {
+static PyObject *take_loan(const char *from) {
     pp_memory_t *loan;
     memcpy(&loan, from, sizeof loan);
-    PyObject *bytes = pp_memory_take(loan);
-    return bytes ? bytes : PyErr_Format(PyExc_RuntimeError, "the pool ended before its bytes arrived");
+    PyObject *blob = pp_memory_take(loan);
+    return blob ? blob : PyErr_Format(PyExc_RuntimeError, "the pool ended before its data arrived");
 }
 
-static PyObject *read_bytes(reader_t *r) {
-    uint32_t leaf = read_u32(r);
+static PyObject *read_blob(reader_t *r, bool is_text) {
+    uint32_t leaf = read_u32(r), char_max = is_text ? read_u32(r) : 0;
+    const char *from = pp_leaf_start(r->leaves, leaf);
+    uint64_t size = r->leaves->size[leaf] & PP_LEAF_SIZE;
     if (r->leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_LENT)
-        return read_loan(pp_leaf_start(r->leaves, leaf));
-    return pp_new_bytes(pp_leaf_start(r->leaves, leaf), r->leaves->size[leaf] & PP_LEAF_SIZE);
+        return take_loan(from);
+    return is_text ? pp_new_text(from, size, char_max) : pp_new_bytes(from, size);
 }
 
 static PyObject *find_array_type(pp_module_t *m) {
@@ -451,7 +464,8 @@ static PyObject *read_node(reader_t *r) {
     case 'M': return read_marshal(r);
     case 'f': return read_inline(r, true);
     case 'q': return read_inline(r, false);
-    case 'B': return read_bytes(r);
+    case 'B': return read_blob(r, false);
+    case 'S': return read_blob(r, true);
     case 'F': return read_numbers(r, PP_LEAF_FLOATS);
     case 'Q': return read_numbers(r, PP_LEAF_INTS);
     case 'N': return read_numbers(r, PP_LEAF_RAW);

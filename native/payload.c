@@ -22,13 +22,25 @@ void pp_copy_freely(void *to, const void *from, size_t size) {
  * into pages of 2 MB. */
 #define FRESH_MIN (32u << 20)
 
+static void fill_blob(char *to, const char *from, size_t size) {
+    if (size >= FRESH_MIN)
+        pp_prefer_huge_pages(to, size);
+    pp_copy_freely(to, from, size);
+}
+
 PyObject *pp_new_bytes(const char *from, size_t size) {
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (bytes && size >= FRESH_MIN)
-        pp_prefer_huge_pages(PyBytes_AS_STRING(bytes), size);
     if (bytes)
-        pp_copy_freely(PyBytes_AS_STRING(bytes), from, size);
+        fill_blob(PyBytes_AS_STRING(bytes), from, size);
     return bytes;
+}
+
+PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max) {
+    size_t char_size = char_max < 0x100 ? 1 : char_max < 0x10000 ? 2 : 4;
+    PyObject *text = PyUnicode_New((Py_ssize_t)(size / char_size), char_max);
+    if (text)
+        fill_blob(PyUnicode_DATA(text), from, size);
+    return text;
 }
 
 /* To C order. 0, or -1 with an exception. */
@@ -81,7 +93,8 @@ PyObject *pp_n_helped(PyObject *module, PyObject *ignored) {
 /* ---- writing ---- */
 
 typedef struct {
-    PyObject *list;        /* numbers to write; else the view */
+    PyObject *list;        /* numbers to write */
+    const char *blob;      /* of bytes or a str; else the view */
     Py_buffer view;
     pp_leaf_kind_t kind;
     uint64_t size;
@@ -90,16 +103,19 @@ typedef struct {
     bool is_given;
 } part_t;
 
-static void drop_bytes(void *bytes) { Py_DECREF((PyObject *)bytes); }
+static void drop_blob(void *blob) { Py_DECREF((PyObject *)blob); }
 
-/* Bytes from PP_OUT_OF_BAND_MIN on are one piece of the process's heap and nothing of their interpreter's, so one that nobody
+static PyObject *copy_blob(PyObject *blob, const part_t *p) {
+    return PyBytes_Check(blob) ? pp_new_bytes(p->blob, p->size) : pp_new_text(p->blob, p->size, PyUnicode_MAX_CHAR_VALUE(blob));
+}
+
+/* Bytes and strings of that size are pieces of the process's heap and nothing of their interpreter's, so one that nobody
  * else refers to may go to another interpreter as it is. What is referred to elsewhere is copied, once. */
-static int lend(PyObject *bytes, part_t *p, pp_pins_t **pins) {
-    size_t size = (size_t)PyBytes_GET_SIZE(bytes);
-    PyObject *object = p->is_given ? Py_NewRef(bytes) : pp_new_bytes(PyBytes_AS_STRING(bytes), size);
+static int lend(PyObject *blob, part_t *p, pp_pins_t **pins) {
+    PyObject *object = p->is_given ? Py_NewRef(blob) : copy_blob(blob, p);
     if (object == NULL)
         return -1;
-    if (pp_memory_lend(object, size, drop_bytes, &p->loan) != 0) {
+    if (pp_memory_lend(object, p->size, drop_blob, &p->loan) != 0) {
         Py_DECREF(object);
         PyErr_NoMemory();
         return -1;
@@ -116,9 +132,13 @@ static void give_away(PyObject *leaves, PyObject **given) {
 
 static int open_part(PyObject *leaf, bool lends, PyObject **given, part_t *p, pp_pins_t **pins) {
     *p = (part_t){.kind = PP_LEAF_RAW};
-    if (lends && PyBytes_CheckExact(leaf)) {
-        p->is_given = given && leaf == *given && Py_REFCNT(leaf) == 2;   /* its giver's, and the list of leaves' */
-        return lend(leaf, p, pins);
+    if (pp_is_blob(leaf)) {
+        bool is_text = PyUnicode_Check(leaf);
+        p->blob = is_text ? PyUnicode_DATA(leaf) : PyBytes_AS_STRING(leaf);
+        p->size = is_text ? (uint64_t)PyUnicode_GET_LENGTH(leaf) * PyUnicode_KIND(leaf) : (uint64_t)PyBytes_GET_SIZE(leaf);
+        /* The references are its giver's, and the list of leaves'. */
+        p->is_given = given && leaf == *given && Py_REFCNT(leaf) == 2 && !(is_text && PyUnicode_CHECK_INTERNED(leaf));
+        return lends ? lend(leaf, p, pins) : 0;
     }
     if (PyList_CheckExact(leaf)) {
         p->list = leaf;
@@ -130,7 +150,7 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, part_t *p, pp
         return -1;
     p->size = (uint64_t)p->view.len;
     pp_memory_t *memory;
-    if (!PyBytes_Check(leaf) && PyBuffer_IsContiguous(&p->view, 'A') &&
+    if (PyBuffer_IsContiguous(&p->view, 'A') &&
         pp_memory_find(p->view.buf, p->size, &p->handle, &memory)) {
         p->kind = PP_LEAF_SHARED;
         p->size = sizeof p->handle;
@@ -140,7 +160,7 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, part_t *p, pp
 }
 
 static void close_part(part_t *p) {
-    if (p->list == NULL && p->kind != PP_LEAF_LENT)
+    if (p->list == NULL && p->blob == NULL)
         PyBuffer_Release(&p->view);
 }
 
@@ -151,6 +171,8 @@ static int write_part(const part_t *p, char *to) {
         memcpy(to, &p->handle, sizeof p->handle);
     else if (p->kind == PP_LEAF_LENT)
         memcpy(to, &p->loan, sizeof p->loan);
+    else if (p->blob)
+        pp_copy_freely(to, p->blob, p->size);
     else if (PyBuffer_IsContiguous(&p->view, 'A'))
         pp_copy_freely(to, p->view.buf, p->size);
     else

@@ -56,6 +56,7 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot);
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, const pp_leaves_t *leaves);
 bool pp_is_simple(PyObject *value, int depth);
+bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */
 
 /* flat.c: our own format */
 #define PP_FLAT_START 0x01
@@ -82,6 +83,7 @@ PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const p
 const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_new_bytes(const char *from, size_t size);
+PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max);   /* size: in bytes; char_max: which kind of str */
 void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
 
 extern const char pp_copy_doc[];

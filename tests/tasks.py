@@ -410,6 +410,12 @@ def keep_and_return(value, number):
     return value
 
 
+def intern_and_keep(text):
+    text = sys.intern(text)
+    kept_values["interned"] = text
+    return text, sys.intern(text[:1] + text[1:]) is text
+
+
 def take_kept(n_bytes):
     return kept_values.pop(n_bytes, [])
 

@@ -82,6 +82,21 @@ def test_bytes_that_their_sender_keeps(remote_pool, n_bytes):
     assert value == tasks.pattern(n_bytes, 1)
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "λ", "🎉", "\ud800", "\0"], ids=ascii)
+def test_text_of_every_kind_around_boundaries(remote_pool, letter):
+    texts = [letter * (n // size) for size in (1, 2, 4) for n in (32 * KiB - 4, 32 * KiB, 32 * KiB + 4, MiB)]
+    texts += [sys.intern(f"{letter}{i}" * 20_000) for i in range(3)]
+    for text in texts:
+        text.encode("utf-8", "surrogatepass"), hash(text)  # kept in the object
+        assert remote_pool.apply(tasks.identity, (text,)) == text
+    assert remote_pool.map(tasks.identity, texts, 1) == texts
+    assert remote_pool.map(tasks.identity, texts, 4) == texts
+    assert remote_pool.apply(tasks.identity, ((texts[-1], [texts[0], texts[3]]),)) == (texts[-1], [texts[0], texts[3]])
+    interned, there = remote_pool.apply(tasks.intern_and_keep, (texts[-1],))
+    assert interned == texts[-1] and there
+    assert remote_pool.map(sys.intern, texts[-3:] * 4, 1) == texts[-3:] * 4
+
+
 def test_large_text_and_containers(remote_pool):
     text = "größer " * 100_000
     assert remote_pool.apply(tasks.identity, (text,)) == text
