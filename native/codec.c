@@ -51,21 +51,27 @@ bool pp_is_blob(PyObject *value) {
     return PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) >= PP_OUT_OF_BAND_MIN;
 }
 
-/* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
-bool pp_is_simple(PyObject *value, int depth) {
+/* n_dicts: an empty dict more than once may be one and the same. */
+static bool is_simple(PyObject *value, int depth, int *n_dicts) {
     PyTypeObject *t = Py_TYPE(value);
     if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || value == Py_None)
         return true;
     if (t == &PyBytes_Type || t == &PyUnicode_Type)
         return !pp_is_blob(value);
     if (t == &PyDict_Type)
-        return PyDict_GET_SIZE(value) == 0;
+        return PyDict_GET_SIZE(value) == 0 && (*n_dicts)++ == 0;
     if (t != &PyTuple_Type || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS || (depth == 0 && PyTuple_GET_SIZE(value) > 0))
         return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++)
-        if (!pp_is_simple(PyTuple_GET_ITEM(value, i), depth - 1))
+        if (!is_simple(PyTuple_GET_ITEM(value, i), depth - 1, n_dicts))
             return false;
     return true;
+}
+
+/* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
+bool pp_is_simple(PyObject *value, int depth) {
+    int n_dicts = 0;
+    return is_simple(value, depth, &n_dicts);
 }
 
 static int ensure_pickle(pp_module_t *m) {

@@ -1,14 +1,14 @@
 /* The flat format: values that need no pickle, written by our own rules.
  *
- * A tree of tuples and lists with numbers, strings and bytes in it; lists of floats alone, or of ints that fit 64 bits, as
+ * A tree of tuples, lists and dicts with numbers, strings and bytes in it; lists of floats alone, or of ints that fit 64 bits, as
  * arrays of machine numbers; NumPy's arrays of plain numbers. Exact types only. What pickle would keep and we would not is
- * left to pickle: a list or array that occurs twice in a value is one object on the other side, too. Floats and ints have
+ * left to pickle: a list, dict or array that occurs twice in a value is one object on the other side, too. Floats and ints have
  * no identity there: pickle makes an object for each place as well.
  *
  * Large parts are *leaves*, which travel beside the rest. A list among them is read only when its numbers are written into
  * their block; if another thread has changed it meanwhile, that is noticed, and the value encoded anew.
  *
- *     0x01 node      node: 'T' n node...   a tuple        'L' n node...   a list
+ *     0x01 node      node: 'T' n node...   a tuple        'L' n node...   a list        'D' n node...   keys and values of a dict
  *                          'M' n bytes     marshal's      'f' n doubles, 'q' n int64: a list of that
  *                          'B' leaf        bytes          'S' leaf largest-character: a str
  *                                                         'F', 'Q', 'N' leaf: a list of floats, of ints, of what the leaf says
@@ -21,7 +21,8 @@
 
 #define DEPTH 4
 #define ITEMS_MAX 64            /* of a tuple or list that is not all numbers */
-#define SEEN_MAX 128            /* lists and arrays of one value, each compared with all others */
+#define LARGE_MIN 512           /* numbers: pickle is as fast for fewer */
+#define SEEN_MAX 128            /* lists, dicts and arrays of one value, each compared with all others */
 #define N_SAMPLES 4
 #define ARRAY_TYPES "?bBhHiIlLqQefd"
 enum { READ_ONLY = 1, FORTRAN = 2 };
@@ -33,7 +34,7 @@ typedef struct {
     PyObject *leaves;
     PyObject *seen[SEEN_MAX];
     int n_seen;
-    bool snapshot;
+    bool snapshot, has_large;   /* has_large: some part of it makes up for small ones, at which pickle is as fast */
 } writer_t;
 
 enum { FAILED = -1, NOT_FLAT = 0, FLAT = 1 };
@@ -277,6 +278,40 @@ static int write_list(writer_t *w, PyObject *list, int depth) {
     return done == NOT_FLAT ? write_items(w, 'L', list, depth) : done;
 }
 
+static bool is_large(PyObject *value) {
+    return pp_is_blob(value) || is_array(value) || (PyList_CheckExact(value) && PyList_GET_SIZE(value) >= LARGE_MIN);
+}
+
+static bool has_large_value(PyObject *items) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++)
+        if (is_large(PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1)))
+            return true;
+    return false;
+}
+
+static int write_entries(writer_t *w, PyObject *items, int depth) {
+    int done = write_head(w, 'D', (uint32_t)PyList_GET_SIZE(items));
+    for (Py_ssize_t i = 0; done == FLAT && i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        done = write_node(w, PyTuple_GET_ITEM(item, 0), 0);
+        if (done == FLAT)
+            done = write_node(w, PyTuple_GET_ITEM(item, 1), depth - 1);
+    }
+    return done;
+}
+
+static int write_dict(writer_t *w, PyObject *dict, int depth) {
+    if (PyDict_GET_SIZE(dict) > ITEMS_MAX || depth == 0 || !is_new(w, dict))
+        return NOT_FLAT;
+    PyObject *items = PyDict_Items(dict);
+    if (items == NULL)
+        return FAILED;
+    w->has_large = w->has_large || has_large_value(items);
+    int done = w->has_large || PyList_GET_SIZE(items) == 0 ? write_entries(w, items, depth) : NOT_FLAT;
+    Py_DECREF(items);
+    return done;
+}
+
 static int write_text(writer_t *w, PyObject *text) {
     uint32_t char_max = PyUnicode_MAX_CHAR_VALUE(text);
     int done = write_leaf(w, 'S', text);
@@ -295,6 +330,8 @@ static int write_node(writer_t *w, PyObject *value, int depth) {
         return write_items(w, 'T', value, depth);
     if (type == &PyList_Type)
         return write_list(w, value, depth);
+    if (type == &PyDict_Type)
+        return write_dict(w, value, depth);
     if (is_array(value))
         return is_new(w, value) ? write_array(w, value) : NOT_FLAT;
     return pp_is_simple(value, 0) ? write_marshal(w, value) : NOT_FLAT;
@@ -449,6 +486,19 @@ static PyObject *read_items(reader_t *r, bool is_list) {
     return items;
 }
 
+static PyObject *read_entries(reader_t *r) {
+    uint32_t n = read_u32(r);
+    PyObject *dict = PyDict_New();
+    for (uint32_t i = 0; dict && i < n; i++) {
+        PyObject *key = read_node(r), *value = key ? read_node(r) : NULL;
+        if (value == NULL || PyDict_SetItem(dict, key, value) < 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
 static PyObject *read_inline(reader_t *r, bool are_floats) {
     Py_ssize_t n = (Py_ssize_t)read_u32(r);
     const char *from = r->at;
@@ -461,6 +511,7 @@ static PyObject *read_node(reader_t *r) {
     switch (code) {
     case 'T': return read_items(r, false);
     case 'L': return read_items(r, true);
+    case 'D': return read_entries(r);
     case 'M': return read_marshal(r);
     case 'f': return read_inline(r, true);
     case 'q': return read_inline(r, false);

@@ -402,6 +402,14 @@ def pattern(n_bytes, seed=0):
     return (unit * (n_bytes // len(unit) + 1))[:n_bytes]
 
 
+class OddDict(dict):
+    pass
+
+
+def make_odd_dict(items):
+    return OddDict(enumerate(items))
+
+
 kept_values = {}
 
 

@@ -32,6 +32,8 @@ OTHERS = (
     {"k": 1},
 )
 
+KEYS = ("key", "größe", 0, 1.5, None, b"k", (1, "a"), frozenset((1,)), 2**70)
+
 
 def picture(value, seen=None):
     """All that can be told of a value: types, bits, and which mutable objects in it are the same."""
@@ -44,6 +46,11 @@ def picture(value, seen=None):
                 return "again", seen[id(value)]
             seen[id(value)] = len(seen)
         return type(value).__name__, [picture(item, seen) for item in value]
+    if isinstance(value, dict):
+        if id(value) in seen:
+            return "again", seen[id(value)]
+        seen[id(value)] = len(seen)
+        return type(value).__name__, [(picture(key, seen), picture(item, seen)) for key, item in value.items()]
     return type(value).__name__, repr(value)
 
 
@@ -61,18 +68,22 @@ def draw_list(rng):
 
 
 def draw(rng, depth=3):
-    kind = rng.choice(("list", "list", "tuple", "nest", "scalar", "bytes", "odd"))
+    kind = rng.choice(("list", "list", "tuple", "nest", "dict", "dict", "scalar", "bytes", "text", "odd"))
     if kind == "list" or depth == 0:
         return draw_list(rng)
     if kind == "scalar":
         return rng.choice(FLOATS + NANS + INTS + WIDE_INTS + OTHERS)
     if kind == "bytes":
         return bytes(rng.choice((0, 100, 33_000, 40_000)))
+    if kind == "text":
+        return rng.choice("xéλ🎉") * rng.choice((0, 100, 33_000, 40_000))
     if kind == "odd":
-        return rng.choice((tasks.OddList, tasks.OddTuple))(draw_list(rng)[:50])
+        return rng.choice((tasks.OddList, tasks.OddTuple, tasks.make_odd_dict))(draw_list(rng)[:50])
     parts = [draw(rng, depth - 1) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
     if parts and rng.random() < 0.3:
         parts.append(rng.choice(parts))  # one object twice
+    if kind == "dict":
+        return dict(zip(rng.sample(KEYS, len(parts)), parts, strict=True))
     return tuple(parts) if kind == "tuple" else parts
 
 
@@ -109,6 +120,18 @@ def test_a_list_that_occurs_twice_is_one_object(remote_pool):
         assert picture(remote_pool.apply(tasks.identity, (value,))) == picture(value)
     first, second = remote_pool.apply(tasks.identity, ((numbers, numbers),))
     assert first is second
+
+
+def test_a_dict_that_occurs_twice_is_one_object(remote_pool):
+    for twice in ({}, {"data": bytes(40_000)}, {"few": 1}):
+        for value in ((twice, twice), [twice, {"large": [1.5] * 5_000, "again": twice}], {1: [twice], 2: twice}):
+            assert picture(remote_pool.apply(tasks.identity, (value,))) == picture(value)
+
+
+def test_large_keywords(remote_pool):
+    data = {"text": "λ" * 50_000, "numbers": [1.5] * 10_000, "small": {"a": 1}}
+    assert remote_pool.apply(dict, (), data) == data
+    assert remote_pool.apply_async(tasks.identity, (data,)).get(60) == data
 
 
 def test_a_list_in_itself(remote_pool):
