@@ -106,14 +106,15 @@ class Runs:
 
 
 def gather(label: str, subjects: Sequence[str], n_repeats: int, measure: Callable[[str], Result]) -> Runs:
-    """Measure all subjects once, then all again, so that a slow moment of the machine falls on all of them.
+    """Measure all subjects once, then all again from the last to the first, and so on.
 
-    One that failed is not measured again.
+    So a slow moment of the machine falls on all of them, and one that lasts falls on others each time. A subject that
+    failed is not measured again.
     """
     runs = Runs()
     for repeat in range(n_repeats):
         say(f"{label}: round {repeat + 1} of {n_repeats}")
-        for subject in subjects:
+        for subject in subjects if repeat % 2 == 0 else reversed(subjects):
             if subject not in runs.failures:
                 runs.add(subject, measure(subject))
     return runs
