@@ -54,15 +54,15 @@ class Benchmark:
 
 _CELL_WAYS = ("one-thread", "one-worker", "default", "joblib", "static", "exclusive", "counting", "dynamic")
 _CELLS = ("--workers", str(n_usable_cpus()), "--ways", *_CELL_WAYS)
-_TRANSFER = ("--only", "bytes", "--only", "ndarray", "--only", "shared", "--max-size")
+_TRANSFER = ("--only", "bytes", "--only", "ndarray", "--only", "shared")
 _ALL = (
     Benchmark("dispatch", 4.5, 0.8, ("--repeats", "3")),
-    Benchmark("modes", 2.5, 0.3, ("--repeats", "2")),
+    Benchmark("modes", 3.5, 0.3),
     Benchmark("cells", 11, 0.4, ("--repeats", "2", *_CELLS), ("--quick", *_CELLS), needs=("numpy",)),
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
-    Benchmark("transfer", 5, 0.7, (*_TRANSFER, str(64 << 20)), ("--quick", *_TRANSFER, str(4 << 20))),
+    Benchmark("transfer", 6, 0.7, _TRANSFER, ("--quick", *_TRANSFER, "--max-size", str(4 << 20))),
     Benchmark("packing", 2, 0.3),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
     Benchmark("tracing", 1, 0.3, ("--rounds", "5")),

@@ -20,11 +20,14 @@ from peers import peer_named
 from workloads.echo import echo
 from workloads.tasks import nap
 
-_LIMIT_S = 0.4  # for each size, of normal effort
+_LIMIT_S = 0.3  # for each size, of normal effort
 _N_CALLS = 2000
 _N_CALLS_MIN = 5
-PIPE, MEMCPY = "pipe", "memcpy"
-BOUNDS = (PIPE, MEMCPY)  # no pools: a pair of processes, and two copies in one
+_N_WARM_UPS = 2
+_HUGE = 64 << 20  # from here on a call takes up to 1.5 s, and one to warm up and few others are enough
+_N_CALLS_MIN_HUGE = 2
+PIPE, MEMCPY, MEMCPY_NEW = "pipe", "memcpy", "memcpy, new objects"
+BOUNDS = (PIPE, MEMCPY, MEMCPY_NEW)  # no pools: a pair of processes, and two copies in one
 
 type _Figures = dict[str, Any]
 type _Call = Callable[[Any], Any]
@@ -64,16 +67,24 @@ def _flat(value: Any) -> Any:
 
 
 @contextmanager
-def _copying(_n_workers: int) -> Iterator[_Call]:
-    """Copy there and back between warm memory: the bound for whatever copies."""
-    buffers: dict[int, tuple[Any, Any]] = {}
+def _copying() -> Iterator[_Call]:
+    """Copy there and back into memory that is used again, so its pages are there: the bound for whatever copies."""
+    there = back = memoryview(b"")
 
     def call(value: Any) -> None:
-        there, back = buffers.setdefault(len(value), (bytearray(len(value)), bytearray(len(value))))
-        memoryview(there)[:] = value
-        memoryview(back)[:] = there
+        nonlocal there, back
+        if len(there) != len(value):
+            there, back = (memoryview(bytearray(len(value))) for _ in range(2))
+        there[:] = value
+        back[:] = there
 
     yield call
+
+
+@contextmanager
+def _copying_anew() -> Iterator[_Call]:
+    """Copy there and back into new objects: the bound for who has to make what it receives."""
+    yield lambda value: bytes(memoryview(bytes(value)))
 
 
 def _serve_pipe(connection: Any) -> None:
@@ -82,7 +93,7 @@ def _serve_pipe(connection: Any) -> None:
 
 
 @contextmanager
-def _piping(_n_workers: int) -> Iterator[_Call]:
+def _piping() -> Iterator[_Call]:
     """Send bytes to another process and back, without pickling: what multiprocessing.Pool has below it."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_serve_pipe, args=(theirs,), daemon=True)
@@ -105,19 +116,17 @@ def _pool(peer: str, n_workers: int) -> Iterator[_Call]:
     handle.close()
 
 
-def _open(peer: str, n_workers: int) -> Any:
-    if peer == MEMCPY:
-        return _copying(n_workers)
-    return _piping(n_workers) if peer == PIPE else _pool(peer, n_workers)
+_OPEN_BOUND = {PIPE: _piping, MEMCPY: _copying, MEMCPY_NEW: _copying_anew}
 
 
-def _median_us(call: _Call, value: Any, effort: float) -> float:
+def _median_us(call: _Call, value: Any, effort: float, is_huge: bool) -> float:
     """Return the median of many calls; the first ones do not count, nor does letting go of a result."""
-    for _ in range(2):
+    for _ in range(1 if is_huge else _N_WARM_UPS):
         call(value)
+    n_least = _N_CALLS_MIN_HUGE if is_huge else _N_CALLS_MIN
     taken_us: list[float] = []
     deadline_s = time.perf_counter() + _LIMIT_S * effort
-    while len(taken_us) < _N_CALLS_MIN or (len(taken_us) < _N_CALLS and time.perf_counter() < deadline_s):
+    while len(taken_us) < n_least or (len(taken_us) < _N_CALLS and time.perf_counter() < deadline_s):
         started_s = time.perf_counter()
         result = call(value)
         taken_us.append((time.perf_counter() - started_s) * 1e6)
@@ -128,11 +137,12 @@ def _median_us(call: _Call, value: Any, effort: float) -> float:
 def measure(section: str, peer: str, n_workers: int, effort: float, sizes: list[int]) -> _Figures:
     """Return the median time in microseconds by size."""
     figures: _Figures = {}
-    with _open(peer, n_workers) as call:
+    with _OPEN_BOUND[peer]() if peer in BOUNDS else _pool(peer, n_workers) as call:
         for size in sizes:
             value = VALUES[section](size)
             gc.collect()
-            figures[str(size)] = _median_us(call, _flat(value) if peer in BOUNDS else value, effort)
+            figures[str(size)] = _median_us(call, _flat(value) if peer in BOUNDS else value, effort, size >= _HUGE)
+            del value  # before the next, larger one is made
     return figures
 
 

@@ -1,4 +1,4 @@
-"""Markdown: tables, and figures as people write them."""
+"""Markdown: tables, and figures as people write them. Programs write theirs with it, too."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,6 +34,14 @@ def duration(value_s: float) -> str:
         if abs(value_s) >= scale:
             return f"{number(value_s / scale)} {unit}"
     return f"{number(value_s / 1e-9)} ns"
+
+
+def size_text(n_bytes: int) -> str:
+    """Return a size as people write it."""
+    for unit, shift in (("MB", 20), ("KB", 10)):
+        if n_bytes >> shift:
+            return f"{n_bytes >> shift} {unit}"
+    return f"{n_bytes} B"
 
 
 def ratio(value: float) -> str:

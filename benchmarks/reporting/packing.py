@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from reporting.drawing import Line, Panel, picture
 from reporting.found import Found, Json
 from reporting.goals import Goal
-from reporting.markdown import folded, table
+from reporting.markdown import folded, size_text, table
 from reporting.parts import Part
-from reporting.transfers import size_text, size_ticks
+from reporting.transfers import size_ticks
 
 _64_MB = 1 << 26
 _SPEED_UP, _LOSS = 1.6, 0.98

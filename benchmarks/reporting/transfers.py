@@ -9,13 +9,24 @@ from collections.abc import Iterable, Iterator
 from reporting.drawing import NO_POOL, Line, Panel, is_ours, picture
 from reporting.found import Found, Json
 from reporting.goals import Goal, judge
-from reporting.markdown import duration, folded, table
+from reporting.markdown import duration, folded, size_text, table
 from reporting.parts import Part, us
 from reporting.science import array_time_s
 
 _HALF_MB, _64_MB = 1 << 19, 1 << 26
 _TICKS = (1, 1 << 5, 1 << 10, 1 << 15, 1 << 20, 1 << 23, 1 << 26, 1 << 28)
-_BOUNDS = {"memcpy": f"{NO_POOL}: memcpy", "pipe": f"{NO_POOL}: a bare pipe"}
+_BOUNDS = {
+    "pipe": f"{NO_POOL}: a bare pipe",
+    "memcpy": f"{NO_POOL}: memcpy",
+    "memcpy, new objects": f"{NO_POOL}: memcpy, new objects",
+}
+_BOUND_STYLES = {"pipe": "--", "new objects": "-."}
+_NOTE = (
+    "Times of one call, there and back. The bound, memcpy: one copy there and one back, by one thread, into memory that "
+    "is used again. `new objects`: the same into bytes objects that are made for it, as whoever returns a new object has "
+    "to. Ours can be below these: large arrays arrive as views of the memory that they were sent in, and idle cores help "
+    "to copy."
+)
 
 
 def _curves(section: Json) -> dict[str, dict[int, float]]:
@@ -27,23 +38,19 @@ def _curves(section: Json) -> dict[str, dict[int, float]]:
     }
 
 
-def size_text(n_bytes: int) -> str:
-    """Return a size as people write it."""
-    for unit, shift in (("MB", 20), ("KB", 10)):
-        if n_bytes >> shift:
-            return f"{n_bytes >> shift} {unit}"
-    return f"{n_bytes} B"
-
-
 def size_ticks(sizes: Iterable[int]) -> list[int]:
     """Return round sizes to mark on an axis that shows these."""
     known = list(sizes)
     return [tick for tick in _TICKS if min(known, default=0) <= tick <= max(known, default=0)]
 
 
+def _style_of(subject: str) -> str:
+    return next((style for end, style in _BOUND_STYLES.items() if subject.endswith(end)), "-")
+
+
 def _panel(title: str, section: Json) -> Panel:
     lines = [
-        Line(subject, list(by_size), list(by_size.values()), style="--" if "pipe" in subject else "-")
+        Line(subject, list(by_size), list(by_size.values()), style=_style_of(subject))
         for subject, by_size in _curves(section).items()
     ]
     ticks = size_ticks(size for by_size in _curves(section).values() for size in by_size)
@@ -70,7 +77,7 @@ def transfer(found: Found) -> Part:
     sections: dict[str, Json] = found.benchmarks["transfer"]["sections"]
     text = "\n\n".join(_section_text(title, section) for title, section in sections.items())
     panels = [_panel(title, section) for title, section in sections.items()]
-    return Part(folded("Tables", text), picture(panels, 2, (4.6, 2.8)))
+    return Part(f"{_NOTE}\n\n{folded('Tables', text)}", picture(panels, 2, (4.6, 2.8)))
 
 
 def _time_s(found: Found, section: str, subject: str, size: int) -> float | None:
