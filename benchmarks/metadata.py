@@ -1,6 +1,5 @@
 """What a figure needs beside it to mean something later: the machine, Python, the versions."""
 
-import json
 import os
 import platform
 import subprocess
@@ -79,10 +78,3 @@ def format_metadata(metadata: dict[str, Any]) -> str:
         f"load {metadata['load_average_before'][0]:.2f}\n"
         f"{metadata['python']}{gil}, start method {metadata['start_method']}; {versions}{missing}"
     )
-
-
-def save_report(report: dict[str, Any], path: Path | None) -> None:
-    """Write what was measured, with the load at the end in its metadata; nowhere without a path."""
-    report["metadata"]["load_average_after"] = list(os.getloadavg())
-    if path:
-        path.write_text(json.dumps(report, indent=1) + "\n")

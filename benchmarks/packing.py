@@ -2,65 +2,48 @@
 
     python benchmarks/packing.py [--quick] [--only LAYOUT] [--json FILE]
 
-times pool_party's packing of arrays that are not contiguous, as on their way to a worker, with the
-idle cores that there are ("ours"), against the same code alone ("serial") and NumPy's copyto, while
-no, some and all other cores are kept busy by other processes. Serial and ours take turns, and the
-ratio is that of the medians: above 1, idle cores have helped; 0.98 is what may be lost where they
-cannot. Layouts as in the paper on MPI's packing with tasks: a face of a 3-D array, nested vectors,
-a transposed block.
+times pool_party's packing of arrays that are not contiguous, as on their way to a worker, with the idle cores that
+there are ("ours"), against the same code alone ("serial") and NumPy's copyto, while no, some and all other cores are
+kept busy by other processes. Serial and ours take turns, each of them first as often as the other, until the error of
+their medians is small. A ratio is that of the medians: above 1, idle cores have helped; 0.98 is what may be lost where
+they cannot. "Serial again" is the same code as "serial", a third in the turns: how far its ratio is from 1 is what the
+machine's noise makes of equals. The bound, where all other cores are idle: each of them copies its share, which it was
+given beforehand, and the time is that of the slowest share. Layouts as in the paper on MPI's packing with tasks: a face
+of a 3-D array, nested vectors, a transposed block.
 """
 
 import argparse
-import os
+import math
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from metadata import collect_metadata, format_metadata, save_report
+from program import Record, add_only, finish, make_parser, n_usable_cpus, say
+from reporting.markdown import size_text
+from workloads.layouts import LAYOUTS, Array
 
 from pool_party import _native
 from pool_party._demo.report import format_table
 
 _SIZES = [64 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20]
-_ROUND_S = 1.0  # for a size and layout
-_N_ROUNDS_MIN = 7
+_SMALLEST_SHARED = 8 << 20  # below it, the shares would not be copied at the same time: waking a thread takes too long
+_LEAST_S, _MOST_S = 0.3, 5.0  # for a size and layout
+_QUICK = 0.1
+_ERROR = 0.005  # of a median, as a share of it, that is small enough
+_N_ROUNDS_MIN = 9
+_OTHERS_EVERY = 4  # rounds until NumPy and the bound are measured again; not 3, as many as take turns, or the same one
+# would always come after them
 _SETTLE_S = 0.3  # until the kernel's count knows of processes that have just begun to run
 
-type _Array = Any
-
-
-def _contiguous(n_items: int) -> _Array:
-    return np.arange(float(n_items))
-
-
-def _face(n_items: int) -> _Array:
-    """One XZ plane of a cube whose rows have 256 items."""
-    return np.arange(4.0 * n_items).reshape(-1, 4, 256)[:, 1, :]
-
-
-def _nested(n_items: int) -> _Array:
-    """A vector of vectors: every other row, and of these every other item."""
-    return np.arange(4.0 * n_items).reshape(-1, 2, 256)[:, 1, ::2]
-
-
-def _transposed(n_items: int) -> _Array:
-    """The transpose of a block of a larger matrix."""
-    side = int(n_items**0.5)
-    return np.arange(2.0 * side * side).reshape(side, 2 * side)[:, side // 2 : side // 2 + side].T
-
-
-LAYOUTS: dict[str, Callable[[int], _Array]] = {
-    "contiguous": _contiguous,
-    "face": _face,
-    "nested": _nested,
-    "transposed": _transposed,
-}
+type _Times = dict[str, list[float]]
 
 
 @contextmanager
@@ -77,77 +60,114 @@ def _busy(n: int) -> Iterator[None]:
             process.wait()
 
 
-def _time(call: Callable[[], object]) -> float:
+def _timed_s(call: Callable[[], object]) -> float:
     started_s = time.perf_counter()
     call()
     return time.perf_counter() - started_s
 
 
-def _measure(array: _Array, limit_s: float) -> dict[str, float]:
-    """Return the median times in ms, taken in turns, into memory whose pages are there."""
+def _error(times: Sequence[float]) -> float:
+    """Return the standard error of a median as a share of it, from the quartiles, which outliers do not move."""
+    lower, median, upper = statistics.quantiles(times, n=4)
+    return 0.93 * (upper - lower) / math.sqrt(len(times)) / median
+
+
+def _is_enough(times: _Times, started_s: float, share_of_time: float) -> bool:
+    taken_s = time.perf_counter() - started_s
+    if len(times["ours"]) < _N_ROUNDS_MIN or taken_s < _LEAST_S * share_of_time:
+        return False
+    return taken_s > _MOST_S * share_of_time or max(_error(times["serial"]), _error(times["ours"])) < _ERROR
+
+
+def _slowest_share_s(target: Array, array: Array, n_cores: int, helpers: Executor) -> float:
+    """Return the longest time of those that it takes each core to copy its share of the rows, all at the same time."""
+    edges = [len(array) * n // n_cores for n in range(n_cores + 1)]
+    own, *others = (partial(_native.copy, target[begin:end], array[begin:end], 0) for begin, end in pairwise(edges))
+    begun = [helpers.submit(_timed_s, share) for share in others]
+    own_s = _timed_s(own)
+    return max(own_s, *(share.result() for share in begun))
+
+
+def _measure(array: Array, n_sharers: int, share_of_time: float) -> dict[str, float]:
+    """Return the median times in ms, into memory whose pages are there; the bound, too, if somebody shares."""
     target = np.zeros(array.shape, array.dtype)
     ways: dict[str, Callable[[], object]] = {
         "serial": lambda: _native.copy(target, array, 0),
         "ours": lambda: _native.copy(target, array, -1),
+        "again": lambda: _native.copy(target, array, 0),
         "numpy": lambda: np.copyto(target, array),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
     for call in ways.values():
         call()
-    if not (target == array).all():
-        raise AssertionError("packed wrongly")
-    helped = _native.n_helped()
-    deadline_s = time.perf_counter() + limit_s
-    while len(times["ours"]) < _N_ROUNDS_MIN or time.perf_counter() < deadline_s:
-        for name, call in ways.items():
-            times[name].append(_time(call) * 1e3)
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    return {**medians, "ratio": medians["serial"] / medians["ours"], "pieces_helped": _native.n_helped() - helped}
+        if not (target == array).all():
+            raise AssertionError("packed wrongly")
+    times: _Times = {name: [] for name in ways}
+    turns = ["serial", "ours", "again"]
+    with ThreadPoolExecutor(n_sharers) as helpers:
+        n_helped, started_s = _native.n_helped(), time.perf_counter()
+        while not _is_enough(times, started_s, share_of_time):
+            if len(times["ours"]) % _OTHERS_EVERY == 0:
+                times["numpy"].append(_timed_s(ways["numpy"]))
+                if n_sharers > 1:
+                    times.setdefault("shares", []).append(_slowest_share_s(target, array, n_sharers, helpers))
+            for name in turns:
+                times[name].append(_timed_s(ways[name]))
+            turns.append(turns.pop(0))
+        return _sum_up(times) | {"pieces_helped": _native.n_helped() - n_helped}
 
 
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes >> 20} MB" if n_bytes >> 20 else f"{n_bytes >> 10} KB"
+def _sum_up(times: _Times) -> dict[str, float]:
+    figures = {name: 1e3 * statistics.median(taken_s) for name, taken_s in times.items()}
+    figures |= {"ratio": figures["serial"] / figures["ours"], "ratio_again": figures["serial"] / figures["again"]}
+    if "shares" in figures:
+        figures["bound"] = figures["serial"] / figures["shares"]
+    errors = {"error_serial": _error(times["serial"]), "error_ours": _error(times["ours"])}
+    return figures | errors | {"n_rounds": len(times["ours"])}
 
 
-def _table(figures: dict[str, dict[str, Any]], sizes: list[int]) -> str:
-    headings = ["serial ms / ours ms = times as fast", *map(_size, sizes)]
+def _table(figures: dict[str, dict[str, Any]], sizes: Sequence[int]) -> str:
+    headings = ["serial ms / ours ms = times as fast", *map(size_text, sizes)]
     rows = []
     for name, by_size in figures.items():
         cells = [by_size[str(size)] for size in sizes]
-        rows.append([name, *(f"{c['serial']:.2f} / {c['ours']:.2f} = {c['ratio']:.2f}" for c in cells)])
-        rows.append(["  numpy ms", *(f"{c['numpy']:.2f}" for c in cells)])
+        rows.append([name, *(f"{c['serial']:.3g} / {c['ours']:.3g} = {c['ratio']:.2f}" for c in cells)])
+        rows.append(["  serial again, times as fast", *(f"{c['ratio_again']:.2f}" for c in cells)])
+        if any("bound" in c for c in cells):
+            rows.append(["  bound: each core its share", *(f"{c['bound']:.2f}" if "bound" in c else "" for c in cells)])
+        rows.append(["  numpy ms", *(f"{c['numpy']:.3g}" for c in cells)])
     return format_table(headings, rows)
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=LAYOUTS, metavar="LAYOUT", help=", ".join(LAYOUTS))
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: a look, not a measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, with metadata")
-    return parser.parse_args()
+def _measure_load(load: str, n_busy: int, sizes: Sequence[int], options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, dict[str, Any]] = {}
+    with _busy(n_busy):
+        for name in options.only or LAYOUTS:
+            say(f"{load}: {name}")
+            figures[name] = {}
+            for size in sizes:
+                n_sharers = n_usable_cpus() if n_busy == 0 and size >= _SMALLEST_SHARED else 1
+                array = LAYOUTS[name](size // 8)
+                figures[name][str(size)] = _measure(array, n_sharers, _QUICK if options.quick else 1.0)
+    return figures
 
 
 def main() -> int:
     """Measure what the command line asks for, and print a table for each number of busy cores."""
-    options = _parse_arguments()
-    n_cpus = len(os.sched_getaffinity(0))
-    metadata = collect_metadata(n_cpus)
-    print(f"{__doc__.splitlines()[0]}\n{format_metadata(metadata)}\n", flush=True)
+    parser = make_parser(__doc__)
+    add_only(parser, LAYOUTS)
+    options = parser.parse_args()
+    n_cpus = n_usable_cpus()
+    record = Record(__doc__, n_cpus, options)
     sizes = _SIZES[1::2] if options.quick else _SIZES
     loads = {"all other cores idle": 0, "some busy": max(1, (n_cpus - 1) // 2), "all cores busy": n_cpus}
-    report: dict[str, Any] = {"metadata": metadata, "loads": {}}
+    found: dict[str, Any] = {}
     for load, n_busy in loads.items():
-        figures: dict[str, dict[str, Any]] = {}
-        with _busy(n_busy):
-            for name in options.only or LAYOUTS:
-                print(f"{load}: {name}", file=sys.stderr, flush=True)
-                limit_s = _ROUND_S * (0.1 if options.quick else 1)
-                figures[name] = {str(size): _measure(LAYOUTS[name](size // 8), limit_s) for size in sizes}
+        figures = _measure_load(load, n_busy, sizes, options)
         print(f"{load} ({n_busy} processes that compute)\n{_table(figures, sizes)}\n", flush=True)
-        report["loads"][load] = {"n_busy": n_busy, "layouts": figures}
-    save_report(report, options.json)
+        found[load] = {"n_busy": n_busy, "layouts": figures}
+        record.put("loads", found)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

@@ -1,6 +1,6 @@
 """What does a trace cost, while it runs and while there is none?
 
-    python benchmarks/tracing.py [--against DIR] [--rounds N] [--workers N] [--quick] [--json FILE]
+    python benchmarks/tracing.py [--against DIR] [--rounds N] [--workers N] [--kinds KIND...] [--quick] [--json FILE]
 
 maps tasks that do nothing, one task a chunk, and calls one after another, with `pool.trace` and without. `--against`
 names another checkout, with its extension built in place: say, of the revision before there were traces. Every
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from fresh import Figures, begin, end
-from program import KINDS, Record, Runs, add_workers, finish, gather, make_parser
+from program import Record, Runs, add_kinds, add_workers, finish, gather, make_parser
 
 import pool_party
 from pool_party._demo.report import format_table
@@ -94,6 +94,7 @@ def _row(kind: str, way: str, rounds: list[dict[str, Figures]], reference: str) 
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     add_workers(parser)
+    add_kinds(parser)
     parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout to compare with")
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="default: %(default)s; with --quick: 1")
     options = parser.parse_args()
@@ -113,7 +114,7 @@ def main() -> int:
         print(format_table(["the channel alone, best of many", "put", "claim and reply"], rows), "\n", flush=True)
     reference = next(iter(_ways(options)))
     rows, failures, kinds = [], [], {}
-    for kind in KINDS:
+    for kind in options.kinds:
         runs = _measure(kind, options)
         failures += [f"{kind}: {line.strip()}" for line in runs.failure_lines()]
         if rounds := _complete_rounds(runs):

@@ -65,6 +65,39 @@ def test_smallest_case_runs(name, tmp_path):
 
 
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
+def test_smallest_case_of_transfer_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    arguments = ("--only", "bytes", "--peer", "pool_party thread", "--max-size", "16384")
+    done = run("transfer.py", "--quick", "--json", str(file), *arguments)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["sections"]["bytes"]
+    assert not found["failures"]
+    assert set(found["median_us"]) == {"pool_party thread", "pipe", "memcpy", "memcpy, new objects"}
+    assert all(set(by_size) == {"1", "16384"} for by_size in found["median_us"].values())
+
+
+@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
+def test_smallest_case_of_packing_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    done = run("packing.py", "--quick", "--only", "contiguous", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    loads = json.loads(file.read_text())["loads"]
+    assert [load["n_busy"] == 0 for load in loads.values()] == [True, False, False]
+    for load in loads.values():
+        assert all(figures["n_rounds"] > 0 for figures in load["layouts"]["contiguous"].values())
+
+
+def test_smallest_case_of_tracing_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    done = run("tracing.py", "--quick", "--kinds", "thread", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    assert set(found["native"]) <= {"no trace", "a trace"}
+    (figures,) = found["kinds"]["thread"]
+    assert set(figures) == {"no trace", "a trace"}
+
+
+@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_cells_runs(tmp_path):
     file = tmp_path / "figures.json"
     arguments = ("--kinds", "thread", "--cells", "balanced-little", "--ways", "one-thread", "--workers", "1")
@@ -376,7 +409,10 @@ FIGURES = {
     },
     "packing": {
         "loads": {
-            "idle": {"n_busy": 0, "layouts": {"face": {"65536": PACKED | {"ratio": 0.9}, "67108864": PACKED}}},
+            "idle": {
+                "n_busy": 0,
+                "layouts": {"face": {"65536": PACKED | {"ratio": 0.9}, "67108864": PACKED | {"bound": 1.9}}},
+            },
             "busy": {"n_busy": 2, "layouts": {"face": {"67108864": PACKED | {"ratio": 0.99}}}},
         }
     },
@@ -419,6 +455,19 @@ def test_report_has_all_parts(results, write_report):
     assert rows["anything"] == ["12,300"]
     assert rows["balanced-little, pool_party, dynamic"] == ["-", "0.60"]
     assert rows["launch and join"][-1] == "1.30"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ratio_again", "verdict"), [(0.97, 1.0, "**no**"), (0.97, 0.96, "yes"), (0.98, 1.0, "yes")]
+)
+def test_packing_may_lose_what_serial_code_loses_to_itself(on_path, ratio, ratio_again, verdict):
+    from reporting.found import Found
+    from reporting.packing import packing_goals
+
+    figures = PACKED | {"ratio": ratio, "ratio_again": ratio_again}
+    found = Found({"packing": {"loads": {"busy": {"n_busy": 2, "layouts": {"face": {"65536": figures}}}}}})
+    *_, goal = packing_goals(found)
+    assert goal.verdict == verdict and f"serial against itself: lowest {ratio_again:.2f} x" in goal.result
 
 
 def test_report_says_what_was_reached_and_what_was_not_measured(results, write_report):

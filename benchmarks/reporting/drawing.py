@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve with its name; `style` tells other ways of the same pool apart."""
+    """A curve with its name; `style` tells other ways of the same pool apart. The legend names one of each label."""
 
     label: str
     xs: Sequence[float]

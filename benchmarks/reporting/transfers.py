@@ -22,10 +22,10 @@ _BOUNDS = {
 }
 _BOUND_STYLES = {"pipe": "--", "new objects": "-."}
 _NOTE = (
-    "Times of one call, there and back. The bound, memcpy: one copy there and one back, by one thread, into memory that "
-    "is used again. `new objects`: the same into bytes objects that are made for it, as whoever returns a new object has "
-    "to. Ours can be below these: large arrays arrive as views of the memory that they were sent in, and idle cores help "
-    "to copy."
+    "Times of one call, there and back. The bound, memcpy: one copy there and one back, by one thread, into memory "
+    "that is used again. `new objects`: the same into bytes objects that are made for it, as whoever returns a new "
+    "object has to. Ours can be below these: large arrays arrive as views of the memory that they were sent in, and "
+    "idle cores help to copy."
 )
 
 
