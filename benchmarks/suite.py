@@ -66,6 +66,7 @@ _ALL = (
     Benchmark("packing", 4, 0.4),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
     Benchmark("tracing", 1, 0.3, ("--rounds", "5")),
+    Benchmark("profile-task", 1, 0.3),
     Benchmark("science", 3, 1, needs=("scipy", "pandas", "sklearn")),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}

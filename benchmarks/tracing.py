@@ -14,6 +14,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from fresh import Figures, begin, end
@@ -39,23 +40,32 @@ def _sources(native: Path) -> list[Path]:
     return sorted(path for path in paths if "python.h" not in path.read_text())
 
 
+def _compile(native: Path, folder: str) -> Path:
+    """Make the program that measures the channel whose sources are in `native`."""
+    program = Path(folder) / "program"
+    flags = ["-std=c11", "-O2", "-fPIC", "-pthread", f"-I{native}"]
+    flags += ["-DHAS_TRACE"] if (native / "trace.c").exists() else []
+    command = [os.environ.get("CC", "cc"), *flags, Path(__file__).with_name("tracing_native.c"), *_sources(native)]
+    subprocess.run([*command, "-ldl", "-o", program], check=True)
+    return program
+
+
 def _native(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
     """Return, for each way, ns to put a task in the channel, and to claim it and send its result."""
     figures: dict[str, tuple[float, float]] = {}
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    for way, (mode, checkout) in _ways(options).items():
-        native = checkout / "native"
-        if compiler is None or not native.is_dir():
-            continue
-        flags = ["-std=c11", "-O2", "-fPIC", "-pthread", f"-I{native}"]
-        flags += ["-DHAS_TRACE"] if (native / "trace.c").exists() else []
-        with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder) / "program"
-            here = Path(__file__).with_name("tracing_native.c")
-            subprocess.run([compiler, *flags, here, *_sources(native), "-ldl", "-o", program], check=True)
-            printed = subprocess.run([program, *([] if mode == "off" else ["on"])], check=True, capture_output=True)
-        put_ns, serve_ns = map(float, printed.stdout.split())
-        figures[way] = put_ns, serve_ns
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        return figures
+    checkouts = {checkout for _, checkout in _ways(options).values() if (checkout / "native").is_dir()}
+    with ExitStack() as folders:
+        programs = {
+            checkout: _compile(checkout / "native", folders.enter_context(tempfile.TemporaryDirectory()))
+            for checkout in checkouts
+        }
+        for way, (mode, checkout) in _ways(options).items():
+            if checkout in programs:
+                command = [programs[checkout], *([] if mode == "off" else ["on"])]
+                put_ns, serve_ns = map(float, subprocess.run(command, check=True, capture_output=True).stdout.split())
+                figures[way] = put_ns, serve_ns
     return figures
 
 

@@ -97,6 +97,49 @@ def test_smallest_case_of_tracing_runs(tmp_path):
     assert set(figures) == {"no trace", "a trace"}
 
 
+def test_smallest_case_of_the_profile_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    done = run("profile_task.py", "--quick", "--only", "map", "--kinds", "thread", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    bounds, figures = json.loads(file.read_text())["sections"].values()
+    assert all(bound["summary"]["ns per task"] > 0 for bound in bounds.values())
+    assert figures["wall time"]["summary"]["ns per task"] > 0
+
+
+SAMPLES = """
+10/10
+    7f01 [unknown]
+    7f02 pp_encode
+    7f03 next_argument
+    7f04 channel_put_many
+    7f05 _start
+
+10/11
+    7f11 pp_pause
+    7f12 pp_end_wait
+    7f13 serve
+    7f14 worker_serve
+
+10/11
+    7f21 _start
+
+10/10
+    7f31 PyList_New
+"""
+
+
+def test_a_sample_belongs_to_the_innermost_step_and_to_the_side_of_its_thread(on_path):
+    from profile_steps import PYTHON, count_steps, read_samples
+
+    counts = count_steps(read_samples(SAMPLES.splitlines()), parent=10)
+    assert counts == {
+        ("parent", "encode the argument"): 1,
+        ("parent", PYTHON): 1,
+        ("worker", "wait for a task"): 1,
+        ("worker", PYTHON): 1,
+    }
+
+
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_cells_runs(tmp_path):
     file = tmp_path / "figures.json"

@@ -36,6 +36,7 @@ _TITLES = {
     "packing": "Packing",
     "memory": "Memory",
     "tracing": "Traces",
+    "profile-task": "Where the time of a task goes",
     "science": "NumPy, SciPy, pandas and scikit-learn",
 }
 _BUSY_CPUS = 0.25

@@ -1,0 +1,73 @@
+"""Which step of a task's way a sample of perf belongs to.
+
+A sample is a stack. It belongs to the first of its functions, from the innermost on, that has a step in the table; time
+in CPython or in the kernel thus goes to what has called it. The functions are those of native/parent.c, worker.c and
+channel.c; one that gets another name goes to its caller's step.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+PARENT, WORKER = "parent", "worker"
+_LOOP = "worker_serve"  # a thread in whose stacks this function is found is a worker
+PYTHON = "Python code"
+
+_STEPS = {
+    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread",
+    "wake somebody": "pp_futex_wake wake_for pp_hub_wake",
+    # the parent's side
+    "encode the argument": "next_argument channel_encode",
+    "put into a slot": "pp_hub_put put put_next channel_put channel_put_many parse_function",
+    "look for room": "pp_hub_has_room reclaim",
+    "wait for a result": "wait_for_news",
+    "find and take a result": "pp_hub_peek pp_hub_take take_result find_job take_all pp_channel_pump",
+    "decode, store, deliver": "hand_over job_take_results job_init job_dealloc",
+    "the background thread": "channel_wait_background",
+    # the worker's side
+    "wait for a task": "pp_end_wait",
+    "claim": "pp_end_claim",
+    "decode function and argument": "fetch_function fetch_argument",
+    "call the task": "call",
+    "encode and send the result": "send_value send_payload send pp_end_reply",
+    "around these": "run serve worker_serve",
+}
+_STEP_OF = {function: step for step, functions in _STEPS.items() for function in functions.split()}
+
+type Sample = tuple[int, int, list[str]]  # process, thread, and functions from the innermost on
+
+
+def read_samples(lines: Iterable[str]) -> Iterator[Sample]:
+    """Yield the samples of `perf script -F pid,tid,ip,sym`."""
+    ids: tuple[int, int] | None = None
+    functions: list[str] = []
+    for line in (*lines, ""):
+        words = line.split()
+        if not words:
+            if ids is not None:
+                yield (*ids, functions)
+            ids, functions = None, []
+        elif ids is None:
+            process, _, thread = words[0].partition("/")
+            ids = int(process), int(thread)
+        elif len(words) > 1:
+            functions.append(words[1])
+
+
+def step_of(functions: Iterable[str]) -> str:
+    """Return the step of a stack."""
+    return next((_STEP_OF[function] for function in functions if function in _STEP_OF), PYTHON)
+
+
+def count_steps(samples: Iterable[Sample], parent: int) -> Counter[tuple[str, str]]:
+    """Return how many samples each (side, step) has."""
+    counts: dict[tuple[int, int], Counter[str]] = {}
+    workers = set()
+    for process, thread, functions in samples:
+        counts.setdefault((process, thread), Counter())[step_of(functions)] += 1
+        if _LOOP in functions:
+            workers.add((process, thread))
+    sums: Counter[tuple[str, str]] = Counter()
+    for ids, by_step in counts.items():
+        side = WORKER if ids in workers or ids[0] != parent else PARENT
+        sums.update({(side, step): n for step, n in by_step.items()})
+    return sums

@@ -1,0 +1,115 @@
+"""Where does the time of a task go?
+
+    python benchmarks/profile_task.py [--quick] [--only VERB] [--kinds KIND...] [--workers N] [--json FILE]
+
+runs tasks that do nothing, one task a chunk, by `map`, and one after the other by `apply`. While they run, Linux's perf
+samples the stacks of caller and workers by the CPU clock; each sample goes to the step of a task's way that its
+functions belong to, in its own side. So figures are CPU time per task, added up over all workers; what sleeps is not in
+them, what spins is. Beside them: wall time per task without samples, and what marshal, a compare-and-swap, a cache line
+on its way to another core, and a futex take by themselves. Without perf (apt-get install linux-perf) there are no
+steps; without a C compiler, or debug information in pool_party's extension, fewer bounds and coarser steps.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fresh import Figures, begin, end
+from profile_steps import PARENT, WORKER
+from program import Record, add_kinds, add_only, add_workers, finish, make_parser, say
+
+from pool_party._demo.report import format_table
+
+_TIMEOUT_S = 120.0
+_QUICK_EFFORT = 0.1
+_N_ROUNDS = 20  # of the bounds
+_LEAST_NS = 0.005  # of a side: smaller steps are put together
+_VERBS = {"map": "map(noop, range(n), chunksize=1)", "apply": "apply(noop, (value,))"}
+_NS = "ns per task"
+_NATIVE = (
+    "compare-and-swap of a word of one's own",
+    "a cache line to another core that spins",
+    "waking a thread that sleeps on a futex",
+)
+
+
+def _native_bounds(n_rounds: int) -> dict[str, float]:
+    """Return what profile_native.c measures; nothing without a C compiler."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program"
+        source = Path(__file__).with_name("profile_native.c")
+        subprocess.run([compiler, "-std=c11", "-O2", "-pthread", source, "-o", program], check=True)
+        printed = subprocess.run([program, str(n_rounds)], check=True, capture_output=True, text=True).stdout
+    return dict(zip(_NATIVE, map(float, printed.split()), strict=True))
+
+
+def _bounds(n_rounds: int) -> tuple[dict[str, float], str]:
+    figures, failure = end(begin("profile_sections", [], function="bounds"), _TIMEOUT_S)
+    return {**(figures or {}), **_native_bounds(n_rounds)}, failure
+
+
+def _steps(figures: Figures) -> dict[str, float]:
+    """Return ns by "SIDE: STEP", the largest first, each side after the sum of all its steps."""
+    rows: dict[str, float] = {}
+    for side in (PARENT, WORKER):
+        steps = {step: ns for found, step, ns in figures.get("steps_ns", ()) if found == side}
+        total = sum(steps.values())
+        shown = {step: ns for step, ns in steps.items() if ns >= _LEAST_NS * total}
+        if rest := total - sum(shown.values()):
+            shown["all else"] = rest
+        if total:
+            rows[f"{side}, CPU time"] = total
+            rows |= {f"{side}: {step}": ns for step, ns in shown.items()}
+    return rows
+
+
+def _section(figures: Figures) -> dict[str, Any]:
+    rows = {"wall time": figures["wall_ns"], "wall time while sampled": figures["sampled_wall_ns"]} | _steps(figures)
+    return {name: {"summary": {_NS: round(ns, 1)}} for name, ns in rows.items()}
+
+
+def _print(title: str, section: dict[str, Any], note: str = "") -> None:
+    rows = [[name, f"{found['summary'][_NS]:.1f}"] for name, found in section.items() if "summary" in found]
+    print("\n".join(filter(None, (title, format_table(["", _NS], rows), note))), "\n", flush=True)
+
+
+def _measure(verb: str, kind: str, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    say(f"{verb}, {kind}")
+    effort = _QUICK_EFFORT if options.quick else 1.0
+    figures, failure = end(begin("profile_sections", [verb, kind, options.workers, effort]), _TIMEOUT_S)
+    if figures is None:
+        return {kind: {"failure": failure}}, f"  not measured: {failure}"
+    return _section(figures), "" if "steps_ns" in figures else "  no steps, since perf is not there or may not sample"
+
+
+def main() -> int:
+    """Measure what the command line asks for, and print a table for each verb and kind."""
+    parser = make_parser(__doc__)
+    add_workers(parser)
+    add_kinds(parser)
+    add_only(parser, _VERBS)
+    options = parser.parse_args()
+    record = Record(__doc__, options.workers, options)
+    bounds, failure = _bounds(1 if options.quick else _N_ROUNDS)
+    section = {name: {"summary": {_NS: round(ns, 1)}, "is_bound": True} for name, ns in bounds.items()}
+    _print("bounds: each by itself", section, failure)
+    record.put_section("bounds", section)
+    has_failed = bool(failure)
+    for verb in options.only or _VERBS:
+        for kind in options.kinds:
+            section, note = _measure(verb, kind, options)
+            _print(f"{_VERBS[verb]}, {kind}", section, note)
+            record.put_section(f"{_VERBS[verb]}, {kind}", section)
+            has_failed |= kind in section
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    finish(main)
