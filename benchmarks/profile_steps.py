@@ -6,14 +6,15 @@ channel.c; one that gets another name goes to its caller's step.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 PARENT, WORKER = "parent", "worker"
 _LOOP = "worker_serve"  # a thread in whose stacks this function is found is a worker
-PYTHON = "Python code"
+PYTHON, DECODE, AROUND = "Python code", "decode function and argument", "around these"
+_TAIL_CALLED = "PyMarshal_ReadObjectFromString"  # by fetch_argument, which then is not in the stack
 
 _STEPS = {
-    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread",
+    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread pp_end_await_caller pp_hub_await_workers",
     "wake somebody": "pp_futex_wake wake_for pp_hub_wake",
     # the parent's side
     "encode the argument": "next_argument channel_encode",
@@ -26,10 +27,10 @@ _STEPS = {
     # the worker's side
     "wait for a task": "pp_end_wait",
     "claim": "pp_end_claim",
-    "decode function and argument": "fetch_function fetch_argument",
+    DECODE: "fetch_function fetch_argument",
     "call the task": "call",
     "encode and send the result": "send_value send_payload send pp_end_reply",
-    "around these": "run serve worker_serve",
+    AROUND: "run serve worker_serve",
 }
 _STEP_OF = {function: step for step, functions in _STEPS.items() for function in functions.split()}
 
@@ -53,9 +54,10 @@ def read_samples(lines: Iterable[str]) -> Iterator[Sample]:
             functions.append(words[1])
 
 
-def step_of(functions: Iterable[str]) -> str:
+def step_of(functions: Sequence[str]) -> str:
     """Return the step of a stack."""
-    return next((_STEP_OF[function] for function in functions if function in _STEP_OF), PYTHON)
+    step = next((_STEP_OF[function] for function in functions if function in _STEP_OF), PYTHON)
+    return DECODE if step == AROUND and _TAIL_CALLED in functions else step
 
 
 def count_steps(samples: Iterable[Sample], parent: int) -> Counter[tuple[str, str]]:
