@@ -35,7 +35,7 @@ from pool_party._demo.report import format_table
 
 _SIZES = [64 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20]
 _SMALLEST_SHARED = 8 << 20  # below it, the shares would not be copied at the same time: waking a thread takes too long
-_LEAST_S, _MOST_S = 0.3, 5.0  # for a size and layout
+_LEAST_S, _MOST_S = 0.3, 6.0  # for a size and layout
 _QUICK = 0.05
 _ERROR = 0.005  # of a median, as a share of it, that is small enough
 _N_ROUNDS_MIN = 9

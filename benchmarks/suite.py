@@ -62,7 +62,7 @@ _ALL = (
     Benchmark("scaling", 5, 0.6, needs=("numpy",)),
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
-    Benchmark("transfer", 6, 0.7, _TRANSFER, ("--quick", *_TRANSFER, "--max-size", str(4 << 20))),
+    Benchmark("transfer", 5, 0.7, _TRANSFER, ("--quick", *_TRANSFER, "--max-size", str(4 << 20))),
     Benchmark("packing", 4, 0.4),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
     Benchmark("tracing", 1, 0.3, ("--rounds", "5")),

@@ -20,12 +20,11 @@ from peers import peer_named
 from workloads.echo import echo
 from workloads.tasks import nap
 
-_LIMIT_S = 0.3  # for each size, of normal effort
+_LIMIT_S = 0.25  # for each size, of normal effort
 _N_CALLS = 2000
 _N_CALLS_MIN = 5
 _N_WARM_UPS = 2
-_HUGE = 64 << 20  # from here on a call takes up to 1.5 s, and one to warm up and few others are enough
-_N_CALLS_MIN_HUGE = 2
+_ENOUGH_BYTES = 128 << 20  # fewer calls are enough if they send that much; one of 256 MB takes up to 1.5 s
 PIPE, MEMCPY, MEMCPY_NEW = "pipe", "memcpy", "memcpy, new objects"
 BOUNDS = (PIPE, MEMCPY, MEMCPY_NEW)  # no pools: a pair of processes, and two copies in one
 
@@ -119,11 +118,11 @@ def _pool(peer: str, n_workers: int) -> Iterator[_Call]:
 _OPEN_BOUND = {PIPE: _piping, MEMCPY: _copying, MEMCPY_NEW: _copying_anew}
 
 
-def _median_us(call: _Call, value: Any, effort: float, is_huge: bool) -> float:
+def _median_us(call: _Call, value: Any, effort: float, size: int) -> float:
     """Return the median of many calls; the first ones do not count, nor does letting go of a result."""
-    for _ in range(1 if is_huge else _N_WARM_UPS):
+    n_least = max(1, min(_N_CALLS_MIN, _ENOUGH_BYTES // size))
+    for _ in range(min(_N_WARM_UPS, n_least)):
         call(value)
-    n_least = _N_CALLS_MIN_HUGE if is_huge else _N_CALLS_MIN
     taken_us: list[float] = []
     deadline_s = time.perf_counter() + _LIMIT_S * effort
     while len(taken_us) < n_least or (len(taken_us) < _N_CALLS and time.perf_counter() < deadline_s):
@@ -141,7 +140,7 @@ def measure(section: str, peer: str, n_workers: int, effort: float, sizes: list[
         for size in sizes:
             value = VALUES[section](size)
             gc.collect()
-            figures[str(size)] = _median_us(call, _flat(value) if peer in BOUNDS else value, effort, size >= _HUGE)
+            figures[str(size)] = _median_us(call, _flat(value) if peer in BOUNDS else value, effort, size)
             del value  # before the next, larger one is made
     return figures
 
