@@ -25,7 +25,7 @@ from program import Record, add_kinds, add_only, add_workers, finish, make_parse
 from pool_party._demo.report import format_table
 
 _TIMEOUT_S = 120.0
-_QUICK_EFFORT = 0.1
+_QUICK_EFFORT = 0.05
 _N_ROUNDS = 20  # of the bounds
 _LEAST_NS = 0.005  # of a side: smaller steps are put together
 _VERBS = {"map": "map(noop, range(n), chunksize=1)", "apply": "apply(noop, (value,))"}

@@ -24,7 +24,7 @@ import pool_party
 from pool_party._demo.report import format_table
 
 _TIMEOUT_S = 60.0
-_QUICK_EFFORT = 0.1
+_QUICK_EFFORT = 0.03
 
 
 def _ways(options: argparse.Namespace) -> dict[str, tuple[str, Path]]:

@@ -48,7 +48,7 @@ def main() -> None:
         cpu_ns = -_cpu_ns(pids)
         maps_ns = [_time_ns(lambda: pool.map(noop, range(n_tasks), 1)) / n_tasks for _ in range(_N_MAPS)]
         cpu_ns += _cpu_ns(pids)
-        calls_ns = [_time_ns(lambda: pool.apply(noop, (None,))) for _ in range(_N_ROUND_TRIPS)]
+        calls_ns = [_time_ns(lambda: pool.apply(noop, (None,))) for _ in range(max(100, int(_N_ROUND_TRIPS * effort)))]
         end_ns = _time_ns(lambda: tracing.__exit__(None, None, None))
     figures = {"map_ns": statistics.median(maps_ns), "cpu_ns": cpu_ns / n_tasks / _N_MAPS}
     figures["call_us"] = statistics.median(calls_ns) / 1000
