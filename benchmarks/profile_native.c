@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { N_SWAPS = 1000000, N_HAND_OVERS = 20000, N_WAKES = 2000 };
+enum { N_SWAPS = 1000000, N_HAND_OVERS = 5000, N_WAKES = 2000 };
 
 static _Alignas(128) _Atomic unsigned word;
 static _Atomic int is_futex;

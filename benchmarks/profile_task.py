@@ -20,7 +20,7 @@ from typing import Any
 
 from fresh import Figures, begin, end
 from profile_steps import PARENT, WORKER
-from program import Record, add_kinds, add_only, add_workers, finish, make_parser, say
+from program import Record, add_kinds, add_only, add_workers, finish, make_parser, n_usable_cpus, say
 
 from pool_party._demo.report import format_table
 
@@ -38,9 +38,9 @@ _NATIVE = (
 
 
 def _native_bounds(n_rounds: int) -> dict[str, float]:
-    """Return what profile_native.c measures; nothing without a C compiler."""
+    """Return what profile_native.c measures; nothing without a C compiler and two CPUs, between which something goes."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
+    if compiler is None or n_usable_cpus() < 2:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program"
