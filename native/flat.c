@@ -84,7 +84,7 @@ static int write_marshal(writer_t *w, PyObject *value) {
     return to ? FLAT : FAILED;
 }
 
-static bool get_int64(PyObject *item, int64_t *out) {
+bool pp_get_int64(PyObject *item, int64_t *out) {
     int overflow = 0;
     if (Py_TYPE(item) != &PyLong_Type)
         return false;
@@ -113,7 +113,7 @@ static bool fill_ints(PyObject *list, Py_ssize_t n, char *to) {
         return false;
     int64_t number;
     for (Py_ssize_t i = 0; i < n; i++, to += 8) {
-        if (!get_int64(PyList_GET_ITEM(list, i), &number))
+        if (!pp_get_int64(PyList_GET_ITEM(list, i), &number))
             return false;
         memcpy(to, &number, 8);
     }

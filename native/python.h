@@ -66,6 +66,7 @@ typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEA
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: not flat; -1 */
 PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leaves);
 pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
+bool pp_get_int64(PyObject *item, int64_t *out);   /* false: not exactly an int, or too large */
 bool pp_write_list(PyObject *list, pp_leaf_kind_t kind, size_t n_bytes, char *to);   /* false: it is not of that kind and size */
 
 /* payload.c: payloads in memory */

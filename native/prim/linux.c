@@ -192,17 +192,28 @@ void pp_run_on_all_cpus(void) {
 }
 
 /* The fourth field of /proc/loadavg counts this very moment, unlike the averages before it. */
-int pp_n_running(void) {
+static int read_n_running(int fd) {
     char text[128];
-    int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC), n = -1;
-    if (fd < 0)
+    int n;
+    ssize_t size = pread(fd, text, sizeof text - 1, 0);
+    text[size > 0 ? size : 0] = 0;
+    return sscanf(text, "%*f %*f %*f %d/%*d", &n) == 1 ? n : -1;
+}
+
+/* The descriptor stays open: opening takes longer than reading. A program that closes what it does not know may give its number to
+ * another file, which does not read like this one and is left alone. */
+int pp_n_running(void) {
+    static _Atomic int kept = -1;
+    int fd = pp_load_relaxed(&kept), n = fd >= 0 ? read_n_running(fd) : -1;
+    if (n >= 0)
+        return n;
+    int opened = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    if (opened < 0)
         return -1;
-    ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (size <= 0)
-        return -1;
-    text[size] = 0;
-    return sscanf(text, "%*s %*s %*s %d/", &n) == 1 ? n : -1;
+    n = read_n_running(opened);
+    if (!pp_cas_seq_cst(&kept, &fd, opened))   /* another thread was faster */
+        close(opened);
+    return n;
 }
 
 static void *watch(void *arg) {
