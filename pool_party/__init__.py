@@ -14,18 +14,18 @@ if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
 
 TYPE_CHECKING = False  # without the import of typing, which costs a fresh interpreter as much as it does itself
 if TYPE_CHECKING:
-    from pool_party._errors import InitializerFailed as InitializerFailed
+    from pool_party._broken import InitializerFailed as InitializerFailed
+    from pool_party._broken import WorkerLost as WorkerLost
     from pool_party._errors import PoolClosed as PoolClosed
     from pool_party._errors import PoolPartyError as PoolPartyError
     from pool_party._errors import PoolTerminated as PoolTerminated
     from pool_party._errors import RemoteError as RemoteError
-    from pool_party._errors import WorkerLost as WorkerLost
     from pool_party._executor import ComposableExecutor as ComposableExecutor
     from pool_party._pool import ComposablePool as ComposablePool
     from pool_party._pool import InterpreterPool as InterpreterPool
     from pool_party._pool import ProcessPool as ProcessPool
     from pool_party._pool import ThreadPool as ThreadPool
-    from pool_party._scheduler import Statistics as Statistics
+    from pool_party._statistics import Statistics as Statistics
     from pool_party.budget.split import Share as Share
     from pool_party.budget.topology import cpu_count as cpu_count
     from pool_party.wire.shared import share as share
@@ -35,7 +35,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ComposableExecutor": "_executor",
     "ComposablePool": "_pool",
-    "InitializerFailed": "_errors",
+    "InitializerFailed": "_broken",
     "InterpreterPool": "_pool",
     "PoolClosed": "_errors",
     "PoolPartyError": "_errors",
@@ -43,9 +43,9 @@ _HOMES = {
     "ProcessPool": "_pool",
     "RemoteError": "_errors",
     "Share": "budget.split",
-    "Statistics": "_scheduler",
+    "Statistics": "_statistics",
     "ThreadPool": "_pool",
-    "WorkerLost": "_errors",
+    "WorkerLost": "_broken",
     "cpu_count": "budget.topology",
     "share": "wire.shared",
 }
@@ -56,9 +56,8 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = __import__(f"{__name__}.{_HOMES[name]}", fromlist=[name])  # importlib would be one more import
+    value = getattr(home, name)
     value.__module__ = __name__
     globals()[name] = value
     return value

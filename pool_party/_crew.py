@@ -1,21 +1,18 @@
 """The workers of a pool: starting them, noting their death, replacing them."""
 
-import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._errors import WorkerLost, describe_exit
+from pool_party._log import log_exception
 from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
+    from pool_party._broken import WorkerLost
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
-
-_log = logging.getLogger("pool_party")
 
 GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters; they end in some ms
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
@@ -85,7 +82,7 @@ class Crew:
 
             self._watcher = Watcher(self._report_death)
         if self.enforcer is not None:
-            self._setup = replace(self._setup, gate=self.enforcer.open())
+            self._setup = self._setup.with_gate(self.enforcer.open())
         for n in range(self._n_workers):
             self._start_worker(n)
         if self._watcher is not None:
@@ -179,7 +176,9 @@ class Crew:
         if not self._is_broken():
             self._replace(worker.n)
 
-    def _loss(self, worker: Worker) -> WorkerLost:
+    def _loss(self, worker: Worker) -> "WorkerLost":
+        from pool_party._broken import WorkerLost, describe_exit
+
         return WorkerLost(
             f"worker {worker.name} (pid {worker.pid}) {describe_exit(worker.exitcode)} while it ran this task; "
             "the pool has replaced it and other tasks are not affected",
@@ -195,6 +194,8 @@ class Crew:
         self._n_false_starts += 1
         if self._n_false_starts <= max(3, self._n_workers):
             return
+        from pool_party._broken import WorkerLost, describe_exit
+
         reason = getattr(worker, "error", "") or f"the last one {describe_exit(worker.exitcode)}"
         self._break_pool(
             WorkerLost(
@@ -212,7 +213,7 @@ class Crew:
                 if not self.is_stopping:
                     self._start_worker(n)
         except Exception as error:
-            _log.exception("a worker could not be replaced")
+            log_exception("a worker could not be replaced")
             if not any(self.workers):
                 self._break_pool(error)
 

@@ -1,8 +1,7 @@
-"""The whole error tree. Each class also derives from what the standard library raises in its place."""
+"""The errors of pool_party; those that are also errors of `concurrent.futures` are in _broken.py.
 
-import signal
-from concurrent.futures import BrokenExecutor
-from concurrent.futures.process import BrokenProcessPool
+Each class also derives from what the standard library raises in its place.
+"""
 
 
 class PoolPartyError(Exception):
@@ -17,37 +16,5 @@ class PoolTerminated(PoolClosed):
     """You terminated the pool while this result was pending."""
 
 
-class WorkerLost(PoolPartyError, BrokenProcessPool):
-    """The worker that ran this task died; other tasks are not affected.
-
-    pid: its process id. exitcode: as `Process.exitcode`, negative for a signal.
-    """
-
-    def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
-        super().__init__(message)
-        self.pid = pid
-        self.exitcode = exitcode
-
-    def __reduce__(self) -> tuple[type, tuple[str, int | None, int | None]]:
-        return type(self), (str(self), self.pid, self.exitcode)
-
-
-class InitializerFailed(PoolPartyError, BrokenExecutor):
-    """No worker can be made: the initializer raised (`__cause__`), or its process died every time."""
-
-
 class RemoteError(PoolPartyError):
     """What a worker sent could not be rebuilt here; the message has its repr and the remote traceback."""
-
-
-def describe_exit(exitcode: int | None) -> str:
-    """Words for a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
-    if exitcode is None:
-        return "ended"
-    if exitcode >= 0:
-        return f"exited with code {exitcode}"
-    try:
-        name = f" ({signal.Signals(-exitcode).name})"
-    except ValueError:
-        name = ""
-    return f"was killed by signal {-exitcode}{name}"

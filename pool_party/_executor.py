@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pool_party._pool import make_scheduler
 from pool_party._results import PoolJob
-from pool_party._scheduler import RUN, Scheduler, Statistics
+from pool_party._scheduler import RUN, Scheduler
 from pool_party.budget.policies import Scope
 
 if TYPE_CHECKING:
     import os
 
+    from pool_party._statistics import Statistics
     from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("concurrent.futures")
@@ -182,7 +183,7 @@ class ComposableExecutor(Executor):
         """Records what each worker does from now on; see `ComposablePool.trace`."""
         return self._scheduler.trace(path, max_events)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> "Statistics":
         """The executor's counts at this moment."""
         return self._scheduler.statistics()
 

@@ -7,7 +7,6 @@ calls; any other (a closure, a bound method) may change between two calls and tr
 import sys
 import types
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any
 
 from pool_party import _native
@@ -15,16 +14,18 @@ from pool_party import _native
 MAX_KEPT = 128  # functions that keep their place; guess: more than programs use at a time
 
 
-@dataclass(eq=False)
 class Published:
     """A function in shared memory. `n_users` belongs to the scheduler's lock."""
 
-    ref: Any
-    block: int
-    keep: bool
-    guard: tuple[Any, ...] = ()
-    n_users: int = 0
-    function: Any = field(default=None, repr=False)
+    __slots__ = ("block", "function", "guard", "keep", "n_users", "ref")
+
+    def __init__(self, ref: Any, block: int, keep: bool) -> None:
+        self.ref = ref
+        self.block = block
+        self.keep = keep
+        self.guard: tuple[Any, ...] = ()
+        self.n_users = 0
+        self.function: Any = None
 
 
 def _is_global(function: Any) -> bool:

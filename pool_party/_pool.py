@@ -3,13 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from pool_party import _native
-from pool_party._imap import IMapIterator, IMapJob
 from pool_party._results import AsyncResult, Callback, MapResult
-from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler, Statistics
-from pool_party.budget.plan import Limits, make_plan
+from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler
+from pool_party.budget.plan import make_plan
 from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
@@ -17,7 +16,11 @@ from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
     import os
+    from typing import Unpack
 
+    from pool_party._imap import IMapIterator
+    from pool_party._statistics import Statistics
+    from pool_party.budget.plan import Limits
     from pool_party.observe.trace import Tracing
 
 KINDS = {
@@ -72,7 +75,7 @@ def make_scheduler(
     on_broken: Callable[[BaseException], object] | None = None,
     extensions: Iterable[str] | None = None,
     preload: Iterable[str] = (),
-    **limits: Unpack[Limits],
+    **limits: "Unpack[Limits]",
 ) -> Scheduler:
     """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
     kind = resolve_kind(kind)
@@ -247,7 +250,7 @@ class ComposablePool:
 
     def imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
-    ) -> IMapIterator:
+    ) -> "IMapIterator":
         """An iterator over func(x) for x in iterable, in order.
 
         buffersize: items that may be read ahead of the consumer. None: all of a sized input at once; of a generator as
@@ -257,13 +260,15 @@ class ComposablePool:
 
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
-    ) -> IMapIterator:
+    ) -> "IMapIterator":
         """`imap`, with results as they arrive."""
         return self._imap(func, iterable, chunksize, buffersize, ordered=False)
 
     def _imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None, ordered: bool
-    ) -> IMapIterator:
+    ) -> "IMapIterator":
+        from pool_party._imap import IMapIterator, IMapJob
+
         scheduler = self._scheduler
         scheduler.check_running()
         _check_callable(func)
@@ -334,7 +339,7 @@ class ComposablePool:
         """
         return self._scheduler.trace(path, max_events)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> "Statistics":
         """The pool's counts at this moment."""
         return self._scheduler.statistics()
 
@@ -378,7 +383,7 @@ class ThreadPool(ComposablePool):
         initargs: Iterable[Any] = (),
         *,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **limits: "Unpack[Limits]",
     ) -> None:
         super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **limits)
 
@@ -395,7 +400,7 @@ class ProcessPool(ComposablePool):
         context: Any = None,
         *,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **limits: "Unpack[Limits]",
     ) -> None:
         super().__init__(
             processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **limits
@@ -414,7 +419,7 @@ class InterpreterPool(ComposablePool):
         *,
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **limits: "Unpack[Limits]",
     ) -> None:
         super().__init__(
             processes,

@@ -4,17 +4,15 @@ Each is a Job of the channel: `_deliver` and `_complete` are called by whichever
 are settled once, under the scheduler's lock; callbacks run before waiters wake, as in `multiprocessing.Pool`.
 """
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
+from pool_party._log import log_exception
 from pool_party._outcomes import error_of
 
 if TYPE_CHECKING:
     from pool_party._scheduler import Scheduler
-
-_log = logging.getLogger("pool_party")
 
 type Callback = Callable[[Any], object] | None
 
@@ -34,7 +32,7 @@ def call_back(callback: Callback, value: Any) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException:
-        _log.exception("a callback raised; the pool goes on")
+        log_exception("a callback raised; the pool goes on")
 
 
 class Ticket(_native.Job):

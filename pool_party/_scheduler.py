@@ -6,21 +6,19 @@ entry is left behind. `_leading` decides who takes results, `_crew` looks after 
 words that decide who does what, and is never held while foreign code runs.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _exit, _native
 from pool_party._crew import Crew
-from pool_party._errors import InitializerFailed, PoolClosed, PoolPartyError, PoolTerminated
+from pool_party._errors import PoolClosed, PoolPartyError, PoolTerminated
 from pool_party._functions import Functions, Published
-from pool_party._imap import IMapJob
 from pool_party._leading import Leading
+from pool_party._log import log_exception
 from pool_party._outcomes import error_of
 from pool_party._results import PoolJob, Ticket
 from pool_party.workers._base import Setup, Worker
@@ -29,59 +27,39 @@ from pool_party.workers.thread import start_thread
 if TYPE_CHECKING:
     import os
 
+    from pool_party._broken import InitializerFailed
+    from pool_party._imap import IMapJob
+    from pool_party._statistics import Statistics
     from pool_party.observe.trace import Tracing
-
-_log = logging.getLogger("pool_party")
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 WINDOW_PER_WORKER = 64  # tasks of an unsized imap input read ahead; guess: fills the channel's latency many times over
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """A pool's counts at one moment. Tasks are what workers are handed: a chunk of a map is one task.
-
-    policy, n_threads: the policy's name, and for each worker the threads that native libraries may use in it now.
-    n_lends, n_reclaims: how often that number was raised while other workers had no work, and lowered again.
-    n_waits, waited_s: how often parallel regions waited for others ("exclusive", "counting"), and for how long in all.
-    """
-
-    kind: str
-    n_workers: int
-    n_submitted: int
-    n_completed: int
-    n_failed: int
-    n_pending: int
-    n_workers_started: int
-    n_workers_lost: int
-    policy: str | None = None
-    n_threads: tuple[int, ...] = ()
-    n_lends: int = 0
-    n_reclaims: int = 0
-    n_waits: int = 0
-    waited_s: float = 0.0
-
-
-@dataclass(eq=False)
 class _Single:
     """A task that waits for room in the channel."""
 
-    job: PoolJob
-    index: int
-    mode: int
-    function: Any
-    payload: Any
+    __slots__ = ("function", "index", "job", "mode", "payload")
+
+    def __init__(self, job: PoolJob, index: int, mode: int, function: Any, payload: Any) -> None:
+        self.job = job
+        self.index = index
+        self.mode = mode
+        self.function = function
+        self.payload = payload
 
 
-@dataclass(eq=False)
 class _Many:
     """The tasks of a map from the job's cursor on, pickled as they are put."""
 
-    job: PoolJob
-    items: list[Any]
-    mode: int
-    function: Any
-    published: Published | None = None
+    __slots__ = ("function", "items", "job", "mode", "published")
+
+    def __init__(self, job: PoolJob, items: list[Any], mode: int, function: Any) -> None:
+        self.job = job
+        self.items = items
+        self.mode = mode
+        self.function = function
+        self.published: Published | None = None
 
 
 class _InitReports(_native.Job):
@@ -214,13 +192,13 @@ class Scheduler:
             return _native.MODE_STAR if star else _native.MODE_ITEM
         return _native.MODE_STARCHUNK if star else _native.MODE_CHUNK
 
-    def submit_stream(self, job: IMapJob, fn: Any, source: Iterator[Any]) -> None:
+    def submit_stream(self, job: "IMapJob", fn: Any, source: Iterator[Any]) -> None:
         """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
         self._admit(job, 0, fn)
         thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
         start_thread(thread)
 
-    def _read_stream(self, job: IMapJob, fn: Any, source: Iterator[Any]) -> None:
+    def _read_stream(self, job: "IMapJob", fn: Any, source: Iterator[Any]) -> None:
         index = 0
         while job.wait_for_slot():
             items: list[Any] = []
@@ -241,7 +219,7 @@ class Scheduler:
                 break
         job.end_input(index)
 
-    def _put_stream_task(self, job: IMapJob, fn: Any, index: int, items: list[Any]) -> None:
+    def _put_stream_task(self, job: "IMapJob", fn: Any, index: int, items: list[Any]) -> None:
         self._count(1)
         if job.chunk == 1:
             call: tuple[Any, ...] = (fn, (items[0],), {})
@@ -352,7 +330,7 @@ class Scheduler:
                 try:
                     self._leading.lead(None, None)
                 except BaseException:
-                    _log.exception("delivering results failed; the pool goes on")
+                    log_exception("delivering results failed; the pool goes on")
                 finally:
                     self._leading.step_down()
             if self._is_abandoned:
@@ -430,7 +408,9 @@ class Scheduler:
         self._fail_all(self._broken)
         self._crew.terminate()
 
-    def _broken(self) -> InitializerFailed:
+    def _broken(self) -> "InitializerFailed":
+        from pool_party._broken import InitializerFailed
+
         error = InitializerFailed(f"the pool is broken, since no worker can be made: {self._cause!r}")
         error.__cause__ = self._cause
         return error
@@ -564,8 +544,10 @@ class Scheduler:
         with self._lock:
             return [job for job in self._jobs.values() if isinstance(job, PoolJob)]
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> "Statistics":
         """The counts at this moment."""
+        from pool_party._statistics import Statistics
+
         with self._lock:
             pending = sum(job.remaining for job in self._jobs.values()) - 1
             return Statistics(

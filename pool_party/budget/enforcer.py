@@ -1,17 +1,15 @@
 """A pool's plan put into force: what workers are granted, now and whenever others fall asleep or wake."""
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 
 from pool_party import _native
+from pool_party._log import log_exception
 from pool_party._native import Gate
 from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import Share
-
-_log = logging.getLogger("pool_party")
 
 SETTLE_S = 0.001  # how long a worker must sleep before its CPUs are lent; guess: far above a gap between two tasks
 
@@ -120,7 +118,7 @@ class Enforcer:
             try:
                 arbiter.refresh(self.plan.cpus if self.plan.kind != "process" else ())
             except Exception:
-                _log.exception("native libraries could not be looked for; new ones are not limited")
+                log_exception("native libraries could not be looked for; new ones are not limited")
 
     @property
     def n_threads(self) -> tuple[int, ...]:
@@ -188,7 +186,7 @@ class Enforcer:
             return policies.check(self.plan.policy.shares(state), state)
         except Exception:
             if not self._has_failed:  # else there would be an entry for each task
-                _log.exception("the policy failed; while it does, each worker has its own budget")
+                log_exception("the policy failed; while it does, each worker has its own budget")
             self._has_failed = True
             return self.plan.own
 

@@ -1,18 +1,30 @@
 """What a pool is asked to do about threads, checked: its policy, its CPUs, each worker's own share."""
 
-from dataclasses import dataclass
-from typing import Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pool_party._native import Gate
+from pool_party._records import record
 from pool_party.budget import policies
 from pool_party.budget.policies import Scope
 from pool_party.budget.split import Share, count_threads, split
-from pool_party.budget.terms import GateHandle, Terms
 from pool_party.budget.topology import cpu_count, current
-from pool_party.wire.handle import Handle
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from pool_party.budget.terms import Terms
+
+    class Limits(TypedDict, total=False):  # on 3.14 these take 4 ms to import what evaluates annotations
+        """What the classes of pools take about threads; see `ComposablePool`."""
+
+        policy: Any
+        threads_per_worker: int | None
+        oversubscription: float
+        affinity: bool | None
+        scope: Scope
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Plan:
     """A pool's policy and each worker's own share.
 
@@ -70,8 +82,11 @@ class Plan:
         is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
         return self.kind == "process" or (self.kind == "interp" and is_more and not self.is_gated)
 
-    def terms(self, n: int, gate: Gate | None) -> Terms:
+    def terms(self, n: int, gate: Gate | None) -> "Terms":
         """What worker n is told, if it is a process."""
+        from pool_party.budget.terms import GateHandle, Terms
+        from pool_party.wire.handle import Handle
+
         handle = None
         if gate is not None:
             fd = None if self.scope == "machine" else Handle(gate.fd)
@@ -89,16 +104,6 @@ class Plan:
 # A worker on a single CPU cannot get out of the way of what else runs there, nor be put where it is wanted. Measured
 # on 2 CPUs with 2 worker processes: round trips of 22 us instead of 9, and no task that gains from it.
 MIN_PINNED = 2
-
-
-class Limits(TypedDict, total=False):
-    """What the classes of pools take about threads; see `ComposablePool`."""
-
-    policy: Any
-    threads_per_worker: int | None
-    oversubscription: float
-    affinity: bool | None
-    scope: Scope
 
 
 def make_plan(

@@ -6,15 +6,15 @@ again whenever a worker falls asleep or wakes up, in a thread of the pool's own,
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from pool_party._records import record
 from pool_party.budget.split import Share, split
 
 Scope = Literal["pool", "machine"]  # whose regions wait for each other
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class State:
     """A pool at one moment.
 

@@ -3,10 +3,11 @@
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from pool_party._records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Share:
     """A worker's budget: so many threads, on these CPUs."""
 

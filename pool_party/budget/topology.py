@@ -8,9 +8,9 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pool_party import _native
+from pool_party._records import record
 
 OVERRIDE = "POOL_PARTY_CPU_COUNT"
 PYTHONS_OVERRIDE = "PYTHON_CPU_COUNT"
@@ -28,7 +28,7 @@ _USUAL_MOUNTS: list[_Mount] = [
 ]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cpu:
     """A logical CPU and what it shares. A core or cache goes by the number of its first CPU, unlike any other's."""
 
@@ -39,7 +39,7 @@ class Cpu:
     node: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Topology:
     """A machine's CPUs and the part of them that may be used.
 

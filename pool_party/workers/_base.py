@@ -1,17 +1,17 @@
 """The protocol that each kind of worker implements, as the scheduler sees it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pool_party import _native
+from pool_party._records import record
 
 if TYPE_CHECKING:
     from pool_party._native import Gate
     from pool_party.budget.plan import Plan
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Setup:
     """What all workers of a pool are started with."""
 
@@ -23,6 +23,10 @@ class Setup:
     gate: "Gate | None" = None  # that libraries' parallel regions pass; made by the scheduler
     extensions: tuple[str, ...] = ()  # packages with private copies of extension modules, for interpreters
     preload: tuple[str, ...] = ()  # modules to import before the initializer
+
+    def with_gate(self, gate: "Gate | None") -> "Setup":
+        """The same with a gate."""
+        return Setup(**{**vars(self), "gate": gate})
 
 
 class Worker(Protocol):

@@ -1,0 +1,28 @@
+"""What a pool says of itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A pool's counts at one moment. Tasks are what workers are handed: a chunk of a map is one task.
+
+    policy, n_threads: the policy's name, and for each worker the threads that native libraries may use in it now.
+    n_lends, n_reclaims: how often that number was raised while other workers had no work, and lowered again.
+    n_waits, waited_s: how often parallel regions waited for others ("exclusive", "counting"), and for how long in all.
+    """
+
+    kind: str
+    n_workers: int
+    n_submitted: int
+    n_completed: int
+    n_failed: int
+    n_pending: int
+    n_workers_started: int
+    n_workers_lost: int
+    policy: str | None = None
+    n_threads: tuple[int, ...] = ()
+    n_lends: int = 0
+    n_reclaims: int = 0
+    n_waits: int = 0
+    waited_s: float = 0.0
