@@ -1,5 +1,6 @@
-/* Interpreter workers: threads that we start, each of which makes an interpreter with its own GIL and runs
- * pool_party.workers.loop in it until the pool ends.
+/* Interpreter workers: threads that we start, each of which makes an interpreter with its own GIL, waits until it is told
+ * what to run, and runs pool_party.workers.loop in it until the pool ends. Making it takes longer than all the parent
+ * has to find out before it can tell: so it is begun first.
  *
  * The thread state made here is the thread's own, so PyGILState_Ensure in extensions finds the right interpreter.
  * Interpreters are made and ended one at a time (CPython issues 136423, 127041).
@@ -12,10 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { UNTOLD, TOLD, DISMISSED };
+
 typedef struct {
     _Atomic long refs;              /* the thread's and the handle's */
     _Atomic uint32_t done;          /* futex: 1 once the thread no longer touches Python */
     _Atomic int leaked;             /* the interpreter was left alive: foreign threads still run in it */
+    _Atomic uint32_t told;          /* futex: UNTOLD, TOLD, then `config` is there, or DISMISSED: there is nothing to run */
     _Atomic int is_interrupting;    /* a thread is on its way to interrupt the task */
     pthread_mutex_t mutex;          /* guards the two below; never held while its holder waits for a worker's task */
     PyInterpreterState *interpreter;   /* NULL when there is nothing to interrupt */
@@ -58,15 +62,22 @@ static int start_thread(void *(*main)(void *), thread_t *t, bool is_joined) {
 
 /* ---- in the new thread ---- */
 
+/* Making an interpreter takes milliseconds of computing. Meanwhile whoever wakes up comes first, such as the thread that the
+ * first worker's first result is for: on two cores that one waited up to 3 ms for the second interpreter to be made. The
+ * kernel lets the thread with the shorter slice preempt the other one (from Linux 6.12 on; before, this does nothing). */
+#define BIRTH_SLICE_NS 50000000
+
 static PyThreadState *open_interpreter(thread_t *t) {
     PyInterpreterConfig config = {
         .use_main_obmalloc = 0, .allow_fork = 0, .allow_exec = 0, .allow_threads = 1, .allow_daemon_threads = 0,
         .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL,
     };
     PyThreadState *state = NULL;
+    uint64_t slice_ns = pp_set_slice(BIRTH_SLICE_NS);
     pthread_mutex_lock(&births_and_deaths);
     PyStatus status = Py_NewInterpreterFromConfig(&state, &config);
     pthread_mutex_unlock(&births_and_deaths);
+    pp_set_slice(slice_ns);
     if (!PyStatus_Exception(status))
         return state;
     strncpy(t->error, status.err_msg ? status.err_msg : "the interpreter could not be made", sizeof t->error - 1);
@@ -82,12 +93,38 @@ static void set_interruptible(thread_t *t, bool can) {
     Py_END_ALLOW_THREADS
 }
 
-/* config is a marshalled tuple whose first item is sys.path: without it pool_party may not be importable. */
+/* Detached, so that nobody who has to stop all threads waits for us. */
+static bool wait_until_told(thread_t *t) {
+    Py_BEGIN_ALLOW_THREADS
+    while (pp_load_seq_cst(&t->told) == UNTOLD)
+        pp_futex_wait(&t->told, UNTOLD, -1, UINT32_MAX);
+    Py_END_ALLOW_THREADS
+    return pp_load_seq_cst(&t->told) == TOLD;
+}
+
+/* Calls `load` of pool_party.workers.boot, of which this is the code: it is not imported. */
+static int load_modules(PyObject *start) {
+    PyObject *boot, *modules;
+    if (start == Py_None)
+        return 0;
+    if (!PyArg_ParseTuple(start, "OO", &boot, &modules))
+        return -1;
+    PyObject *globals = PyDict_New(), *ran = globals ? PyEval_EvalCode(boot, globals, globals) : NULL;
+    PyObject *load = ran ? PyDict_GetItemString(globals, "load") : NULL, *done = load ? PyObject_CallOneArg(load, modules) : NULL;
+    Py_XDECREF(globals);
+    Py_XDECREF(ran);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* config is a marshalled tuple that begins with sys.path, without which pool_party may not be importable, and with its
+ * first modules, or None. */
 static int run_loop(thread_t *t) {
     PyObject *config = PyMarshal_ReadObjectFromString(t->config, t->config_size), *module = NULL, *worker = NULL,
              *loop = NULL, *done = NULL;
-    if (config && PyTuple_Check(config) && PyTuple_GET_SIZE(config) > 0 &&
-        PySys_SetObject("path", PyTuple_GET_ITEM(config, 0)) == 0)
+    if (config && PyTuple_Check(config) && PyTuple_GET_SIZE(config) > 1 &&
+        PySys_SetObject("path", PyTuple_GET_ITEM(config, 0)) == 0 &&
+        load_modules(PyTuple_GET_ITEM(config, 1)) == 0)
         module = PyImport_ImportModule("pool_party._native");
     if (module)
         ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->lane);
@@ -203,11 +240,13 @@ static void *run(void *arg) {
     if (state == NULL) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
     } else {
-        set_interruptible(t, true);
-        if (run_loop(t) < 0)
-            report_error(t);
-        set_interruptible(t, false);
-        end_threads(t);
+        if (wait_until_told(t)) {
+            set_interruptible(t, true);
+            if (run_loop(t) < 0)
+                report_error(t);
+            set_interruptible(t, false);
+            end_threads(t);
+        }
         close_interpreter(t, state);
     }
     end_thread(t);
@@ -216,23 +255,20 @@ static void *run(void *arg) {
 
 /* ---- in the parent ---- */
 
-static thread_t *new_thread(pp_segment_t *s, unsigned lane, PyObject *config) {
+static thread_t *new_thread(pp_segment_t *s, unsigned lane) {
     thread_t *t = calloc(1, sizeof *t);
     if (t == NULL)
         return NULL;
     t->refs = 2;
     t->segment = pp_segment_ref(s);
     t->lane = lane;
-    t->config_size = PyBytes_GET_SIZE(config);
     pthread_mutex_init(&t->mutex, NULL);
-    if ((t->config = malloc((size_t)t->config_size + 1)) != NULL)
-        memcpy(t->config, PyBytes_AS_STRING(config), (size_t)t->config_size);
     return t;
 }
 
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config) {
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane) {
     interpreter_t *self = (interpreter_t *)m->interpreter_type->tp_alloc(m->interpreter_type, 0);
-    if (self == NULL || (self->thread = new_thread(s, lane, config)) == NULL) {
+    if (self == NULL || (self->thread = new_thread(s, lane)) == NULL) {
         Py_XDECREF(self);
         return PyErr_NoMemory();
     }
@@ -240,7 +276,7 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, P
     if (PP_HAS_GIL && !s->is_local)   /* without a GIL, objects belong to the thread that made them */
         s->is_local = true;
     pp_add_seq_cst(&pp_n_interpreters, 1);
-    int error = self->thread->config ? start_thread(run, self->thread, true) : ENOMEM;
+    int error = start_thread(run, self->thread, true);
     if (error) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
         thread_unref(self->thread);
@@ -250,11 +286,41 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, P
     return (PyObject *)self;
 }
 
+static void tell(thread_t *t, uint32_t what) {
+    pp_store_seq_cst(&t->told, what);
+    pp_futex_wake(&t->told, 1, UINT32_MAX);
+}
+
 static void interpreter_dealloc(interpreter_t *self) {
     PyTypeObject *type = Py_TYPE(self);
+    if (self->thread && pp_load_seq_cst(&self->thread->told) == UNTOLD)
+        tell(self->thread, DISMISSED);
     thread_unref(self->thread);
     type->tp_free(self);
     Py_DECREF(type);
+}
+
+PyDoc_STRVAR(run_doc, "run(config)\n\nSays once what the interpreter is to run: marshalled bytes.");
+static PyObject *interpreter_run(interpreter_t *self, PyObject *config) {
+    thread_t *t = self->thread;
+    if (!PyBytes_Check(config) || pp_load_seq_cst(&t->told) != UNTOLD) {
+        PyErr_SetString(PyExc_ValueError, "an interpreter is told once what to run, as bytes");
+        return NULL;
+    }
+    t->config_size = PyBytes_GET_SIZE(config);
+    if ((t->config = malloc((size_t)t->config_size + 1)) == NULL)
+        return PyErr_NoMemory();
+    memcpy(t->config, PyBytes_AS_STRING(config), (size_t)t->config_size);
+    tell(t, TOLD);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(dismiss_doc, "dismiss()\n\nLets an interpreter end that has not been told what to run. Does not wait for that.");
+static PyObject *interpreter_dismiss(interpreter_t *self, PyObject *ignored) {
+    (void)ignored;
+    if (pp_load_seq_cst(&self->thread->told) == UNTOLD)
+        tell(self->thread, DISMISSED);
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(join_doc, "join(timeout_s=None) -> bool\n\nWaits for the thread's end; False if it still runs.");
@@ -329,6 +395,8 @@ static PyGetSetDef getset[] = {
 };
 
 static PyMethodDef methods[] = {
+    {"run", (PyCFunction)interpreter_run, METH_O, run_doc},
+    {"dismiss", (PyCFunction)interpreter_dismiss, METH_NOARGS, dismiss_doc},
     {"join", (PyCFunction)interpreter_join, METH_VARARGS, join_doc},
     {"interrupt", (PyCFunction)interpreter_interrupt, METH_NOARGS, interrupt_doc},
     {0},

@@ -563,14 +563,11 @@ static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     return lane < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)lane);
 }
 
-PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n, config) -> Interpreter\n\n"
-                                    "Starts worker n in a thread with an interpreter of its own; config: marshalled bytes.");
-static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *args) {
-    PyObject *n, *config;
-    if (!PyArg_ParseTuple(args, "OS", &n, &config))
-        return NULL;
+PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n) -> Interpreter\n\n"
+                                    "Makes an interpreter in a thread of its own, for worker n: see its `run`.");
+static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *n) {
     int lane = lane_number(self, n);
-    return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane, config);
+    return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane);
 }
 
 static PyObject *get_fd(pp_channel_t *self, void *closure) {
@@ -637,7 +634,7 @@ static PyMethodDef methods[] = {
     {"read_events", (PyCFunction)channel_read_events, METH_VARARGS, read_events_doc},
     {"present", (PyCFunction)channel_present, METH_O, present_doc},
     {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},
-    {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_VARARGS, start_interpreter_doc},
+    {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_O, start_interpreter_doc},
     {0},
 };
 

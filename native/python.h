@@ -161,7 +161,7 @@ PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args);
 extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane, PyObject *config);
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
 /* gating.c: Gate, and OpenBLAS's regions */
 int pp_gating_add(PyObject *module);

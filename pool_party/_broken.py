@@ -1,6 +1,5 @@
 """The errors that are also those of `concurrent.futures`; apart from the others, since its import takes long."""
 
-import signal
 from concurrent.futures import BrokenExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -24,16 +23,3 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
 
 class InitializerFailed(PoolPartyError, BrokenExecutor):
     """No worker can be made: the initializer raised (`__cause__`), or its process died every time."""
-
-
-def describe_exit(exitcode: int | None) -> str:
-    """Words for a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
-    if exitcode is None:
-        return "ended"
-    if exitcode >= 0:
-        return f"exited with code {exitcode}"
-    try:
-        name = f" ({signal.Signals(-exitcode).name})"
-    except ValueError:
-        name = ""
-    return f"was killed by signal {-exitcode}{name}"

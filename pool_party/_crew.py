@@ -6,11 +6,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
+from pool_party._errors import PoolPartyError, describe_exit, worker_lost
 from pool_party._log import log_exception
 from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
-    from pool_party._broken import WorkerLost
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
@@ -176,10 +176,8 @@ class Crew:
         if not self._is_broken():
             self._replace(worker.n)
 
-    def _loss(self, worker: Worker) -> "WorkerLost":
-        from pool_party._broken import WorkerLost, describe_exit
-
-        return WorkerLost(
+    def _loss(self, worker: Worker) -> PoolPartyError:
+        return worker_lost(
             f"worker {worker.name} (pid {worker.pid}) {describe_exit(worker.exitcode)} while it ran this task; "
             "the pool has replaced it and other tasks are not affected",
             worker.pid,
@@ -194,11 +192,9 @@ class Crew:
         self._n_false_starts += 1
         if self._n_false_starts <= max(3, self._n_workers):
             return
-        from pool_party._broken import WorkerLost, describe_exit
-
         reason = getattr(worker, "error", "") or f"the last one {describe_exit(worker.exitcode)}"
         self._break_pool(
-            WorkerLost(
+            worker_lost(
                 f"{self._n_false_starts} workers in a row ended before their initializer had run; {reason}. "
                 "With the start methods spawn and forkserver a script must make its pool under "
                 'if __name__ == "__main__"',

@@ -18,3 +18,36 @@ class PoolTerminated(PoolClosed):
 
 class RemoteError(PoolPartyError):
     """What a worker sent could not be rebuilt here; the message has its repr and the remote traceback."""
+
+
+def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:
+    """A WorkerLost; at the end of the interpreter, when its module can no longer be imported, a PoolTerminated."""
+    try:
+        from pool_party._broken import WorkerLost
+    except (ImportError, RuntimeError):  # RuntimeError: concurrent.futures registers what is to be done at exit
+        return PoolTerminated(message)
+    return WorkerLost(message, pid, exitcode)
+
+
+def initializer_failed(message: str) -> PoolPartyError:
+    """An InitializerFailed; at the end of the interpreter, as `worker_lost`."""
+    try:
+        from pool_party._broken import InitializerFailed
+    except (ImportError, RuntimeError):
+        return PoolTerminated(message)
+    return InitializerFailed(message)
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """Words for a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
+    if exitcode is None:
+        return "ended"
+    if exitcode >= 0:
+        return f"exited with code {exitcode}"
+    import signal  # slow to import, as enum is
+
+    try:
+        name = f" ({signal.Signals(-exitcode).name})"
+    except ValueError:
+        name = ""
+    return f"was killed by signal {-exitcode}{name}"

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 
-from pool_party._broken import describe_exit
 from pool_party._demo.report import format_table
+from pool_party._errors import describe_exit
 from pool_party.workers.extensions import IS_SUPPORTED, PACKAGES
 
 _CHECK_LIMIT_S = 120.0

@@ -11,7 +11,7 @@ from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler
 from pool_party.budget.plan import make_plan
 from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
-from pool_party.workers import preloading
+from pool_party.workers import begun, preloading
 from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
@@ -92,10 +92,23 @@ def make_scheduler(
         if context is not None:
             _check_context(resolve_context(context))
         context = resolve_context(context)
-    packages, modules = _choose_extensions(kind, extensions), preloading.choose(preload)
-    plan = make_plan(kind, n_workers, **limits)
-    setup = Setup(initializer, tuple(initargs), max_tasks or 0, context, plan, extensions=packages, preload=modules)
-    return Scheduler(kind, n_workers, setup, on_broken)
+    channel = _native.Channel(n_workers, kind == "thread")
+    interpreters = begun.begin(kind, channel, n_workers)
+    try:
+        setup = Setup(
+            initializer,
+            tuple(initargs),
+            max_tasks or 0,
+            context,
+            plan=make_plan(kind, n_workers, **limits),
+            extensions=_choose_extensions(kind, extensions),
+            preload=preloading.choose(preload),
+            begun=interpreters,
+        )
+        return Scheduler(kind, n_workers, channel, setup, on_broken)
+    except BaseException:
+        begun.give_up(interpreters)
+        raise
 
 
 def _check_callable(func: object) -> None:

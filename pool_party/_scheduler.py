@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pool_party import _exit, _native
 from pool_party._crew import Crew
-from pool_party._errors import PoolClosed, PoolPartyError, PoolTerminated
+from pool_party._errors import PoolClosed, PoolPartyError, PoolTerminated, initializer_failed
 from pool_party._functions import Functions, Published
 from pool_party._leading import Leading
 from pool_party._log import log_exception
@@ -27,7 +27,6 @@ from pool_party.workers.thread import start_thread
 if TYPE_CHECKING:
     import os
 
-    from pool_party._broken import InitializerFailed
     from pool_party._imap import IMapJob
     from pool_party._statistics import Statistics
     from pool_party.observe.trace import Tracing
@@ -77,7 +76,12 @@ class Scheduler:
     """The engine of a pool. Its workers are running when it is made."""
 
     def __init__(
-        self, kind: str, n_workers: int, setup: Setup, on_broken: Callable[[BaseException], object] | None = None
+        self,
+        kind: str,
+        n_workers: int,
+        channel: _native.Channel,
+        setup: Setup,
+        on_broken: Callable[[BaseException], object] | None = None,
     ) -> None:
         self.kind = kind
         self.n_workers = n_workers
@@ -86,7 +90,7 @@ class Scheduler:
         self.drains_at_exit = False  # finishes what was submitted before the interpreter ends
         self._on_broken = on_broken
         self._by_reference = kind == "thread"
-        self._channel = _native.Channel(n_workers, self._by_reference)
+        self._channel = channel
         self._functions = Functions(self._channel)
         self._jobs: dict[int, Any] = {0: _InitReports(self)}
         self._crew = Crew(kind, n_workers, setup, self._channel, self._jobs, self._is_broken, self.break_pool)
@@ -408,10 +412,8 @@ class Scheduler:
         self._fail_all(self._broken)
         self._crew.terminate()
 
-    def _broken(self) -> "InitializerFailed":
-        from pool_party._broken import InitializerFailed
-
-        error = InitializerFailed(f"the pool is broken, since no worker can be made: {self._cause!r}")
+    def _broken(self) -> PoolPartyError:
+        error = initializer_failed(f"the pool is broken, since no worker can be made: {self._cause!r}")
         error.__cause__ = self._cause
         return error
 

@@ -7,7 +7,7 @@ from pool_party import _native
 from pool_party._records import record
 
 if TYPE_CHECKING:
-    from pool_party._native import Gate
+    from pool_party._native import Gate, Interpreter
     from pool_party.budget.plan import Plan
 
 
@@ -23,6 +23,7 @@ class Setup:
     gate: "Gate | None" = None  # that libraries' parallel regions pass; made by the scheduler
     extensions: tuple[str, ...] = ()  # packages with private copies of extension modules, for interpreters
     preload: tuple[str, ...] = ()  # modules to import before the initializer
+    begun: "dict[int, Interpreter] | None" = None  # the first interpreters, each until its worker takes it
 
     def with_gate(self, gate: "Gate | None") -> "Setup":
         """The same with a gate."""

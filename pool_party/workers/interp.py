@@ -1,15 +1,21 @@
 """Workers that are interpreters with their own GIL, each in a thread that the native module starts."""
 
 import _pickle
-import contextlib
-import importlib
+import functools
 import marshal
 import os
 import sys
+from types import CodeType
+from typing import TYPE_CHECKING, Any, cast
 
 from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers._base import Setup
+
+if TYPE_CHECKING:
+    from importlib.machinery import SourceFileLoader
+else:  # importlib has not been imported by everybody
+    from _frozen_importlib_external import SourceFileLoader
 
 
 def _prepare_main_interpreter() -> None:
@@ -19,6 +25,9 @@ def _prepare_main_interpreter() -> None:
     Those are freed when the main interpreter ends, which then dies with "free(): invalid pointer". The list was found
     by importing each module of the standard library in interpreters alone.
     """
+    import contextlib
+    import importlib
+
     for name in ("_asyncio", "_datetime", "_decimal", "hashlib"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -27,6 +36,29 @@ def _prepare_main_interpreter() -> None:
 
 if sys.version_info < (3, 13):
     _prepare_main_interpreter()
+
+
+_LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.extensions")
+
+
+def _code_of(name: str) -> tuple[str, CodeType]:
+    """A module's file and code. Raises: ImportError if they were not found in the usual way."""
+    module = __import__(name, fromlist=["__name__"])
+    loader: Any = module.__spec__ and module.__spec__.loader
+    if type(loader) is not SourceFileLoader or loader.path != module.__file__:
+        raise ImportError(f"{name} was not loaded from a source file")
+    return loader.path, cast(CodeType, loader.get_code(name))
+
+
+@functools.cache
+def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]] | None:
+    """The code of `boot` and what it loads; None if workers have to look for our modules themselves."""
+    try:
+        package, *modules = [(name, file, marshal.dumps(code)) for name in _LOADED for file, code in [_code_of(name)]]
+        _, boot = _code_of("pool_party.workers.boot")
+    except ImportError:
+        return None
+    return boot, (package, (_native.__name__, _native.__file__, None), *modules)
 
 
 def _config(setup: Setup, n: int) -> bytes:
@@ -41,7 +73,7 @@ def _config(setup: Setup, n: int) -> bytes:
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
     work = (initializer, setup.max_tasks, setup.preload)
-    return marshal.dumps((path, list(sys.argv), main_names, cpus, packages, *work))
+    return marshal.dumps((path, _boot(), list(sys.argv), main_names, cpus, packages, *work))
 
 
 class InterpreterWorker:
@@ -55,7 +87,9 @@ class InterpreterWorker:
         self.was_ready = False
         self.name = f"InterpreterPoolWorker-{n + 1}"
         self.pid = os.getpid()
-        self._interpreter = channel.start_interpreter(n, _config(setup, n))
+        interpreter = (setup.begun or {}).pop(n, None) or channel.start_interpreter(n)
+        self._interpreter = interpreter
+        interpreter.run(_config(setup, n))
 
     @property
     def error(self) -> str:

@@ -1,0 +1,29 @@
+"""An interpreter's first steps: it gets our modules from code that its parent has, without looking for files.
+
+This one comes as bare code, too, so it imports only what each interpreter is born with.
+"""
+
+import marshal
+import sys
+from _frozen_importlib import module_from_spec
+from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader, spec_from_file_location
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def load(modules: "Iterable[tuple[str, str, bytes | None]]") -> None:
+    """Makes modules as if they had been imported: name, file and marshalled code, None for an extension module."""
+    for name, file, code in modules:
+        loader = (ExtensionFileLoader if code is None else SourceFileLoader)(name, file)
+        spec = spec_from_file_location(name, file, loader=loader)
+        assert spec is not None, "it has a loader"
+        module = sys.modules[name] = module_from_spec(spec)
+        if code is None:
+            loader.exec_module(module)
+        else:
+            exec(marshal.loads(code), module.__dict__)
+        package, _, own_name = name.rpartition(".")
+        if package:
+            setattr(sys.modules[package], own_name, module)
