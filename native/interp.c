@@ -117,14 +117,24 @@ static int load_modules(PyObject *start) {
     return done ? 0 : -1;
 }
 
-/* config is a marshalled tuple that begins with sys.path, without which pool_party may not be importable, and with its
- * first modules, or None. */
+/* The worker's part of what the parent told. Before it came sys.path, without which pool_party may not be importable, and
+ * its first modules, or None: large, and needed no more. */
+static PyObject *take_config(thread_t *t) {
+    PyObject *told = PyMarshal_ReadObjectFromString(t->config, t->config_size), *path, *start, *config = NULL;
+    free(t->config);
+    t->config = NULL;
+    if (told && PyArg_ParseTuple(told, "OOO", &path, &start, &config) && PySys_SetObject("path", path) == 0 &&
+        load_modules(start) == 0)
+        Py_INCREF(config);
+    else
+        config = NULL;
+    Py_XDECREF(told);
+    return config;
+}
+
 static int run_loop(thread_t *t) {
-    PyObject *config = PyMarshal_ReadObjectFromString(t->config, t->config_size), *module = NULL, *worker = NULL,
-             *loop = NULL, *done = NULL;
-    if (config && PyTuple_Check(config) && PyTuple_GET_SIZE(config) > 1 &&
-        PySys_SetObject("path", PyTuple_GET_ITEM(config, 0)) == 0 &&
-        load_modules(PyTuple_GET_ITEM(config, 1)) == 0)
+    PyObject *config = take_config(t), *module = NULL, *worker = NULL, *loop = NULL, *done = NULL;
+    if (config)
         module = PyImport_ImportModule("pool_party._native");
     if (module)
         ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->lane);

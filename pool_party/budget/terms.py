@@ -1,17 +1,24 @@
 """What a worker process is told of its budget. Light: it is imported in each."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple
 
 from pool_party import _native
+from pool_party._records import record
 from pool_party.budget import arbiter
 from pool_party.budget.environment import thread_environment
-from pool_party.wire.handle import Handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pool_party.wire.handle import Handle
 
 
-class GateHandle(NamedTuple):
+@record(frozen=True)
+class GateHandle:
     """A gate on its way to a worker process: its descriptor, or None for the machine's."""
 
     handle: Handle | None
@@ -32,7 +39,8 @@ def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int, cpu
         worker.gate_tasks(gate, n_tokens)
 
 
-class Terms(NamedTuple):
+@record(frozen=True)
+class Terms:
     """A worker's budget at its start.
 
     n_threads: its own; n_in_all: of the pool; mask: the CPUs that it is kept on; cpus: those that
@@ -46,7 +54,7 @@ class Terms(NamedTuple):
     mask: tuple[int, ...]
     overlaps: bool
     changes: bool
-    gate: "GateHandle | None"
+    gate: GateHandle | None
 
     def enter(self, worker: _native.Worker) -> None:
         """In the worker, before its initializer: environment, CPUs, limits of libraries that are there already."""

@@ -5,9 +5,14 @@ lives in `__main__`, which it would send as a name that means something else in 
 with cloudpickle; `main_module` says what becomes of `__main__` on the other side.
 """
 
+from __future__ import annotations
+
 import _pickle
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 type Payload = bytes
 

@@ -1,8 +1,13 @@
 """A file descriptor on its way to a worker process: inherited under fork, else sent."""
 
+from __future__ import annotations
+
 import os
 from multiprocessing import reduction
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Handle:

@@ -1,14 +1,19 @@
 """The protocol that each kind of worker implements, as the scheduler sees it."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from __future__ import annotations
 
-from pool_party import _native
 from pool_party._records import record
 
+TYPE_CHECKING = False  # worker processes import this: no typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from pool_party import _native
     from pool_party._native import Gate, Interpreter
     from pool_party.budget.plan import Plan
+else:
+    Protocol = object
 
 
 @record(frozen=True)
@@ -19,13 +24,13 @@ class Setup:
     initargs: tuple[Any, ...]
     max_tasks: int  # tasks after which a worker is replaced; 0: never
     context: Any = None  # a multiprocessing context, for processes
-    plan: "Plan | None" = None  # of thread budgets; None: libraries are left as they are
-    gate: "Gate | None" = None  # that libraries' parallel regions pass; made by the scheduler
+    plan: Plan | None = None  # of thread budgets; None: libraries are left as they are
+    gate: Gate | None = None  # that libraries' parallel regions pass; made by the scheduler
     extensions: tuple[str, ...] = ()  # packages with private copies of extension modules, for interpreters
     preload: tuple[str, ...] = ()  # modules to import before the initializer
-    begun: "dict[int, Interpreter] | None" = None  # the first interpreters, each until its worker takes it
+    begun: dict[int, Interpreter] | None = None  # the first interpreters, each until its worker takes it
 
-    def with_gate(self, gate: "Gate | None") -> "Setup":
+    def with_gate(self, gate: Gate | None) -> Setup:
         """The same with a gate."""
         return Setup(**{**vars(self), "gate": gate})
 

@@ -72,8 +72,8 @@ def _config(setup: Setup, n: int) -> bytes:
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
-    work = (initializer, setup.max_tasks, setup.preload)
-    return marshal.dumps((path, _boot(), list(sys.argv), main_names, cpus, packages, *work))
+    config = (list(sys.argv), main_names, cpus, packages, initializer, setup.max_tasks, setup.preload)
+    return marshal.dumps((path, _boot(), config))
 
 
 class InterpreterWorker:

@@ -92,7 +92,7 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
     from pool_party.workers import extensions
 
-    _, _, sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
+    sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__main__"].__dict__

@@ -1,21 +1,27 @@
 """Workers that are processes of a `multiprocessing` context."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from multiprocessing import connection, get_context, parent_process
-from typing import Any
+from multiprocessing import get_context, parent_process
 
 from pool_party import _native
-from pool_party.budget.terms import Terms
 from pool_party.wire import codec
-from pool_party.wire.handle import Handle
 from pool_party.workers import loop
-from pool_party.workers._base import Setup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pool_party.budget.terms import Terms
+    from pool_party.wire.handle import Handle
+    from pool_party.workers._base import Setup
 
 
 def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
@@ -111,6 +117,8 @@ class ProcessWorker:
     """A worker that is a process."""
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
+        from pool_party.wire.handle import Handle
+
         self.n = n
         self.was_ready = False
         self._reaping = threading.Lock()  # of two threads that reap a process at a time, one finds no exit code
@@ -162,6 +170,8 @@ class ProcessWorker:
         self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
+        from multiprocessing import connection
+
         if not connection.wait([self.sentinel], timeout):
             return False
         with self._reaping:

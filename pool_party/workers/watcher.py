@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable
-from multiprocessing import connection
 
 from pool_party.workers._base import Worker
 from pool_party.workers.thread import start_thread
@@ -52,6 +51,8 @@ class Watcher:
             pass  # full: it will wake anyhow
 
     def _run(self) -> None:
+        from multiprocessing import connection  # slow to import; the first workers are running meanwhile
+
         while True:
             with self._lock:
                 if self._is_stopping:
