@@ -420,7 +420,8 @@ int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
-uint64_t pp_set_slice(uint64_t ns);                               /* of this thread; what it was. 0: the default */
+uint64_t pp_lengthen_slice(void);                                 /* who wakes up then preempts this thread; what it was, for */
+void pp_set_slice(uint64_t ns);                                   /* putting it back; 0: nothing was done */
 void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
 int pp_start_detached(void *(*main)(void *));                     /* a thread without signals */
 int pp_n_cpus(void);                                              /* that this process's main thread may run on */

@@ -180,14 +180,23 @@ typedef struct {
     uint32_t util_min, util_max;
 } sched_attr_t;
 
-uint64_t pp_set_slice(uint64_t ns) {
+uint64_t pp_lengthen_slice(void) {
     sched_attr_t attr = {.size = sizeof attr};
     if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) < 0 || attr.policy != SCHED_OTHER)
         return 0;
     uint64_t before = attr.runtime;
+    attr.runtime = before + before / 8;
+    if (before > 0)   /* else the kernel is too old to tell, and to do anything about it */
+        (void)!syscall(SYS_sched_setattr, 0, &attr, 0);
+    return before;
+}
+
+void pp_set_slice(uint64_t ns) {
+    sched_attr_t attr = {.size = sizeof attr};
+    if (ns == 0 || syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) < 0)
+        return;
     attr.runtime = ns;
     (void)!syscall(SYS_sched_setattr, 0, &attr, 0);
-    return before;
 }
 
 int pp_start_detached(void *(*main)(void *)) {
