@@ -847,3 +847,19 @@ def hold_tokens(path):
 
     arbiter._gated.gate.acquire(1000)
     pass_gate(path)
+
+
+def places_of_modules(top):
+    """Where the modules of a package come from, each as its spec and its package have it."""
+    import sys
+
+    found = {}
+    for name, module in list(sys.modules.items()):
+        package, _, own_name = name.rpartition(".")
+        if name.partition(".")[0] != top:
+            continue
+        assert not package or getattr(sys.modules[package], own_name) is module, name
+        spec, path = module.__spec__, getattr(module, "__path__", None)
+        loader = type(spec.loader).__name__.replace("_Loader", "ExtensionFileLoader")
+        found[name] = (spec.name, spec.origin, module.__file__, module.__package__, spec.cached, loader, path)
+    return found

@@ -1,0 +1,81 @@
+"""Interpreters that are begun before it is settled what they run, and the modules that they begin with."""
+
+import pathlib
+
+import gates
+import pytest
+import tasks
+
+from pool_party import ComposablePool, _native
+from pool_party.workers import interp
+
+
+class Impossible:
+    """A policy that fails when it is asked for the first time."""
+
+    def shares(self, state):
+        raise ArithmeticError("no shares today")
+
+
+def n_threads():
+    return len(list(pathlib.Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"policy": "nonsense"}, ValueError),
+        ({"policy": Impossible()}, ArithmeticError),
+        ({"extensions": "numpy"}, TypeError),
+        ({"preload": ["not a name"]}, ValueError),
+        ({"initializer": print, "initargs": 1}, TypeError),
+    ],
+)
+def test_interpreters_of_a_pool_that_is_refused_end(options, error):
+    before = _native.n_interpreters(), n_threads()
+    with pytest.raises(error):
+        ComposablePool(3, kind="interp", **options)
+    assert _native.n_interpreters() == before[0]
+    gates.wait_until(lambda: n_threads() <= before[1], "the threads' end")  # it comes a moment after what is said of it
+
+
+def test_an_interpreter_is_told_once_what_to_run():
+    interpreter = _native.Channel(1).start_interpreter(0)
+    with pytest.raises(ValueError, match="as bytes"):
+        interpreter.run("text")
+    interpreter.dismiss()
+    assert interpreter.join(60) and interpreter.error == ""
+    with pytest.raises(ValueError, match="once"):
+        interpreter.run(b"")
+
+
+def test_an_interpreter_that_nobody_wants_ends():
+    before = _native.n_interpreters()
+    _native.Channel(1).start_interpreter(0)
+    gates.wait_until(lambda: _native.n_interpreters() == before, "the interpreter's end")
+
+
+def places():
+    with ComposablePool(1, kind="interp") as pool:
+        return pool.apply(tasks.places_of_modules, ("pool_party",))
+
+
+@pytest.fixture
+def without_code(monkeypatch):
+    """The code of our modules is not known, as where they come from a loader that we do not know."""
+
+    def refuse(name):
+        raise ImportError(name)
+
+    interp._boot.cache_clear()
+    monkeypatch.setattr(interp, "_code_of", refuse)
+    yield
+    interp._boot.cache_clear()
+
+
+def test_modules_from_code_are_as_if_they_had_been_imported(request):
+    found = places()
+    assert {*interp._LOADED, "pool_party._native"} <= found.keys()
+    assert interp._boot() is not None
+    request.getfixturevalue("without_code")
+    assert interp._boot() is None and places() == found
