@@ -38,7 +38,7 @@ _NATIVE = (
 
 
 def _native_bounds(n_rounds: int) -> dict[str, float]:
-    """Return what profile_native.c measures; nothing without a C compiler and two CPUs, between which something goes."""
+    """Return what profile_native.c measures; nothing without a C compiler and two CPUs to go between."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None or n_usable_cpus() < 2:
         return {}

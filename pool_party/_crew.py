@@ -82,7 +82,7 @@ class Crew:
 
             self._watcher = Watcher(self._report_death)
         if self.enforcer is not None:
-            self._setup = self._setup.with_gate(self.enforcer.open())
+            self._setup.gate = self.enforcer.open()
         for n in range(self._n_workers):
             self._start_worker(n)
         if self._watcher is not None:

@@ -1,9 +1,6 @@
 """Every module can be imported alone, without a warning; and the public names are what they seem."""
 
-import copy
-import dataclasses
 import pathlib
-import pickle
 import sys
 
 import fresh
@@ -44,7 +41,7 @@ def test_a_worker_starts_with_few_modules():
 HEAVY = (
     *("asyncio", "cloudpickle", "ctypes", "dataclasses", "email", "hashlib", "importlib.metadata", "inspect", "json"),
     *("logging", "multiprocessing", "numpy", "pickle", "psutil", "re", "socket", "subprocess", "tempfile", "traceback"),
-    *("concurrent.futures", "threadpoolctl", "ast", "annotationlib", "enum", "signal", "pool_party.observe"),
+    *("concurrent.futures", "threadpoolctl", "signal", "pool_party.observe"),
 )
 
 OPEN = """
@@ -62,7 +59,7 @@ def test_a_pool_is_opened_and_used_with_few_modules(kind):
     """Import and start-up: nothing of the standard library that is slow to import, and nothing of others."""
     heavy = set(HEAVY)
     if sys.version_info < (3, 13):
-        heavy -= {"enum", "re"}  # typing imports these
+        heavy -= {"re"}  # typing imports it
         if kind == "interp":
             pytest.skip("on 3.12 the main interpreter imports first what must not be first in another")
     code = f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {OPEN.format(kind=kind, heavy=heavy)}"
@@ -75,23 +72,3 @@ def test_a_worker_process_imports_no_typing():
         "import sys, pool_party.workers.process, pool_party.budget.terms; print({'typing', 'ast'} & set(sys.modules))"
     )
     fresh.check(fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"]), "set()")
-
-
-def test_records_are_dataclasses_to_whoever_asks():
-    """They are made without that module; replace, asdict, fields and subclasses work all the same."""
-    share = pool_party.Share(2, (0, 1))
-    assert repr(share) == "Share(n_threads=2, cpus=(0, 1))"
-    assert dataclasses.replace(share, n_threads=1) == pool_party.Share(n_threads=1, cpus=(0, 1)) != share
-    assert dataclasses.asdict(share) == {"n_threads": 2, "cpus": (0, 1)}
-    assert pickle.loads(pickle.dumps(share)) == copy.deepcopy(share) == share
-    assert hash(share) == hash(pool_party.Share(2, (0, 1)))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        share.n_threads = 3
-    with pytest.raises(TypeError, match="cpus"):
-        pool_party.Share(1)
-
-    @dataclasses.dataclass(frozen=True)
-    class Named(pool_party.Share):
-        name: str = "a"
-
-    assert Named(1, (0,)) == Named(1, (0,), "a") != pool_party.Share(1, (0,))

@@ -1,9 +1,8 @@
 """What a pool is asked to do about threads, checked: its policy, its CPUs, each worker's own share."""
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pool_party._native import Gate
-from pool_party._records import record
 from pool_party.budget import policies
 from pool_party.budget.policies import Scope
 from pool_party.budget.split import Share, count_threads, split
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
         scope: Scope
 
 
-@record(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A pool's policy and each worker's own share.
 
     cpus: usable by the pool, neighbours side by side; n_threads: how many threads may run on them.

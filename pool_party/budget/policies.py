@@ -6,16 +6,14 @@ again whenever a worker falls asleep or wakes up, in a thread of the pool's own,
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from pool_party._records import record
 from pool_party.budget.split import Share, split
 
 Scope = Literal["pool", "machine"]  # whose regions wait for each other
 
 
-@record(frozen=True)
-class State:
+class State(NamedTuple):
     """A pool at one moment.
 
     cpus: the CPUs of the pool, neighbours side by side; n_threads: how many threads may run on them.

@@ -3,12 +3,10 @@
 import math
 import operator
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from pool_party._records import record
 
-
-@record(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A worker's budget: so many threads, on these CPUs."""
 
     n_threads: int

@@ -6,7 +6,6 @@ import os
 from functools import partial
 
 from pool_party import _native
-from pool_party._records import record
 from pool_party.budget import arbiter
 from pool_party.budget.environment import thread_environment
 
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
     from pool_party.wire.handle import Handle
 
 
-@record(frozen=True)
 class GateHandle:
     """A gate on its way to a worker process: its descriptor, or None for the machine's."""
 
-    handle: Handle | None
-    n_tokens: int
-    exclusive: bool
+    def __init__(self, handle: Handle | None, n_tokens: int, exclusive: bool) -> None:
+        self.handle = handle
+        self.n_tokens = n_tokens
+        self.exclusive = exclusive
 
     def open(self) -> _native.Gate:
         """The gate, in the worker."""
@@ -39,7 +38,6 @@ def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int, cpu
         worker.gate_tasks(gate, n_tokens)
 
 
-@record(frozen=True)
 class Terms:
     """A worker's budget at its start.
 
@@ -48,13 +46,23 @@ class Terms:
     overlaps: whether budgets may add up to more than there are CPUs; changes: whether the parent may change this one.
     """
 
-    n_threads: int
-    n_in_all: int
-    cpus: tuple[int, ...]
-    mask: tuple[int, ...]
-    overlaps: bool
-    changes: bool
-    gate: GateHandle | None
+    def __init__(
+        self,
+        n_threads: int,
+        n_in_all: int,
+        cpus: tuple[int, ...],
+        mask: tuple[int, ...],
+        overlaps: bool,
+        changes: bool,
+        gate: GateHandle | None,
+    ) -> None:
+        self.n_threads = n_threads
+        self.n_in_all = n_in_all
+        self.cpus = cpus
+        self.mask = mask
+        self.overlaps = overlaps
+        self.changes = changes
+        self.gate = gate
 
     def enter(self, worker: _native.Worker) -> None:
         """In the worker, before its initializer: environment, CPUs, limits of libraries that are there already."""

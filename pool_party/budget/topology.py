@@ -8,9 +8,9 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from pool_party import _native
-from pool_party._records import record
 
 OVERRIDE = "POOL_PARTY_CPU_COUNT"
 PYTHONS_OVERRIDE = "PYTHON_CPU_COUNT"
@@ -28,8 +28,7 @@ _USUAL_MOUNTS: list[_Mount] = [
 ]
 
 
-@record(frozen=True)
-class Cpu:
+class Cpu(NamedTuple):
     """A logical CPU and what it shares. A core or cache goes by the number of its first CPU, unlike any other's."""
 
     n: int
@@ -39,8 +38,7 @@ class Cpu:
     node: int
 
 
-@record(frozen=True)
-class Topology:
+class Topology(NamedTuple):
     """A machine's CPUs and the part of them that may be used.
 
     `cpus` and `allowed` are in topology order: by NUMA node, package, last-level cache and core, so that CPUs which

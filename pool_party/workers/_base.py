@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pool_party._records import record
-
 TYPE_CHECKING = False  # worker processes import this: no typing
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,23 +14,35 @@ else:
     Protocol = object
 
 
-@record(frozen=True)
 class Setup:
-    """What all workers of a pool are started with."""
+    """What all workers of a pool are started with.
 
-    initializer: Callable[..., object] | None
-    initargs: tuple[Any, ...]
-    max_tasks: int  # tasks after which a worker is replaced; 0: never
-    context: Any = None  # a multiprocessing context, for processes
-    plan: Plan | None = None  # of thread budgets; None: libraries are left as they are
-    gate: Gate | None = None  # that libraries' parallel regions pass; made by the scheduler
-    extensions: tuple[str, ...] = ()  # packages with private copies of extension modules, for interpreters
-    preload: tuple[str, ...] = ()  # modules to import before the initializer
-    begun: dict[int, Interpreter] | None = None  # the first interpreters, each until its worker takes it
+    max_tasks: tasks after which a worker is replaced; 0: never. context: a multiprocessing context, for processes.
+    plan: of thread budgets; None: libraries are left as they are. gate: that libraries' parallel regions pass.
+    extensions: packages with private copies of extension modules, for interpreters.
+    preload: modules to import before the initializer. begun: the first interpreters, each until its worker takes it.
+    """
 
-    def with_gate(self, gate: Gate | None) -> Setup:
-        """The same with a gate."""
-        return Setup(**{**vars(self), "gate": gate})
+    def __init__(
+        self,
+        initializer: Callable[..., object] | None,
+        initargs: tuple[Any, ...],
+        max_tasks: int,
+        context: Any = None,
+        plan: Plan | None = None,
+        extensions: tuple[str, ...] = (),
+        preload: tuple[str, ...] = (),
+        begun: dict[int, Interpreter] | None = None,
+    ) -> None:
+        self.initializer = initializer
+        self.initargs = initargs
+        self.max_tasks = max_tasks
+        self.context = context
+        self.plan = plan
+        self.gate: Gate | None = None  # set by the crew, before the first worker starts
+        self.extensions = extensions
+        self.preload = preload
+        self.begun = begun
 
 
 class Worker(Protocol):
