@@ -129,7 +129,7 @@ def bytes_that_never_arrive(kind):
         del pool, results
         gc.collect()
         sizes.append(psutil.Process().memory_info().rss / MiB)
-    assert sizes[-1] - sizes[0] < 50, f"{sizes} MB"  # each pool had some 60 MB under way
+    assert sizes[-1] - sizes[0] < 150, f"{sizes} MB"  # each pool had some 60 MB under way
 
 
 def worker_dies_with_a_handle(kind):

@@ -275,17 +275,20 @@ static void handle_events(pool_t *p) {
         dead[n] = p->dead[--p->n_dead];
     for (unsigned i = 0; i < p->n_lanes; i++)
         if (!p->by_process && p->workers[i].alive &&
-            pp_load_acquire(&pp_segment_lane(p->segment, i)->state) == PP_LANE_EXITED) {
-            p->workers[i].alive = false;
-            dead[n++] = i;
-        }
+            pp_load_acquire(&pp_segment_lane(p->segment, i)->state) == PP_LANE_EXITED)
+            dead[n++] = i;                                   /* alive until its successor is: `reap` waits for that */
     pthread_mutex_unlock(&p->lock);
     for (unsigned i = 0; i < n; i++) {
         if (!p->by_process)
             pthread_join(p->workers[dead[i]].thread, NULL);
         bury(p, dead[i]);
-        if (!pp_load_seq_cst(&p->is_stopping))
+        if (!pp_load_seq_cst(&p->is_stopping)) {
             start_worker(p, dead[i]);
+            continue;
+        }
+        pthread_mutex_lock(&p->lock);
+        p->workers[dead[i]].alive = false;
+        pthread_mutex_unlock(&p->lock);
     }
 }
 
