@@ -257,7 +257,7 @@ static void simplify(pack_t *p, const pp_layout_t *l) {
 }
 
 #define PACK_LINE(type) \
-    for (size_t i = 0; i < n; i++, from += stride) { \
+    _Pragma("GCC unroll 8") for (size_t i = 0; i < n; i++, from += stride) { \
         type value; \
         memcpy(&value, from, sizeof value); \
         memcpy(to + i * sizeof value, &value, sizeof value); \
@@ -283,14 +283,38 @@ static void pack_line(char *to, const char *from, size_t item, size_t n, ptrdiff
     }
 }
 
+/* A tile whose width the compiler knows. */
+#define PACK_TILE(type) \
+    for (size_t k = 0; k < n_rows; k++, to += to_stride, from += strides[0]) \
+        for (size_t i = 0; i < TILE; i++) { \
+            type value; \
+            memcpy(&value, from + (ptrdiff_t)i * strides[1], sizeof value); \
+            memcpy(to + i * sizeof value, &value, sizeof value); \
+        }
+
+static void pack_tile(char *to, size_t to_stride, const char *from, size_t item, size_t n_rows, const ptrdiff_t *strides) {
+    switch (item) {
+    case 4: PACK_TILE(uint32_t) break;
+    case 8: PACK_TILE(uint64_t) break;
+    default:
+        for (size_t k = 0; k < n_rows; k++, to += to_stride, from += strides[0])
+            pack_line(to, from, item, TILE, strides[1], false);
+    }
+}
+
 /* Rows that are far apart in each line but near each other: tile by tile, so that a cache line is used before it is gone. */
 static void pack_plane(char *to, const char *from, size_t item, const size_t *shape, const ptrdiff_t *strides) {
     for (size_t i = 0; i < shape[0]; i += TILE)
         for (size_t j = 0; j < shape[1]; j += TILE) {
             size_t n_i = shape[0] - i < TILE ? shape[0] - i : TILE, n_j = shape[1] - j < TILE ? shape[1] - j : TILE;
-            for (size_t k = i; k < i + n_i; k++)
-                pack_line(to + (k * shape[1] + j) * item, from + (ptrdiff_t)k * strides[0] + (ptrdiff_t)j * strides[1], item,
-                          n_j, strides[1], false);
+            char *tile = to + (i * shape[1] + j) * item;
+            const char *source = from + (ptrdiff_t)i * strides[0] + (ptrdiff_t)j * strides[1];
+            if (n_j == TILE) {
+                pack_tile(tile, shape[1] * item, source, item, n_i, strides);
+                continue;
+            }
+            for (size_t k = 0; k < n_i; k++)
+                pack_line(tile + k * shape[1] * item, source + (ptrdiff_t)k * strides[0], item, n_j, strides[1], false);
         }
 }
 
