@@ -12,6 +12,8 @@ import pool_party
 TESTS = pathlib.Path(__file__).resolve().parent
 # Warnings are errors there, too, except the one about fork on purpose (see conftest.py).
 STRICT = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
+# What a shell ignores for commands that it starts in the background, and nohup; a program would inherit that.
+IGNORED_BY_SHELLS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
 class Completed:
@@ -29,18 +31,39 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+@contextlib.contextmanager
+def default_signals():
+    """Programs started here react to signals as under a terminal, though the tests may have been started to ignore them.
+
+    What is handled here is back at its default after `exec`; what is ignored would stay ignored.
+    """
+    ignored = [number for number in IGNORED_BY_SHELLS if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, _do_nothing)
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _do_nothing(number, frame):
+    """A handler for the moment of a start: the tests themselves go on ignoring the signal."""
+
+
 def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT):
-    """Start Python in a process group of its own, as a terminal does."""
-    return subprocess.Popen(
-        [sys.executable, *options, *map(str, args)],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env=environment(),
-        start_new_session=True,
-    )
+    """Start Python in a process group of its own, with default signals, as a terminal does."""
+    with default_signals():
+        return subprocess.Popen(
+            [sys.executable, *options, *map(str, args)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=environment(),
+            start_new_session=True,
+        )
 
 
 def finish(process, *, stdin_text=None, timeout=60.0):

@@ -105,6 +105,21 @@ def find(session, is_gone):
             pass
 
 
+def test_programs_react_to_signals_whoever_started_the_tests():
+    """As `( pytest & )` and nohup do; Ctrl-C would have no effect in all tests below."""
+    numbers = fresh.IGNORED_BY_SHELLS
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        completed = fresh.run(["-c", "import pathlib; print(pathlib.Path('/proc/self/status').read_text())"])
+        after = [signal.getsignal(number) for number in numbers]
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    (ignored,) = (int(line.split()[1], 16) for line in completed.out.splitlines() if line.startswith("SigIgn:"))
+    assert not [number.name for number in numbers if ignored >> number - 1 & 1]
+    assert after == [signal.SIG_IGN] * len(numbers)
+
+
 @pytest.mark.parametrize("verb", INTERRUPTED_VERBS)
 def test_ctrl_c_is_one_keyboard_interrupt(kind, gate, verb):
     fresh.check(interrupt("caught", verb, kind, gate), "[0, 1, 4]")  # what follows "caught"
