@@ -169,6 +169,10 @@ static PyObject *call_getter(PyObject *module, PyObject *arg) {
 }
 
 static PyMethodDef functions[] = {
+#if PY_VERSION_HEX < 0x030D0000
+    {"keep_keywords", pp_keep_keywords, METH_NOARGS,
+     "keep_keywords()\n\nBefore the end of the main interpreter: what others have made for it is not freed."},
+#endif
     {"n_loads", n_loads, METH_NOARGS,
      "n_loads() -> int\n\nA number that differs once more libraries are loaded into this process."},
     {"has_thread_library", has_thread_library, METH_NOARGS,

@@ -163,6 +163,9 @@ extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
+/* keywords.c: before 3.13 only */
+PyObject *pp_keep_keywords(PyObject *module, PyObject *ignored);
+
 /* gating.c: Gate, and OpenBLAS's regions */
 int pp_gating_add(PyObject *module);
 

@@ -7,6 +7,8 @@ import threading
 import weakref
 from typing import Any
 
+from pool_party import _native
+
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _is_hooked = False
 _finalized_in: int | None = None  # the process in which multiprocessing's own hook is registered
@@ -43,6 +45,8 @@ def end_all() -> None:
     """Ends every open pool of this interpreter."""
     for scheduler in list(_open):
         _end(scheduler)
+    if sys.version_info < (3, 13):
+        _native.keep_keywords()
 
 
 def _end(scheduler: Any) -> None:

@@ -1,6 +1,5 @@
 """Workers that are interpreters with their own GIL, each in a thread that the native module starts."""
 
-import _pickle
 import functools
 import marshal
 import os
@@ -16,26 +15,6 @@ if TYPE_CHECKING:
     from importlib.machinery import SourceFileLoader
 else:  # importlib has not been imported by everybody
     from _frozen_importlib_external import SourceFileLoader
-
-
-def _prepare_main_interpreter() -> None:
-    """On 3.12, does first in the main interpreter what must not be done first in another.
-
-    Static types, and the keyword parsers of extension modules, keep tuples of the interpreter that uses them first.
-    Those are freed when the main interpreter ends, which then dies with "free(): invalid pointer". The list was found
-    by importing each module of the standard library in interpreters alone.
-    """
-    import contextlib
-    import importlib
-
-    for name in ("_asyncio", "_datetime", "_decimal", "hashlib"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    _pickle.loads(_pickle.dumps(b"", 5, buffer_callback=lambda buffer: None), buffers=[])
-
-
-if sys.version_info < (3, 13):
-    _prepare_main_interpreter()
 
 
 _LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.extensions")

@@ -96,6 +96,12 @@ def sys_exit_in_with(kind):
         sys.exit(0)
 
 
+def only_workers_pass_keywords(kind):
+    """On CPython 3.12 the process would free what interpreters have made, and die."""
+    with ComposablePool(2, kind=kind) as pool:
+        assert pool.starmap(tasks.is_close, [(1.0, 1.0), (1.0, 2.0)]) == [True, False]
+
+
 def parent_to_be_killed(kind, gate_path):
     """Print the workers' pids, then wait for SIGKILL; one worker is busy, others idle."""
     pool = ComposablePool(3, kind=kind)

@@ -181,6 +181,10 @@ def test_shutdown_waits_for_an_executor(kind):
     fresh.check(run("ending.py", "executor_busy", kind, options=()), "last done 200 {332833500}")
 
 
+def test_shutdown_after_calls_with_keywords_in_workers(kind):
+    fresh.check(run("ending.py", "only_workers_pass_keywords", kind, options=()), "")
+
+
 def test_workers_die_with_their_parent(gate):
     import probe
 
