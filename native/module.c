@@ -23,6 +23,7 @@ static void in_child(void) {
     pp_store_seq_cst(&pp_n_interpreters, 0);
     pp_limits_after_fork_in_child();
     pp_loads_after_fork();
+    pp_interrupts_after_fork();
 }
 static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
@@ -169,6 +170,8 @@ static PyObject *call_getter(PyObject *module, PyObject *arg) {
 }
 
 static PyMethodDef functions[] = {
+    {"hold_interrupts", (PyCFunction)(void *)pp_hold_interrupts, METH_FASTCALL, pp_hold_interrupts_doc},
+    {"allow_interrupts", (PyCFunction)(void *)pp_allow_interrupts, METH_FASTCALL, pp_allow_interrupts_doc},
 #if PY_VERSION_HEX < 0x030D0000
     {"keep_keywords", pp_keep_keywords, METH_NOARGS,
      "keep_keywords()\n\nBefore the end of the main interpreter: what others have made for it is not freed."},

@@ -42,6 +42,7 @@ static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     pp_hub_init(&self->hub, self->segment);
+    pp_watch_interrupts();
     self->n_forks = pp_load_relaxed(&pp_n_forks);
     return 0;
 }

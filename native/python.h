@@ -163,6 +163,14 @@ extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
+/* interrupts.c */
+extern const char pp_hold_interrupts_doc[], pp_allow_interrupts_doc[];
+PyObject *pp_hold_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *pp_allow_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t n);
+void pp_watch_interrupts(void);
+int pp_check_signals(void);
+void pp_interrupts_after_fork(void);                    /* in the child */
+
 /* keywords.c: before 3.13 only */
 PyObject *pp_keep_keywords(PyObject *module, PyObject *ignored);
 

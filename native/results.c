@@ -154,14 +154,15 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
     }
     if (has_news)
         return 0;
-    if (PyErr_CheckSignals() < 0)
+    pp_watch_interrupts();
+    if (pp_check_signals() < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS
     pp_hub_let_go(&self->hub, true);
     error = pp_hub_park(&self->hub, deadline_ns, patient);
     pp_hub_let_go(&self->hub, false);
     Py_END_ALLOW_THREADS
-    return error == EINTR ? PyErr_CheckSignals() : 0;
+    return error == EINTR ? pp_check_signals() : 0;
 }
 
 const char pp_take_doc[] = PyDoc_STR("take(jobs)\n\nTakes the results that are there, and leaves all other news for `pump`.");
@@ -201,6 +202,8 @@ PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args) {
             return PyLong_FromLong(PUMP_EVENT);
         if (pp_hub_take_room(&self->hub))
             return PyLong_FromLong(PUMP_ROOM);
+        if (n > 0 && pp_check_signals() < 0)
+            return NULL;
         if (n > 0)
             continue;
         if (job == Py_None)

@@ -84,7 +84,7 @@ class Crew:
         if self.enforcer is not None:
             self._setup.gate = self.enforcer.open()
         for n in range(self._n_workers):
-            self._start_worker(n)
+            _native.hold_interrupts(self._start_worker, n)
         if self._watcher is not None:
             self._watcher.start()
         if self.enforcer is not None:
@@ -114,13 +114,14 @@ class Crew:
 
     def handle_events(self) -> None:
         """As leader: notes which workers are ready, buries those that have ended, replaces them."""
-        if not self._channel.take_events():
-            return
         try:
+            if not self._channel.take_events():
+                return
             if self.enforcer is not None:
                 self.enforcer.look()
             self._note_ready()
             self._bury_ended()
+            self._fill_places()
         except BaseException:
             self._channel.announce()  # a signal came between: whoever leads next begins again
             raise
@@ -173,8 +174,12 @@ class Crew:
             return
         if not worker.was_ready and n_done == 0:
             self._note_false_start(worker)
-        if not self._is_broken():
-            self._replace(worker.n)
+
+    def _fill_places(self) -> None:
+        """Starts a worker in each empty place, also where a start has failed before or was interrupted."""
+        for n, worker in enumerate(self.workers):
+            if worker is None and not self.is_stopping and not self._is_broken():
+                self._replace(n)
 
     def _loss(self, worker: Worker) -> PoolPartyError:
         return worker_lost(

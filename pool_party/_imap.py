@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from pool_party import _native
+from pool_party._interrupts import uninterrupted
 from pool_party._outcomes import error_of
 from pool_party._results import PoolJob, Ticket, timed_out
 
@@ -104,6 +105,7 @@ class IMapJob(PoolJob):
 
     # ---- the consumer ----
 
+    @uninterrupted
     def next_task(self, timeout: float | None) -> tuple[bool, Any] | None:
         """The next task's outcome, or None at the end."""
         while True:

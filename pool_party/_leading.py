@@ -86,7 +86,8 @@ class Leading:
             job.waiters.append(waiter)
             self._followers.append(waiter)
         try:
-            return waiter.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            limit_s = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+            return _native.allow_interrupts(waiter.acquire, True, limit_s)
         finally:
             with self.lock:
                 if waiter in job.waiters:

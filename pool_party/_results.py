@@ -28,7 +28,7 @@ def call_back(callback: Callback, value: Any) -> None:
     if callback is None:
         return
     try:
-        callback(value)
+        _native.allow_interrupts(callback, value)
     except KeyboardInterrupt:
         raise
     except BaseException:

@@ -6,6 +6,7 @@ entry is left behind. `_leading` decides who takes results, `_crew` looks after 
 words that decide who does what, and is never held while foreign code runs.
 """
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from pool_party import _exit, _native
 from pool_party._crew import Crew
 from pool_party._errors import PoolClosed, PoolPartyError, PoolTerminated, initializer_failed
 from pool_party._functions import Functions, Published
+from pool_party._interrupts import uninterrupted
 from pool_party._leading import Leading
 from pool_party._log import log_exception
 from pool_party._outcomes import error_of
@@ -104,7 +106,8 @@ class Scheduler:
         self._cause: BaseException | None = None  # why the pool is broken
         self._is_abandoned = self._is_released = False  # the owner is garbage: terminate, close
         self._is_exiting = False  # the interpreter ends
-        self._last_job_id = self._n_submitted = self._n_failed = 0
+        self._job_ids = itertools.count(1)
+        self._n_submitted = self._n_failed = 0
         self._background = threading.Thread(target=self._run_background, name="pool_party-background")
         try:
             self._crew.start()
@@ -142,10 +145,9 @@ class Scheduler:
         return self._cause is not None
 
     def next_job_id(self) -> int:
-        with self._lock:
-            self._last_job_id += 1
-            return self._last_job_id
+        return next(self._job_ids)
 
+    @uninterrupted
     def submit_call(self, job: PoolJob, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """One call of fn. What does not pickle fails the job at once."""
         self._admit(job, 1, fn, args)
@@ -182,6 +184,7 @@ class Scheduler:
             job.function = published
         return published
 
+    @uninterrupted
     def submit_map(self, job: PoolJob, fn: Any, items: list[Any], star: bool) -> None:
         """A call of fn for each item, in tasks of job.chunk items."""
         n_tasks = -(-len(items) // job.chunk)
@@ -196,6 +199,7 @@ class Scheduler:
             return _native.MODE_STAR if star else _native.MODE_ITEM
         return _native.MODE_STARCHUNK if star else _native.MODE_CHUNK
 
+    @uninterrupted
     def submit_stream(self, job: "IMapJob", fn: Any, source: Iterator[Any]) -> None:
         """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
         self._admit(job, 0, fn)
@@ -317,6 +321,7 @@ class Scheduler:
 
     # ---- waiting ----
 
+    @uninterrupted
     def wait(self, job: Ticket, timeout: float | None) -> bool:
         """Waits until a job is done; False after `timeout` seconds."""
         return self._leading.wait(job, timeout)
@@ -384,6 +389,7 @@ class Scheduler:
             self._channel.stop(_native.STOP_DRAIN)
             self.open(self._idle)
 
+    @uninterrupted
     def cancel(self, job: PoolJob) -> bool:
         """Takes back a single task that no worker has begun."""
         with self._lock:
@@ -424,6 +430,7 @@ class Scheduler:
 
     # ---- the end ----
 
+    @uninterrupted
     def close(self) -> None:
         """No more calls; workers end when the last one is done."""
         with self._lock:
@@ -541,11 +548,13 @@ class Scheduler:
         """The living workers."""
         return [worker for worker in self._crew.workers if worker is not None]
 
+    @uninterrupted
     def jobs(self) -> list[PoolJob]:
         """The calls in progress."""
         with self._lock:
             return [job for job in self._jobs.values() if isinstance(job, PoolJob)]
 
+    @uninterrupted
     def statistics(self) -> "Statistics":
         """The counts at this moment."""
         from pool_party._statistics import Statistics

@@ -33,7 +33,7 @@ def environment():
 
 @contextlib.contextmanager
 def default_signals():
-    """Programs started here react to signals as under a terminal, though the tests may have been started to ignore them.
+    """Programs that are started here react to signals as under a terminal, though the tests may ignore them.
 
     What is handled here is back at its default after `exec`; what is ignored would stay ignored.
     """

@@ -134,6 +134,16 @@ def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
     assert completed.err.count("Traceback") == 1, completed
 
 
+# Each n-th line: a start of an interpreter or a process takes its time.
+@pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 5), ("interp", 29)])
+def test_ctrl_c_amid_the_pools_own_work(kind, step):
+    check("interrupting.py", "at_each_line", kind, step)
+
+
+def test_interrupted_start_of_a_replacement(kind):
+    check("interrupting.py", "in_a_start", kind)
+
+
 # ---- fork ------------------------------------------------------------------
 
 

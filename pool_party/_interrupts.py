@@ -1,0 +1,16 @@
+"""Ctrl-C does not break into what the main thread does for a pool: `native/interrupts.c` says why and how."""
+
+import functools
+from collections.abc import Callable
+
+from pool_party import _native
+
+
+def uninterrupted[*Ts, T](function: Callable[[*Ts], T]) -> Callable[[*Ts], T]:
+    """The function with Ctrl-C held back while it runs, but for waits and callbacks inside it."""
+
+    @functools.wraps(function)
+    def call(*args: *Ts) -> T:
+        return _native.hold_interrupts(function, *args)
+
+    return call
