@@ -147,9 +147,11 @@ class Scheduler:
     def next_job_id(self) -> int:
         return next(self._job_ids)
 
-    @uninterrupted
     def submit_call(self, job: PoolJob, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """One call of fn. What does not pickle fails the job at once."""
+        _native.hold_interrupts(self._submit_call, job, fn, args, kwargs)
+
+    def _submit_call(self, job: PoolJob, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._admit(job, 1, fn, args)
         try:
             function, payload = self._encode_call(job, fn, args, kwargs)
@@ -321,10 +323,9 @@ class Scheduler:
 
     # ---- waiting ----
 
-    @uninterrupted
     def wait(self, job: Ticket, timeout: float | None) -> bool:
         """Waits until a job is done; False after `timeout` seconds."""
-        return self._leading.wait(job, timeout)
+        return _native.hold_interrupts(self._leading.wait, job, timeout)  # not `uninterrupted`, which costs a call more
 
     def open(self, ticket: Ticket) -> None:
         """Ends a ticket's wait."""
