@@ -193,6 +193,7 @@ void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_store_relaxed(&l->full, 0);
     pp_store_relaxed(&l->holds, 0);
     pp_store_relaxed(&l->n_done, 0);
+    pp_store_relaxed(&l->initializes, 0);
     pp_store_relaxed(&l->has_served, 0);
     pp_store_relaxed(&l->since_ns, 0);
     pp_store_relaxed(&l->tid, 0);

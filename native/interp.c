@@ -353,14 +353,20 @@ static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     return PyBool_FromLong(pp_load_seq_cst(&self->thread->done));
 }
 
+static bool is_interruptible(pp_lane_t *lane) {
+    return pp_load_acquire(&lane->holds) || pp_load_seq_cst(&lane->initializes);
+}
+
 /* In a thread of its own, since it must wait for the GIL of an interpreter that may be inside a long C call. */
 static void *interrupt_task(void *arg) {
     thread_t *t = arg;
     pthread_mutex_lock(&t->mutex);
-    if (t->interpreter && pp_load_acquire(&pp_segment_lane(t->segment, t->lane)->holds)) {
+    pp_lane_t *lane = pp_segment_lane(t->segment, t->lane);
+    if (t->interpreter && is_interruptible(lane)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
+        if (is_interruptible(lane))   /* it may have ended while we waited for its GIL */
+            PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
         PyThreadState_Clear(state);
         PyThreadState_DeleteCurrent();
     }
@@ -370,7 +376,7 @@ static void *interrupt_task(void *arg) {
     return NULL;
 }
 
-PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task that the worker runs, if any, at its next Python instruction.\n"
+PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task or initializer that the worker runs, if any, at its next Python instruction.\n"
                             "Does not wait for that.");
 static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
     (void)ignored;

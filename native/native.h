@@ -92,6 +92,7 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; worker: BUSY, SEEKING, ASLEEP; anyone: ASLEEP -> SEEKING */
     _Alignas(64) _Atomic uint32_t state;    /* pp_lane_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
     _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
+    _Atomic uint32_t initializes;           /* 1 while a thread or an interpreter runs its initializer */
     _Atomic uint32_t has_served;            /* 1 once a thread's loop is over: nobody may interrupt it any more */
     _Atomic uint32_t pid;                   /* of the worker's process */
     _Atomic uint32_t grant;                 /* threads that the worker's libraries may use, 0: not limited; parent */

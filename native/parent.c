@@ -361,7 +361,7 @@ static PyObject *channel_look(pp_channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
-                            "Raises an exception in the Python code of the task that a thread of this process runs, if it runs one.");
+                            "Raises an exception in the Python code of the task or initializer that a thread of this process runs, if any.");
 static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     PyObject *n, *exception;
     unsigned long ident;
@@ -372,7 +372,8 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
         return NULL;
     pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)number);
     pthread_mutex_lock(&self->segment->interrupts);
-    bool runs = pp_load_acquire(&lane->holds) && !pp_load_relaxed(&lane->has_served);
+    bool has_begun = pp_load_acquire(&lane->holds) || pp_load_seq_cst(&lane->initializes);
+    bool runs = has_begun && !pp_load_relaxed(&lane->has_served);
     if (runs)
         PyThreadState_SetAsyncExc(ident, exception);
     pthread_mutex_unlock(&self->segment->interrupts);

@@ -396,6 +396,24 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* An interrupt that comes too late must not hit what the thread does next. */
+static void end_interrupts(worker_t *self, bool of_tasks) {
+    pthread_mutex_t *mutex = &self->end.segment->interrupts;
+    pthread_mutex_lock(mutex);   /* held for a moment only, and by nobody who waits for the GIL */
+    pp_store_relaxed(&self->end.lane->initializes, 0);
+    pp_store_relaxed(&self->end.lane->has_served, of_tasks);
+    pthread_mutex_unlock(mutex);
+    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
+}
+
+PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nfunction(), which the pool's end may interrupt as it does a task.");
+static PyObject *worker_initialize(worker_t *self, PyObject *function) {
+    pp_store_seq_cst(&self->end.lane->initializes, 1);
+    PyObject *done = pp_end_must_stop(&self->end) ? Py_NewRef(Py_None) : PyObject_CallNoArgs(function);
+    end_interrupts(self, false);
+    return done;
+}
+
 PyDoc_STRVAR(enter_doc, "enter()\n\nThe worker is awake: from here on its thread, the calling one, keeps to its budget.");
 static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     (void)ignored;
@@ -466,15 +484,6 @@ static void await_receivers(worker_t *self) {
         pp_arena_unpin(self->arena);
 }
 
-/* An interrupt that comes too late for its task must not hit what the thread does after its loop. */
-static void end_interrupts(worker_t *self) {
-    pthread_mutex_t *mutex = &self->end.segment->interrupts;
-    pthread_mutex_lock(mutex);   /* held for a moment only, and by nobody who waits for the GIL */
-    pp_store_relaxed(&self->end.lane->has_served, 1);
-    pthread_mutex_unlock(mutex);
-    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
-}
-
 static PyObject *worker_serve(worker_t *self, PyObject *args) {
     PyObject *failed, *unencodable;
     unsigned long long n_left = 0;
@@ -486,7 +495,7 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
         await_receivers(self);
     pp_trace_close(&self->end);
     if (self->end.shared->by_reference)
-        end_interrupts(self);
+        end_interrupts(self, true);
     return done;
 }
 
@@ -528,6 +537,7 @@ static PyMethodDef methods[] = {
     {"gate_tasks", (PyCFunction)worker_gate_tasks, METH_VARARGS, gate_tasks_doc},
     {"refresh_with", (PyCFunction)worker_refresh_with, METH_O, refresh_doc},
     {"keep_grant", (PyCFunction)worker_keep_grant, METH_VARARGS, keep_doc},
+    {"initialize", (PyCFunction)worker_initialize, METH_O, initialize_doc},
     {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},
     {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nThe worker has ended."},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},

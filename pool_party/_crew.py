@@ -225,6 +225,12 @@ class Crew:
             return None, (), 0, 0, 0, 0.0
         return force.policy, force.n_threads, *force.lends(), *force.waits()
 
+    @property
+    def n_starting(self) -> int:
+        """Workers whose initializer has not run yet."""
+        living = [worker.n for worker in self.workers if worker is not None]
+        return sum(self._channel.look(n)[0] == _native.LANE_STARTING for n in living)
+
     def is_over(self) -> bool:
         """Whether the last worker has ended for good."""
         return self.is_stopping and not any(self.workers)

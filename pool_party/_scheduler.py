@@ -572,6 +572,7 @@ class Scheduler:
                 self._crew.n_started,
                 self._crew.n_lost,
                 *self._crew.budget(),
+                self._crew.n_starting,
             )
 
 

@@ -10,6 +10,8 @@ class Statistics:
     policy, n_threads: the policy's name, and for each worker the threads that native libraries may use in it now.
     n_lends, n_reclaims: how often that number was raised while other workers had no work, and lowered again.
     n_waits, waited_s: how often parallel regions waited for others ("exclusive", "counting"), and for how long in all.
+    n_workers_starting: workers that take no tasks yet: their process or interpreter is being made, or their modules are
+        imported, or their initializer runs. There is no limit to that time; the others work meanwhile.
     """
 
     kind: str
@@ -26,3 +28,4 @@ class Statistics:
     n_reclaims: int = 0
     n_waits: int = 0
     waited_s: float = 0.0
+    n_workers_starting: int = 0

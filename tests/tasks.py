@@ -544,6 +544,15 @@ def log_init(path, *args):
     log_line(path, f"{worker_ident()} {args!r}")
 
 
+def spin_if_first(gate_path):
+    """An initializer that never ends in the worker that gets there first, in Python code."""
+    try:
+        os.close(os.open(gate_path + ".first", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    spin_forever(gate_path)
+
+
 def failing_init(path, message):
     log_line(path, os.getpid())
     raise LookupError(message)

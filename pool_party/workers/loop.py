@@ -74,7 +74,7 @@ def run(
                 from pool_party.workers import preloading
 
                 preloading.load(preload, worker)
-            initialize()
+            worker.initialize(initialize)
         except BaseException as error:
             if not worker.must_stop:
                 worker.report_broken(failed(error))

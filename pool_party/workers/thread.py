@@ -54,8 +54,10 @@ class ThreadWorker:
                 setup.preload,
             )
         finally:
-            arbiter.unpin()
-            worker.exited()
+            try:
+                arbiter.unpin()
+            finally:
+                worker.exited()
 
     def _refresh(self) -> Callable[[], None]:
         """What looks for libraries that a task has loaded.
@@ -70,7 +72,7 @@ class ThreadWorker:
         return self._thread.is_alive()
 
     def terminate(self) -> None:
-        """Raises SystemExit in a task that runs Python code; a task inside a C function ends with that."""
+        """Raises SystemExit in a task or an initializer that runs Python code; inside a C function it ends with that."""
         if self._thread.ident is not None:
             self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 

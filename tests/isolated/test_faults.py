@@ -211,6 +211,14 @@ def test_workers_die_with_their_parent(gate):
         fresh.end(process)
 
 
+# ---- starts ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["one_is_held", "terminated", "forgotten"])
+def test_worker_that_does_not_get_ready(kind, how):
+    check("starting.py", how, kind, options=() if how == "forgotten" else fresh.STRICT)
+
+
 # ---- nesting ---------------------------------------------------------------
 
 
