@@ -79,7 +79,7 @@ class InterpreterWorker:
         return not self._interpreter.join(0)
 
     def terminate(self) -> None:
-        """Raises SystemExit in a task or an initializer that runs Python code; inside a C function it ends with that."""
+        """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first."""
         self._interpreter.interrupt()
 
     kill = terminate

@@ -72,7 +72,7 @@ class ThreadWorker:
         return self._thread.is_alive()
 
     def terminate(self) -> None:
-        """Raises SystemExit in a task or an initializer that runs Python code; inside a C function it ends with that."""
+        """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first."""
         if self._thread.ident is not None:
             self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 
