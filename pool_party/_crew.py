@@ -84,7 +84,7 @@ class Crew:
         if self.enforcer is not None:
             self._setup.gate = self.enforcer.open()
         for n in range(self._n_workers):
-            _native.hold_interrupts(self._start_worker, n)
+            self._start_worker(n)
         if self._watcher is not None:
             self._watcher.start()
         if self.enforcer is not None:
@@ -177,9 +177,9 @@ class Crew:
 
     def _fill_places(self) -> None:
         """Starts a worker in each empty place, also where a start has failed before or was interrupted."""
-        for n, worker in enumerate(self.workers):
-            if worker is None and not self.is_stopping and not self._is_broken():
-                self._replace(n)
+        errors = [self._replace(n) for n, worker in enumerate(self.workers) if worker is None and not self.is_stopping]
+        if any(errors) and not any(self.workers):
+            self._break_pool(next(filter(None, errors)))
 
     def _loss(self, worker: Worker) -> PoolPartyError:
         return worker_lost(
@@ -208,15 +208,16 @@ class Crew:
             )
         )
 
-    def _replace(self, n: int) -> None:
+    def _replace(self, n: int) -> Exception | None:
+        """Starts a worker; the error if that failed, which is tried again at the next event."""
         try:
             with self._starting:
                 if not self.is_stopping:
                     self._start_worker(n)
         except Exception as error:
             log_exception("a worker could not be replaced")
-            if not any(self.workers):
-                self._break_pool(error)
+            return error
+        return None
 
     def budget(self) -> tuple[str | None, tuple[int, ...], int, int, int, float]:
         """The policy's name, each worker's threads now, lends and reclaims, waits at the gate and their seconds."""

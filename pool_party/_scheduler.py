@@ -110,14 +110,20 @@ class Scheduler:
         self._n_submitted = self._n_failed = 0
         self._background = threading.Thread(target=self._run_background, name="pool_party-background")
         try:
-            self._crew.start()
+            _native.hold_interrupts(self._start)
         except BaseException:
-            self._stop_now()
-            self._crew.end_threads()
+            _native.hold_interrupts(self._undo_start)
             raise
+
+    def _start(self) -> None:
+        self._crew.start()
         self.state = RUN
-        _exit.register(self, kind)
+        _exit.register(self, self.kind)
         start_thread(self._background)
+
+    def _undo_start(self) -> None:
+        self._stop_now()
+        self._crew.end_threads()
 
     # ---- submitting ----
 
@@ -449,10 +455,14 @@ class Scheduler:
             return False
         if not self._crew.join(deadline):
             return False
-        self._finish_trace()
-        self._stop_threads()
+        _native.hold_interrupts(self._finish)
         return True
 
+    def _finish(self) -> None:
+        self._finish_trace()
+        self._stop_threads()
+
+    @uninterrupted
     def terminate(self) -> None:
         """Stops workers in the middle of their tasks; what is pending fails with PoolTerminated."""
         if self.is_foreign:

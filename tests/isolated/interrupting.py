@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -9,7 +10,7 @@ import pathlib
 import signal
 import sys
 
-from probe import TIMEOUT_S, ComposablePool, gates, main, tasks
+from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 
 import pool_party
 
@@ -100,6 +101,28 @@ def at_each_line(kind, step):
     gates.call_in_thread(use, pool).result(TIMEOUT_S)
     pool.close()
     pool.join(timeout=TIMEOUT_S)
+
+
+def at_each_line_of_a_life(kind, step):
+    """Of a pool that is opened, used and ended in a with block: it leaves nothing."""
+    context = "fork" if kind == "process" else None
+    before = None
+    for n in itertools.count(1, int(step)):
+        pool = None
+        with CtrlC(n) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
+            pool = ComposablePool(2, kind=kind, context=context)
+            with pool:
+                assert pool.apply(tasks.square, (2,)) == 4
+        if pool is not None:  # it may have been interrupted before the block, or before its end had begun
+            pool.terminate()
+            pool.join(timeout=TIMEOUT_S)
+        if ctrl_c.n_left > 0:
+            break
+        before = before or resources()
+    assert n > 100, f"only {n} lines were run"
+    del pool
+    gc.collect()
+    gates.wait_until(lambda: all(resources()[what] <= n for what, n in before.items()), f"no more than {before}")
 
 
 def in_a_start(kind):

@@ -1,5 +1,6 @@
 """Workers that do not get ready: the others work, the numbers tell, and every end is an end."""
 
+import logging
 import os
 import tempfile
 
@@ -38,6 +39,25 @@ def terminated(kind):
 
 def forgotten(kind):
     globals()["pool"] = make_with_one_that_never_ends(kind)
+
+
+def one_replacement_fails(kind):
+    """For want of memory or of descriptors, say; later there is enough again."""
+    logging.disable(logging.ERROR)
+    with ComposablePool(2, kind=kind, maxtasksperchild=2) as pool:
+        crew = pool._scheduler._crew
+        start, has_failed = crew._start_worker, []
+
+        def failing_start(n):
+            if not has_failed:
+                has_failed.append(n)
+                raise OSError("too little of something")
+            start(n)
+
+        crew._start_worker = failing_start
+        assert pool.map(tasks.square, range(20), 1) == [x * x for x in range(20)]
+        gates.wait_until(lambda: len(pool._pool) == 2, "both places are filled")
+        assert has_failed
 
 
 if __name__ == "__main__":

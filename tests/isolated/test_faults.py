@@ -140,6 +140,12 @@ def test_ctrl_c_amid_the_pools_own_work(kind, step):
     check("interrupting.py", "at_each_line", kind, step)
 
 
+@pytest.mark.parametrize(("kind", "step"), [("thread", 3), ("process", 23), ("interp", 41)])
+def test_ctrl_c_amid_a_pools_life(kind, step):
+    options = (*fresh.STRICT, "-W", "ignore::ResourceWarning")  # one that nobody has got a hold of
+    check("interrupting.py", "at_each_line_of_a_life", kind, step, options=options)
+
+
 def test_interrupted_start_of_a_replacement(kind):
     check("interrupting.py", "in_a_start", kind)
 
@@ -214,7 +220,7 @@ def test_workers_die_with_their_parent(gate):
 # ---- starts ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["one_is_held", "terminated", "forgotten"])
+@pytest.mark.parametrize("how", ["one_is_held", "terminated", "forgotten", "one_replacement_fails"])
 def test_worker_that_does_not_get_ready(kind, how):
     check("starting.py", how, kind, options=() if how == "forgotten" else fresh.STRICT)
 
