@@ -65,6 +65,17 @@ void pp_watch_interrupts(void) {
 
 static PyObject *call(PyObject *const *args, Py_ssize_t n) { return PyObject_Vectorcall(args[0], args + 1, (size_t)n - 1, NULL); }
 
+/* What a signal raises takes the place of a result, or of an exception. */
+static PyObject *check_after(PyObject *result) {
+    PyObject *error = result ? NULL : PyErr_GetRaisedException();
+    if (PyErr_CheckSignals() < 0)
+        Py_CLEAR(result);
+    else if (error)
+        PyErr_SetRaisedException(Py_NewRef(error));
+    Py_XDECREF(error);
+    return result;
+}
+
 static bool has_function(Py_ssize_t n) {
     if (n < 1)
         PyErr_SetString(PyExc_TypeError, "a function is missing");
@@ -83,9 +94,7 @@ PyObject *pp_hold_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t
     set_depth(1);
     PyObject *result = PyErr_CheckSignals() < 0 ? NULL : call(args, n);   /* one that came just before */
     set_depth(0);
-    if (result && PyErr_CheckSignals() < 0)
-        Py_CLEAR(result);
-    return result;
+    return check_after(result);
 }
 
 const char pp_allow_interrupts_doc[] = PyDoc_STR("allow_interrupts(function, *args)\n\n"
@@ -99,9 +108,7 @@ PyObject *pp_allow_interrupts(PyObject *module, PyObject *const *args, Py_ssize_
     set_depth(0);
     PyObject *result = PyErr_CheckSignals() < 0 ? NULL : call(args, n);
     set_depth(1);
-    if (result && PyErr_CheckSignals() < 0)
-        Py_CLEAR(result);
-    return result;
+    return check_after(result);
 }
 
 /* As PyErr_CheckSignals, for waits: what was held back is delivered. */

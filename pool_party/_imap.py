@@ -168,4 +168,4 @@ class IMapIterator(Iterator[Any]):
     def __del__(self) -> None:
         job = self.__dict__.get("_job")
         if job is not None:
-            job.abandon()
+            _native.hold_interrupts(job.abandon)

@@ -64,9 +64,7 @@ class CtrlC:
 
     def _trace(self, frame, event, arg):
         code = frame.f_code
-        if (
-            not code.co_filename.startswith(PACKAGE) or code.co_name == "__del__"
-        ):  # what is raised there is only printed
+        if not code.co_filename.startswith(PACKAGE):
             return None
         if event == "line":
             self.n_left -= 1
@@ -83,6 +81,8 @@ def use(pool):
 
 def at_each_line(kind, step):
     """Of submitting, waiting, delivering and replacing workers. The program goes on with the pool each time."""
+    in_finalizers = []  # Python prints what is raised there, and goes on
+    sys.unraisablehook = lambda info: in_finalizers.append(info.exc_type)
     context = "fork" if kind == "process" else None  # the fastest
     pool = ComposablePool(2, kind=kind, maxtasksperchild=3, context=context)
     for n in itertools.count(1, int(step)):
@@ -94,7 +94,7 @@ def at_each_line(kind, step):
                 interrupted = True
         if ctrl_c.n_left > 0:
             break
-        assert interrupted, f"Ctrl-C at line {n} was lost"
+        assert interrupted or in_finalizers.pop() is KeyboardInterrupt, f"Ctrl-C at line {n} was lost"
     assert n > 100, f"only {n} lines were run"
     gates.wait_until(lambda: pool.statistics().n_pending == 0, "what was submitted is done")
     gates.wait_until(lambda: len(pool._pool) == 2, "both places are filled")
@@ -105,6 +105,7 @@ def at_each_line(kind, step):
 
 def at_each_line_of_a_life(kind, step):
     """Of a pool that is opened, used and ended in a with block: it leaves nothing."""
+    sys.unraisablehook = lambda info: None
     context = "fork" if kind == "process" else None
     before = None
     for n in itertools.count(1, int(step)):
