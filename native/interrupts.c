@@ -120,6 +120,9 @@ int pp_check_signals(void) {
     return PyErr_CheckSignals();
 }
 
+/* Without the GIL: whether the calling thread should rather not fall asleep now. */
+bool pp_has_interrupt(void) { return pp_load_seq_cst(&held) && is_main_thread(); }
+
 /* In a forked child nothing is held back: its main thread is the one that forked. */
 void pp_interrupts_after_fork(void) {
     pp_store_seq_cst(&depth, 0);

@@ -159,7 +159,7 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
         return -1;
     Py_BEGIN_ALLOW_THREADS
     pp_hub_let_go(&self->hub, true);
-    error = pp_hub_park(&self->hub, deadline_ns, patient);
+    error = pp_has_interrupt() ? EINTR : pp_hub_park(&self->hub, deadline_ns, patient);
     pp_hub_let_go(&self->hub, false);
     Py_END_ALLOW_THREADS
     return error == EINTR ? pp_check_signals() : 0;
