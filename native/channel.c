@@ -325,11 +325,10 @@ bool pp_hub_spin(pp_hub_t *h) {
     return has_news;
 }
 
-/* Sleeps, as leader, until there is news. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
+/* Sleeps, as leader, until there is news, or the bell is not what it was when the caller last looked for other things. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
  * to be woken. Workers then run undisturbed and one wake-up serves some hundred results instead of one or two. */
-int pp_hub_park(pp_hub_t *h, int64_t deadline_ns, bool patient) {
+int pp_hub_park(pp_hub_t *h, uint32_t bell, int64_t deadline_ns, bool patient) {
     pp_shared_t *shared = h->segment->shared;
-    uint32_t bell = pp_load_seq_cst(&shared->bell);
     if (pp_hub_has_news(h))
         return 0;
     if (patient) {

@@ -18,6 +18,7 @@
 
 static _Atomic int depth;          /* of calls of `hold_interrupts`; written by the main thread */
 static _Atomic int held;           /* a SIGINT was held back; set by the handler, in any thread */
+static _Atomic(_Atomic uint32_t *) bed;   /* what the main thread is about to sleep on, or NULL */
 static struct sigaction before;    /* what our handler stands before; written while it is not installed */
 
 static bool is_main_thread(void) {
@@ -31,9 +32,17 @@ static bool is_main_thread(void) {
     return which == MAIN;
 }
 
+/* In the main thread: the word belongs to what it waits in, and may be gone for others. */
+static void rouse(void) {
+    _Atomic uint32_t *word = pp_load_seq_cst(&bed);
+    if (word && pp_thread_id() == (uint32_t)getpid())
+        pp_add_seq_cst(word, 1);
+}
+
 /* The main thread leaves with depth = 0 and then looks at `held`; another thread sets `held` and then looks at depth: one
  * of the two sees the other's. */
 static void hold(int number) {
+    rouse();
     if (pp_load_seq_cst(&depth) == 0) {
         before.sa_handler(number);
         return;
@@ -120,11 +129,14 @@ int pp_check_signals(void) {
     return PyErr_CheckSignals();
 }
 
-/* Without the GIL: whether the calling thread should rather not fall asleep now. */
-bool pp_has_interrupt(void) { return pp_load_seq_cst(&held) && is_main_thread(); }
+void pp_sleep_on(_Atomic uint32_t *word) {
+    if (is_main_thread())
+        pp_store_seq_cst(&bed, word);
+}
 
 /* In a forked child nothing is held back: its main thread is the one that forked. */
 void pp_interrupts_after_fork(void) {
     pp_store_seq_cst(&depth, 0);
     pp_store_seq_cst(&held, 0);
+    pp_store_seq_cst(&bed, NULL);
 }

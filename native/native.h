@@ -257,7 +257,7 @@ bool pp_hub_has_news(pp_hub_t *h);
 void pp_hub_lead(pp_hub_t *h);
 void pp_hub_step_down(pp_hub_t *h);
 bool pp_hub_spin(pp_hub_t *h);
-int pp_hub_park(pp_hub_t *h, int64_t deadline_ns, bool patient);          /* 0, ETIMEDOUT or EINTR */
+int pp_hub_park(pp_hub_t *h, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
 int pp_hub_wait_background(pp_hub_t *h);                                 /* 0 or EINTR */
 void pp_hub_summon(pp_hub_t *h);
 void pp_ring(pp_shared_t *shared, bool everybody);

@@ -169,7 +169,7 @@ PyObject *pp_hold_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t
 PyObject *pp_allow_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t n);
 void pp_watch_interrupts(void);
 int pp_check_signals(void);
-bool pp_has_interrupt(void);
+void pp_sleep_on(_Atomic uint32_t *word);               /* which a Ctrl-C shall change; NULL: the wait is over */
 void pp_interrupts_after_fork(void);                    /* in the child */
 
 /* keywords.c: before 3.13 only */

@@ -154,14 +154,20 @@ static int wait_for_news(pp_channel_t *self, int64_t deadline_ns) {
     }
     if (has_news)
         return 0;
+    _Atomic uint32_t *bell = &self->segment->shared->bell;
+    uint32_t before = pp_load_seq_cst(bell);
     pp_watch_interrupts();
-    if (pp_check_signals() < 0)
+    pp_sleep_on(bell);   /* a Ctrl-C that comes after the next line changes it, and then nobody sleeps */
+    if (pp_check_signals() < 0) {
+        pp_sleep_on(NULL);
         return -1;
+    }
     Py_BEGIN_ALLOW_THREADS
     pp_hub_let_go(&self->hub, true);
-    error = pp_has_interrupt() ? EINTR : pp_hub_park(&self->hub, deadline_ns, patient);
+    error = pp_hub_park(&self->hub, before, deadline_ns, patient);
     pp_hub_let_go(&self->hub, false);
     Py_END_ALLOW_THREADS
+    pp_sleep_on(NULL);
     return error == EINTR ? pp_check_signals() : 0;
 }
 

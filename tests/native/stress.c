@@ -332,7 +332,7 @@ static void *run_foreground(void *arg) {
             while (n < n_wanted && !pp_load_seq_cst(&p->is_over) && (deadline_ns < 0 || pp_now_ns() < deadline_ns)) {
                 unsigned n_more = take_all(p);
                 if (n_more == 0)
-                    pp_hub_park(&p->hub, deadline_ns, draw(&r, 4) == 0);
+                    pp_hub_park(&p->hub, pp_load_seq_cst(&p->segment->shared->bell), deadline_ns, draw(&r, 4) == 0);
                 n += n_more;
             }
             step_down(p);
