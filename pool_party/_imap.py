@@ -53,6 +53,7 @@ class IMapJob(PoolJob):
         if self._slots is not None:
             self._slots.release()
 
+    @uninterrupted
     def abandon(self) -> None:
         """Nobody will ask for results any more: reads no more input."""
         self.is_abandoned = True
@@ -168,4 +169,4 @@ class IMapIterator(Iterator[Any]):
     def __del__(self) -> None:
         job = self.__dict__.get("_job")
         if job is not None:
-            _native.hold_interrupts(job.abandon)
+            job.abandon()

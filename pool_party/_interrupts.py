@@ -8,9 +8,10 @@ from pool_party import _native
 
 def uninterrupted[*Ts, T](function: Callable[[*Ts], T]) -> Callable[[*Ts], T]:
     """The function with Ctrl-C held back while it runs, but for waits and callbacks inside it."""
+    hold_interrupts = _native.hold_interrupts  # in a finalizer at the very end the module's globals are gone
 
     @functools.wraps(function)
     def call(*args: *Ts) -> T:
-        return _native.hold_interrupts(function, *args)
+        return hold_interrupts(function, *args)
 
     return call

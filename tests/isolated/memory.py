@@ -121,7 +121,7 @@ def bytes_that_never_arrive(kind):
     """Arguments of pools that are terminated, and results that nobody waits for."""
     blob = tasks.pattern(MiB)
     sizes = []
-    for _ in range(6):
+    for _ in range(10):
         with ComposablePool(2, kind=kind) as pool:
             results = [pool.apply_async(tasks.identity, (blob,)) for _ in range(200)]
             results[3].get(TIMEOUT_S)
@@ -129,7 +129,7 @@ def bytes_that_never_arrive(kind):
         del pool, results
         gc.collect()
         sizes.append(psutil.Process().memory_info().rss / MiB)
-    assert sizes[-1] - sizes[0] < 150, f"{sizes} MB"  # each pool had some 60 MB under way
+    assert sizes[-1] - sizes[0] < 300, f"{sizes} MB"  # each pool had some 60 MB under way; allocators keep some of it
 
 
 def worker_dies_with_a_handle(kind):
