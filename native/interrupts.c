@@ -7,6 +7,8 @@
  * Waiting, in `pump` and in `allow_interrupts`, ends at once as usual, and so does a user's callback. A second SIGINT while
  * one is held back passes, so that nothing can keep a program from being interrupted.
  *
+ * One that comes after the main thread's last look, and before it sleeps, changes the word that it is about to sleep on.
+ *
  * Python's handler stays where it is; ours stands before it, from the first pool on. That costs a call nothing, but whoever
  * installs another handler takes ours away: so it is looked for whenever a pool is made and before each sleep. Until then the
  * main thread is interrupted as it would be without us.

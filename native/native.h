@@ -44,11 +44,13 @@
 #define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
 #define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
 
-/* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python). Measured
- * round trips of a process pool on 2 cores: 49 us with 3 us of spinning, 40 with 6, 10 with 12, 6.8 with 25 or 50. */
-#define PP_SPIN_NS 25000
+/* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python), and that after it was
+ * woken, too (some 50 us): else two that have once slept go on waking each other. Measured round trips of a process pool on 2 cores:
+ * 49 us with 3 us of spinning, 40 with 6, 10 with 12, 6.8 with 25 or more; of small arrays, which take longer to pickle: 30 us or 130
+ * with 25, 35 or 200 with 50, 24 to 39 with 75. */
+#define PP_SPIN_NS 75000
 /* Where the other side has no CPU meanwhile, spinning keeps it from one: after PP_VAIN_MAX times in a row that nothing came, all
- * but every PP_VAIN_PERIOD-th are short. */
+ * but every PP_VAIN_PERIOD-th are short; that one is twice as long. */
 #define PP_SPIN_SHORT_NS 4000
 #define PP_VAIN_MAX 3
 #define PP_VAIN_PERIOD 32

@@ -73,8 +73,8 @@ static bool can_spin(void) {
 }
 
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) {
-    bool is_short = s->n_vain >= PP_VAIN_MAX && s->n_vain % PP_VAIN_PERIOD != 0;
-    s->until_ns = can_spin() ? pp_now_ns() + (is_short ? short_ns : long_ns) : 0;
+    int64_t ns = s->n_vain < PP_VAIN_MAX ? long_ns : s->n_vain % PP_VAIN_PERIOD != 0 ? short_ns : 2 * long_ns;
+    s->until_ns = can_spin() ? pp_now_ns() + ns : 0;
 }
 
 bool pp_spin_once(const pp_spin_t *s) {
