@@ -74,7 +74,7 @@ void pp_watch_interrupts(void) {
     sigaction(SIGINT, &ours, NULL);
 }
 
-static PyObject *call(PyObject *const *args, Py_ssize_t n) { return PyObject_Vectorcall(args[0], args + 1, (size_t)n - 1, NULL); }
+static PyObject *apply(PyObject *const *args, Py_ssize_t n) { return PyObject_Vectorcall(args[0], args + 1, (size_t)n - 1, NULL); }
 
 /* What a signal raises takes the place of a result, or of an exception. */
 static PyObject *check_after(PyObject *result) {
@@ -101,9 +101,9 @@ PyObject *pp_hold_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t
     if (!has_function(n))
         return NULL;
     if (!is_main_thread() || pp_load_relaxed(&depth) > 0)
-        return call(args, n);
+        return apply(args, n);
     set_depth(1);
-    PyObject *result = PyErr_CheckSignals() < 0 ? NULL : call(args, n);   /* one that came just before */
+    PyObject *result = PyErr_CheckSignals() < 0 ? NULL : apply(args, n);   /* one that came just before */
     set_depth(0);
     return check_after(result);
 }
@@ -115,9 +115,9 @@ PyObject *pp_allow_interrupts(PyObject *module, PyObject *const *args, Py_ssize_
     if (!has_function(n))
         return NULL;
     if (!is_main_thread() || pp_load_relaxed(&depth) == 0)
-        return call(args, n);
+        return apply(args, n);
     set_depth(0);
-    PyObject *result = PyErr_CheckSignals() < 0 ? NULL : call(args, n);
+    PyObject *result = PyErr_CheckSignals() < 0 ? NULL : apply(args, n);
     set_depth(1);
     return check_after(result);
 }

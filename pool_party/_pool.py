@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._results import AsyncResult, Callback, MapResult
 from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler
-from pool_party.budget.plan import make_plan
+from pool_party.budget.plan import Limits, make_plan
 from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
 from pool_party.workers import begun, preloading
@@ -16,11 +16,9 @@ from pool_party.workers._base import Setup, Worker
 
 if TYPE_CHECKING:
     import os
-    from typing import Unpack
 
     from pool_party._imap import IMapIterator
     from pool_party._statistics import Statistics
-    from pool_party.budget.plan import Limits
     from pool_party.observe.trace import Tracing
 
 KINDS = {
@@ -75,7 +73,7 @@ def make_scheduler(
     on_broken: Callable[[BaseException], object] | None = None,
     extensions: Iterable[str] | None = None,
     preload: Iterable[str] = (),
-    **limits: "Unpack[Limits]",
+    **limits: Unpack[Limits],
 ) -> Scheduler:
     """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
     kind = resolve_kind(kind)
@@ -396,7 +394,7 @@ class ThreadPool(ComposablePool):
         initargs: Iterable[Any] = (),
         *,
         preload: Iterable[str] = (),
-        **limits: "Unpack[Limits]",
+        **limits: Unpack[Limits],
     ) -> None:
         super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **limits)
 
@@ -413,7 +411,7 @@ class ProcessPool(ComposablePool):
         context: Any = None,
         *,
         preload: Iterable[str] = (),
-        **limits: "Unpack[Limits]",
+        **limits: Unpack[Limits],
     ) -> None:
         super().__init__(
             processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **limits
@@ -432,7 +430,7 @@ class InterpreterPool(ComposablePool):
         *,
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
-        **limits: "Unpack[Limits]",
+        **limits: Unpack[Limits],
     ) -> None:
         super().__init__(
             processes,

@@ -1,6 +1,6 @@
 """What a pool is asked to do about threads, checked: its policy, its CPUs, each worker's own share."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_args
 
 from pool_party._native import Gate
 from pool_party.budget import policies
@@ -9,18 +9,17 @@ from pool_party.budget.split import Share, count_threads, split
 from pool_party.budget.topology import cpu_count, current
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
     from pool_party.budget.terms import Terms
 
-    class Limits(TypedDict, total=False):  # on 3.14 these take 4 ms to import what evaluates annotations
-        """What the classes of pools take about threads; see `ComposablePool`."""
 
-        policy: Any
-        threads_per_worker: int | None
-        oversubscription: float
-        affinity: bool | None
-        scope: Scope
+class Limits(TypedDict, total=False):
+    """What the classes of pools take about threads; see `ComposablePool`."""
+
+    policy: Any
+    threads_per_worker: int | None
+    oversubscription: float
+    affinity: bool | None
+    scope: Scope
 
 
 class Plan(NamedTuple):
