@@ -12,7 +12,7 @@ help:      ## this list
 	@sed -n 's/^#  //p; s/^\([a-z]*\): *## /  make \1\t/p' Makefile | expand -t 22
 
 demo:      ## a short tour on this machine
-	$(call with_env,demo) -m pool_party._cli demo $(ARGS)
+	$(call with_env,demo) -m pool_party.cli.main demo $(ARGS)
 
 test:      ## all tests
 	$(call with_env,test) -m pytest $(ARGS)

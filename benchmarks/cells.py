@@ -21,7 +21,7 @@ from fresh import TIME_IS_UP, Figures, begin, end
 from peers import pool_accepts
 from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, finish, make_parser, n_usable_cpus, say
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two give the others their time limit
 WAYS = (*_FIXED, "none", *POLICIES)

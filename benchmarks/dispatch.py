@@ -33,7 +33,7 @@ from program import (
     wanted,
 )
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.2

@@ -128,7 +128,7 @@ def idle(peer: Peer, n_workers: int, effort: float) -> Figures:
 
     The one wake-up and the CPU time of the measurement itself are in the figures.
     """
-    from pool_party._demo.measure import cpu_of_tree_s, process_tree
+    from pool_party.cli.demo.measure import cpu_of_tree_s, process_tree
 
     with _warm(peer, n_workers) as handle:
         handle.call(noop, None)

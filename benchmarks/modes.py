@@ -21,7 +21,7 @@ from party_modes import MODES, SEQUENTIAL, Mapping, is_available
 from party_workloads import WORKLOADS
 from program import Record, Runs, add_only, add_repeats, add_workers, finish, gather, make_parser, n_usable_cpus
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 120.0
 _ROUNDS_S = 0.3

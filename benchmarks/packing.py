@@ -31,7 +31,7 @@ from reporting.markdown import size_text
 from workloads.layouts import LAYOUTS, Array
 
 from pool_party import _native
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _SIZES = [64 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20]
 _SMALLEST_SHARED = 8 << 20  # below it, the shares would not be copied at the same time: waking a thread takes too long

@@ -1,8 +1,8 @@
 """Which step of a task's way a sample of perf belongs to.
 
 A sample is a stack. It belongs to the first of its functions, from the innermost on, that has a step in the table; time
-in CPython or in the kernel thus goes to what has called it. The functions are those of native/parent.c, worker.c and
-channel.c; one that gets another name goes to its caller's step.
+in CPython or in the kernel thus goes to what has called it. The functions are those of native/python/parent.c and
+worker.c, and of native/channel/channel.c; one that gets another name goes to its caller's step.
 """
 
 from collections import Counter

@@ -22,7 +22,7 @@ from fresh import Figures, begin, end
 from profile_steps import PARENT, WORKER
 from program import Record, add_kinds, add_only, add_workers, finish, make_parser, n_usable_cpus, say
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.05

@@ -127,7 +127,7 @@ def without_samples(figures: Figures) -> Figures:
 
 def _busy_cpus() -> float:
     """Return how many CPUs other programs keep busy now, while this one waits; load averages tell the past."""
-    from pool_party._demo.measure import cpu_of_machine_s
+    from pool_party.cli.demo.measure import cpu_of_machine_s
 
     before_s, started_s = cpu_of_machine_s(), time.monotonic()
     time.sleep(_LOOK_S)

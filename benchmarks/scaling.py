@@ -22,7 +22,7 @@ from cells_ways import CELLS, open_way, run_stage, stages_of, warm_up
 from fresh import TIME_IS_UP, begin, end
 from program import Record, add_kinds, add_repeats, finish, make_parser, n_usable_cpus, say
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _ONE_THREAD = "one-thread"  # comes first: it gives the others their time limit
 _CHOSEN = (_ONE_THREAD, "default", "joblib", "dynamic")

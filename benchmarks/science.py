@@ -36,8 +36,8 @@ from program import (
 )
 from science_ways import SERIAL, TRANSFER_BYTES
 
-from pool_party._demo.report import format_table
-from pool_party.workers.extensions import IS_SUPPORTED
+from pool_party.cli.demo.report import format_table
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 400.0
 _TOLERANCE = 1e-7  # relative; sums may be added up in another order

@@ -21,7 +21,7 @@ from fresh import Figures, begin, end
 from program import Record, Runs, add_kinds, add_workers, finish, gather, make_parser
 
 import pool_party
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 60.0
 _QUICK_EFFORT = 0.03
@@ -36,7 +36,7 @@ def _ways(options: argparse.Namespace) -> dict[str, tuple[str, Path]]:
 
 def _sources(native: Path) -> list[Path]:
     """Return the sources of the channel: those that know nothing of Python."""
-    paths = (*native.glob("*.c"), *native.glob("prim/*.c"))
+    paths = native.rglob("*.c")
     return sorted(path for path in paths if "python.h" not in path.read_text())
 
 
@@ -44,7 +44,7 @@ def _compile(native: Path, folder: str) -> Path:
     """Make the program that measures the channel whose sources are in `native`."""
     program = Path(folder) / "program"
     flags = ["-std=c11", "-O2", "-fPIC", "-pthread", f"-I{native}"]
-    flags += ["-DHAS_TRACE"] if (native / "trace.c").exists() else []
+    flags += ["-DHAS_TRACE"] if list(native.rglob("trace.c")) else []
     command = [os.environ.get("CC", "cc"), *flags, Path(__file__).with_name("tracing_native.c"), *_sources(native)]
     subprocess.run([*command, "-ldl", "-o", program], check=True)
     return program

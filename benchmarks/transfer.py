@@ -20,7 +20,7 @@ from program import Record, Runs, add_only, add_peer, add_workers, finish, gathe
 from reporting.markdown import duration, size_text
 from transfer_sections import BOUNDS, MEMCPY, VALUES
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 600.0
 _QUICK_EFFORT = 0.15

@@ -22,7 +22,7 @@ from peers import Handle, PoolHandle, available_peers, peer_named, pool_accepts
 from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
 from workloads.stamps import stamp
 
-from pool_party._demo.report import format_table
+from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.1

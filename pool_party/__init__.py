@@ -14,18 +14,18 @@ if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
 
 TYPE_CHECKING = False  # without the import of typing, which costs a fresh interpreter as much as it does itself
 if TYPE_CHECKING:
-    from pool_party._broken import InitializerFailed as InitializerFailed
-    from pool_party._broken import WorkerLost as WorkerLost
-    from pool_party._errors import PoolClosed as PoolClosed
-    from pool_party._errors import PoolPartyError as PoolPartyError
-    from pool_party._errors import PoolTerminated as PoolTerminated
-    from pool_party._errors import RemoteError as RemoteError
+    from pool_party._core.broken import InitializerFailed as InitializerFailed
+    from pool_party._core.broken import WorkerLost as WorkerLost
+    from pool_party._core.errors import PoolClosed as PoolClosed
+    from pool_party._core.errors import PoolPartyError as PoolPartyError
+    from pool_party._core.errors import PoolTerminated as PoolTerminated
+    from pool_party._core.errors import RemoteError as RemoteError
+    from pool_party._core.statistics import Statistics as Statistics
     from pool_party._executor import ComposableExecutor as ComposableExecutor
     from pool_party._pool import ComposablePool as ComposablePool
     from pool_party._pool import InterpreterPool as InterpreterPool
     from pool_party._pool import ProcessPool as ProcessPool
     from pool_party._pool import ThreadPool as ThreadPool
-    from pool_party._statistics import Statistics as Statistics
     from pool_party.budget.split import Share as Share
     from pool_party.budget.topology import cpu_count as cpu_count
     from pool_party.wire.shared import share as share
@@ -35,17 +35,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "ComposableExecutor": "_executor",
     "ComposablePool": "_pool",
-    "InitializerFailed": "_broken",
+    "InitializerFailed": "_core.broken",
     "InterpreterPool": "_pool",
-    "PoolClosed": "_errors",
-    "PoolPartyError": "_errors",
-    "PoolTerminated": "_errors",
+    "PoolClosed": "_core.errors",
+    "PoolPartyError": "_core.errors",
+    "PoolTerminated": "_core.errors",
     "ProcessPool": "_pool",
-    "RemoteError": "_errors",
+    "RemoteError": "_core.errors",
     "Share": "budget.split",
-    "Statistics": "_statistics",
+    "Statistics": "_core.statistics",
     "ThreadPool": "_pool",
-    "WorkerLost": "_broken",
+    "WorkerLost": "_core.broken",
     "cpu_count": "budget.topology",
     "share": "wire.shared",
 }

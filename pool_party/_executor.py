@@ -9,15 +9,15 @@ from concurrent.futures import Executor, Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from pool_party._core.results import PoolJob
+from pool_party._core.scheduler import RUN, Scheduler
 from pool_party._pool import make_scheduler
-from pool_party._results import PoolJob
-from pool_party._scheduler import RUN, Scheduler
 from pool_party.budget.policies import Scope
 
 if TYPE_CHECKING:
     import os
 
-    from pool_party._statistics import Statistics
+    from pool_party._core.statistics import Statistics
     from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("concurrent.futures")
@@ -136,7 +136,7 @@ class ComposableExecutor(Executor):
         """Starts fn(*args, **kwargs) in a worker."""
         scheduler = self._scheduler
         if scheduler.state != RUN:
-            from pool_party._errors import PoolClosed
+            from pool_party._core.errors import PoolClosed
 
             raise PoolClosed("cannot schedule new futures after shutdown")
         scheduler.check_running()

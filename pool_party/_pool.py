@@ -6,19 +6,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
-from pool_party._results import AsyncResult, Callback, MapResult
-from pool_party._scheduler import RUN, WINDOW_PER_WORKER, Scheduler
+from pool_party._core.results import AsyncResult, Callback, MapResult
+from pool_party._core.scheduler import RUN, WINDOW_PER_WORKER, Scheduler
 from pool_party.budget.plan import Limits, make_plan
 from pool_party.budget.policies import Scope
 from pool_party.budget.topology import cpu_count
-from pool_party.workers import begun, preloading
-from pool_party.workers._base import Setup, Worker
+from pool_party.workers import preloading
+from pool_party.workers.base import Setup, Worker
+from pool_party.workers.interp import prestart
 
 if TYPE_CHECKING:
     import os
 
-    from pool_party._imap import IMapIterator
-    from pool_party._statistics import Statistics
+    from pool_party._core.statistics import Statistics
+    from pool_party._core.streams import IMapIterator
     from pool_party.observe.trace import Tracing
 
 KINDS = {
@@ -55,7 +56,7 @@ def _check_context(context: Any) -> None:
 
 def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...]:
     if kind == "interp":
-        from pool_party.workers.extensions import choose
+        from pool_party.workers.interp.extensions import choose
 
         return choose(names)
     if names is not None:
@@ -91,7 +92,7 @@ def make_scheduler(
             _check_context(resolve_context(context))
         context = resolve_context(context)
     channel = _native.Channel(n_workers, kind == "thread")
-    interpreters = begun.begin(kind, channel, n_workers)
+    interpreters = prestart.begin(kind, channel, n_workers)
     try:
         setup = Setup(
             initializer,
@@ -105,7 +106,7 @@ def make_scheduler(
         )
         return Scheduler(kind, n_workers, channel, setup, on_broken)
     except BaseException:
-        begun.give_up(interpreters)
+        prestart.give_up(interpreters)
         raise
 
 
@@ -278,7 +279,7 @@ class ComposablePool:
     def _imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None, ordered: bool
     ) -> "IMapIterator":
-        from pool_party._imap import IMapIterator, IMapJob
+        from pool_party._core.streams import IMapIterator, IMapJob
 
         scheduler = self._scheduler
         scheduler.check_running()

@@ -815,7 +815,7 @@ def own_blas(_=None):
     """How many threads each OpenBLAS of this interpreter's own may use now."""
     import numpy  # noqa: F401
 
-    from pool_party.workers import extensions
+    from pool_party.workers.interp import extensions
 
     return sorted(extensions.own_threads().values())
 

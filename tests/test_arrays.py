@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from pool_party.workers.extensions import IS_SUPPORTED
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 from pool_party.workers.process import _reseed
 
 np = pytest.importorskip("numpy")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pool_party import _bench, _cli
+from pool_party.cli import bench as _bench
+from pool_party.cli import main as _cli
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"

@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pool_party import _cli
-from pool_party._demo import measure, pools, show, sweep
-from pool_party._demo.conclusions import conclusions
-from pool_party._demo.measure import Meter, Usage
-from pool_party._demo.plan import default_n_workers, make_plan
-from pool_party._demo.png import encode_png
-from pool_party._demo.raytrace import Tile, cut_in_tiles, paste, render_tile
-from pool_party._demo.report import format_mb, format_table
+from pool_party.cli import main as _cli
+from pool_party.cli.demo import measure, pools, show, sweep
+from pool_party.cli.demo.conclusions import conclusions
+from pool_party.cli.demo.measure import Meter, Usage
+from pool_party.cli.demo.plan import default_n_workers, make_plan
+from pool_party.cli.demo.png import encode_png
+from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
+from pool_party.cli.demo.report import format_mb, format_table
 
 SIZE = WIDTH, HEIGHT = 32, 18
 CRC_OF_PICTURE = 2889200509  # of the pixels of a picture of that size: the same on every machine
@@ -268,7 +268,7 @@ def test_demo_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_demo_with_all_kinds(tmp_path: Path) -> None:
     output = tmp_path / "picture.png"
-    command = [sys.executable, "-m", "pool_party._cli", "demo", "--quick", "--workers", "2"]
+    command = [sys.executable, "-m", "pool_party.cli.main", "demo", "--quick", "--workers", "2"]
     options = ["--size", f"{WIDTH}x{HEIGHT}", "--skip-numpy", "--output", str(output)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

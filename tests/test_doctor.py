@@ -2,9 +2,10 @@
 
 import pytest
 
-from pool_party import _cli, _packages
-from pool_party._packages import Package, advise, describe, find, judge
-from pool_party.workers.extensions import IS_SUPPORTED, PACKAGES
+from pool_party.cli import main as _cli
+from pool_party.cli import packages as _packages
+from pool_party.cli.packages import Package, advise, describe, find, judge
+from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
 
 needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
 

@@ -13,8 +13,8 @@ import fresh
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool
-from pool_party.workers.elf import Dynamic
-from pool_party.workers.extensions import IS_SUPPORTED, PACKAGES
+from pool_party.workers.interp.elf import Dynamic
+from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
 
 np = pytest.importorskip("numpy")
 

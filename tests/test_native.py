@@ -9,7 +9,7 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
-from pool_party._leading import PUMP_DONE, PUMP_ROOM
+from pool_party._core.leading import PUMP_DONE, PUMP_ROOM
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 TYPES = ("Job", "Channel", "Worker", "Interpreter", "Gate")

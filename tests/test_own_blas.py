@@ -9,8 +9,8 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, Share
-from pool_party.workers.elf import Dynamic
-from pool_party.workers.extensions import IS_SUPPORTED
+from pool_party.workers.interp.elf import Dynamic
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 np = pytest.importorskip("numpy")
 

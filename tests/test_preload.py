@@ -11,7 +11,7 @@ import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool, ProcessPool, ThreadPool
-from pool_party.workers.extensions import IS_SUPPORTED
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
 TIMEOUT_S = 60

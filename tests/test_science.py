@@ -5,7 +5,7 @@ import pathlib
 import fresh
 import pytest
 
-from pool_party.workers.extensions import IS_SUPPORTED
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 pytest.importorskip("numpy")
 

@@ -14,7 +14,7 @@ import tasks
 
 import pool_party
 from pool_party import _native, share
-from pool_party.workers.extensions import IS_SUPPORTED
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 MiB = 1 << 20
 DATA = array.array("d", range(1000))

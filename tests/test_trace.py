@@ -13,8 +13,8 @@ import pytest
 import tasks
 
 from pool_party import PoolPartyError
-from pool_party._cli import main
 from pool_party._executor import _run_chunk
+from pool_party.cli.main import main
 from pool_party.observe import chrome, metrics, timeline
 from pool_party.observe.assemble import EVENT_BUDGET, SLEEPS
 from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP

@@ -1,7 +1,7 @@
 """The limits of this process: its libraries are told through native code; here they are found.
 
-One for all pools, threads and interpreters of the process. `native/limits.c` decides how many threads there may be,
-from who is awake; this module tells it which libraries there are, each time that the list of them has changed.
+One for all pools, threads and interpreters of the process. `native/budget/limits.c` decides how many threads there may
+be, from who is awake; this module tells it which libraries there are, each time that the list of them has changed.
 """
 
 import os

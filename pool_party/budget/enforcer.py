@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pool_party import _native
-from pool_party._log import log_exception
+from pool_party._core.log import log_exception
 from pool_party._native import Gate
 from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan

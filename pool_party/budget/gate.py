@@ -1,7 +1,7 @@
 """The gate of the policies "counting" and "exclusive", and the OpenBLAS libraries whose regions go through it.
 
-The work is native (`native/gate.c`, `native/region.c`); `native/README.md` says why a killed holder's tokens come back
-and why nothing deadlocks.
+The work is native (`native/budget/gate.c`, `native/budget/region.c`); `native/README.md` says why a killed holder's
+tokens come back and why nothing deadlocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The pools of this process that are open at once: together they have one machine.
 
-Threads and interpreters are counted where their limits are, in native/limits.c. Worker processes are not, so as soon as
-some are open beside another pool, each pool has a balancer that tells the others how many of its workers are awake.
+Threads and interpreters are counted where their limits are, in native/budget/limits.c. Worker processes are not, so as
+soon as some are open beside another pool, each pool has a balancer that tells the others how many of its workers are
+awake.
 """
 
 import os

@@ -82,7 +82,7 @@ class Plan(NamedTuple):
     def terms(self, n: int, gate: Gate | None) -> "Terms":
         """What worker n is told, if it is a process."""
         from pool_party.budget.terms import GateHandle, Terms
-        from pool_party.wire.handle import Handle
+        from pool_party.wire.fd_handle import Handle
 
         handle = None
         if gate is not None:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pool_party.wire.handle import Handle
+    from pool_party.wire.fd_handle import Handle
 
 
 class GateHandle:

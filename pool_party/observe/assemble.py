@@ -31,7 +31,7 @@ class Present(NamedTuple):
 
 @dataclass(eq=False)
 class Life:
-    """One worker from start to end: its events as native/trace.c has them, looks at its run delay, its last state."""
+    """One worker from start to end: its events (see native/channel/trace.c), looks at its run delay, its last state."""
 
     worker: int
     pid: int

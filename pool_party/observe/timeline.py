@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from pool_party._errors import PoolPartyError
+from pool_party._core.errors import PoolPartyError
 from pool_party.observe.events import PREEMPTED, TASK, WAIT, Span, Trace
 from pool_party.observe.metrics import Summary, busy_ns, summarize
 

@@ -1,7 +1,7 @@
 """Recording: while a pool is traced, what its workers and its parent do is collected here, and written at the end.
 
-Workers record in rings of their own (native/trace.c). A thread empties those some 50 times a second and looks at the
-kernel's counts of the threads that are awake. What is too much is forgotten, the oldest first, and counted.
+Workers record in rings of their own (native/channel/trace.c). A thread empties those some 50 times a second and looks at
+the kernel's counts of the threads that are awake. What is too much is forgotten, the oldest first, and counted.
 """
 
 import logging
@@ -20,7 +20,7 @@ from pool_party.observe import assemble, chrome
 from pool_party.observe.assemble import Life, Present
 from pool_party.observe.delays import Look, read_delay
 from pool_party.observe.events import Budget, Mark, Trace
-from pool_party.workers._base import Worker
+from pool_party.workers.base import Worker
 from pool_party.workers.thread import start_thread
 
 _log = logging.getLogger("pool_party")
@@ -34,7 +34,7 @@ _EVENT = struct.Struct("=6Q")  # mirrors native/native.h
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
     """What a call is named after: the user's function, behind whatever it is wrapped in."""
-    if getattr(fn, "__module__", None) in ("pool_party._scheduler", "pool_party._executor") and args:
+    if getattr(fn, "__module__", None) in ("pool_party._core.scheduler", "pool_party._executor") and args:
         fn = args[0]  # a chunk: its own helper with the function and the items
     while isinstance(fn, partial):
         fn = fn.func

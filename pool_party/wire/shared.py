@@ -1,7 +1,8 @@
 """`share`: an array in memory that all processes of a pool see, and that costs a handle to pass on.
 
 The memory has no name (a memfd) and goes with its last user. What travels is decided where values are encoded: any
-contiguous part of shared memory goes by handle, whichever array or memoryview it belongs to; see `native/memory.c`.
+contiguous part of shared memory goes by handle, whichever array or memoryview it belongs to; see
+`native/channel/memory.c`.
 """
 
 import copyreg

@@ -90,7 +90,7 @@ def run(
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
     """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
-    from pool_party.workers import extensions
+    from pool_party.workers.interp import extensions
 
     sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:

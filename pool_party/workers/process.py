@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pool_party.budget.terms import Terms
-    from pool_party.wire.handle import Handle
-    from pool_party.workers._base import Setup
+    from pool_party.wire.fd_handle import Handle
+    from pool_party.workers.base import Setup
 
 
 def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
@@ -117,7 +117,7 @@ class ProcessWorker:
     """A worker that is a process."""
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
-        from pool_party.wire.handle import Handle
+        from pool_party.wire.fd_handle import Handle
 
         self.n = n
         self.was_ready = False

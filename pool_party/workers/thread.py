@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pool_party import _native
 from pool_party.budget import arbiter
 from pool_party.workers import loop
-from pool_party.workers._base import Setup
+from pool_party.workers.base import Setup
 
 
 def start_thread(thread: threading.Thread) -> None:

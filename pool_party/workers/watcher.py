@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from pool_party.workers._base import Worker
+from pool_party.workers.base import Worker
 from pool_party.workers.thread import start_thread
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from pool_party import _native
-from pool_party._interrupts import uninterrupted
-from pool_party._outcomes import error_of
-from pool_party._results import PoolJob, Ticket, timed_out
+from pool_party._core.interrupts import uninterrupted
+from pool_party._core.outcomes import error_of
+from pool_party._core.results import PoolJob, Ticket, timed_out
 
 if TYPE_CHECKING:
-    from pool_party._scheduler import Scheduler
+    from pool_party._core.scheduler import Scheduler
 
 
 class IMapJob(PoolJob):

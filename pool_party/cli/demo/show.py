@@ -4,14 +4,14 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from pool_party._demo.conclusions import conclusions
-from pool_party._demo.measure import Meter, Usage, memory_measure
-from pool_party._demo.plan import Plan
-from pool_party._demo.png import write_png
-from pool_party._demo.pools import ALONE, KindUnavailable, open_pool
-from pool_party._demo.raytrace import Tile, cut_in_tiles, paste, render_tile
-from pool_party._demo.report import Progress, format_mb, format_table
-from pool_party._demo.sweep import run_sweep
+from pool_party.cli.demo.conclusions import conclusions
+from pool_party.cli.demo.measure import Meter, Usage, memory_measure
+from pool_party.cli.demo.plan import Plan
+from pool_party.cli.demo.png import write_png
+from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
+from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
+from pool_party.cli.demo.report import Progress, format_mb, format_table
+from pool_party.cli.demo.sweep import run_sweep
 
 
 def _render(plan: Plan, kind: str, progress: Progress) -> tuple[bytes, Usage]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _NO_CHECKOUT = """\
 pool-party: the benchmarks are not installed with the package. Clone its repository, and run there
     make bench                      in an environment of its own

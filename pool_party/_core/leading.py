@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any
 
 from pool_party import _native
-from pool_party._results import Ticket
+from pool_party._core.results import Ticket
 
-PUMP_DONE, PUMP_TIMEOUT, PUMP_EVENT, PUMP_ROOM = range(4)  # mirrors native/results.c
+PUMP_DONE, PUMP_TIMEOUT, PUMP_EVENT, PUMP_ROOM = range(4)  # mirrors native/python/results.c
 
 
 class Leading:

@@ -9,10 +9,10 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from pool_party._demo import eigen
-from pool_party._demo.plan import Plan
-from pool_party._demo.pools import ALONE, KindUnavailable, open_pool
-from pool_party._demo.report import Progress, format_table
+from pool_party.cli.demo import eigen
+from pool_party.cli.demo.plan import Plan
+from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
+from pool_party.cli.demo.report import Progress, format_table
 
 _WARM_UP_S = 10.0  # at most; a guess: loading NumPy takes a worker far less
 

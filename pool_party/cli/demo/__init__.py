@@ -5,11 +5,11 @@ Workers import this package with the task functions in it, so it imports nothing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pool_party._demo.plan import Plan
+    from pool_party.cli.demo.plan import Plan
 
 
 def run(plan: "Plan") -> int:
     """Run the whole demonstration and return an exit status: 0, or 1 if two pictures differ."""
-    from pool_party._demo.show import run_plan
+    from pool_party.cli.demo.show import run_plan
 
     return run_plan(plan)

@@ -3,8 +3,8 @@
 CPython refuses to load an extension module into an interpreter with its own GIL unless the module says that it supports
 that. NumPy's, SciPy's, pandas' and scikit-learn's do not: they keep state in static variables, one for the process. A
 copy of the file under another inode is another library to the dynamic linker, with static variables of its own, so that
-each interpreter has a NumPy to itself, as a process has. `native/loader.c` does the loading; docs/interpreters.md is
-for users.
+each interpreter has a NumPy to itself, as a process has. `native/interp/loader.c` does the loading;
+docs/interpreters.md is for users.
 
 This is done in the interpreters of pools of kind "interp" alone, and runs there before the initializer.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from types import ModuleType
 
-    from pool_party.workers.elf import Dynamic
+    from pool_party.workers.interp.elf import Dynamic
 else:  # what importlib.machinery names; a fresh interpreter has these already, and importlib is not cheap
     from _frozen_importlib import ModuleSpec
     from _frozen_importlib_external import (
@@ -189,7 +189,7 @@ def _unsupported(package: str) -> ImportError:
 
 def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False) -> "tuple[int, str]":
     """Loads a copy of a library: its number, and if other copies need it the name under which they find it."""
-    from pool_party.workers.elf import Dynamic
+    from pool_party.workers.interp.elf import Dynamic
 
     dynamic = Dynamic(path)
     names = _load_needed(dynamic, folders)
@@ -240,7 +240,7 @@ def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = 
 
 
 def _load_shared(library: str, is_file: bool, folders: "Sequence[str]") -> None:
-    from pool_party.workers.elf import Dynamic
+    from pool_party.workers.interp.elf import Dynamic
 
     if is_file:
         _load_needed(Dynamic(library), folders, for_copy=False)

@@ -30,7 +30,7 @@ def _size_px(text: str) -> tuple[int, int]:
 
 def _kinds(text: str) -> tuple[str, ...]:
     """Return the kinds of pools that a comma-separated list names; "sequential" is none."""
-    from pool_party._demo.plan import POOL_KINDS
+    from pool_party.cli.demo.plan import POOL_KINDS
 
     names = [name.strip() for name in text.split(",")]
     if unknown := set(names) - {"sequential", *POOL_KINDS}:
@@ -61,8 +61,8 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_demo(arguments: argparse.Namespace) -> int:
-    from pool_party import _demo
-    from pool_party._demo.plan import default_n_workers, make_plan
+    from pool_party.cli import demo
+    from pool_party.cli.demo.plan import default_n_workers, make_plan
 
     if not arguments.output.absolute().parent.is_dir():
         print(f"pool-party: {arguments.output}: there is no such folder", file=sys.stderr)
@@ -75,31 +75,31 @@ def _run_demo(arguments: argparse.Namespace) -> int:
         size_px=arguments.size,
         with_numpy=not arguments.skip_numpy,
     )
-    return _demo.run(plan)
+    return demo.run(plan)
 
 
 def _add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    from pool_party import _doctor
+    from pool_party.cli import doctor
 
-    _doctor.add_arguments(parser)
+    doctor.add_arguments(parser)
 
 
 def _run_doctor(arguments: argparse.Namespace) -> int:
-    from pool_party import _doctor
+    from pool_party.cli import doctor
 
-    return _doctor.run(arguments)
+    return doctor.run(arguments)
 
 
 def _add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    from pool_party import _bench
+    from pool_party.cli import bench
 
-    _bench.add_arguments(parser)
+    bench.add_arguments(parser)
 
 
 def _run_bench(arguments: argparse.Namespace) -> int:
-    from pool_party import _bench
+    from pool_party.cli import bench
 
-    return _bench.run(arguments)
+    return bench.run(arguments)
 
 
 def _add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def _add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_timeline(arguments: argparse.Namespace) -> int:
-    from pool_party._errors import PoolPartyError
+    from pool_party._core.errors import PoolPartyError
     from pool_party.observe import chrome, timeline
 
     output = arguments.output or arguments.trace.with_suffix(".svg")

@@ -101,7 +101,7 @@ static bool wait_until_told(thread_t *t) {
     return pp_load_seq_cst(&t->told) == TOLD;
 }
 
-/* Calls `load` of pool_party.workers.boot, of which this is the code: it is not imported. */
+/* Calls `load` of pool_party.workers.interp.boot, of which this is the code: it is not imported. */
 static int load_modules(PyObject *start) {
     PyObject *boot, *modules;
     if (start == Py_None)

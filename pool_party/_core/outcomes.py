@@ -3,7 +3,7 @@
 from typing import Any
 
 from pool_party import _native
-from pool_party._errors import RemoteError
+from pool_party._core.errors import RemoteError
 from pool_party.wire import codec
 
 

@@ -6,9 +6,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._errors import PoolPartyError, describe_exit, worker_lost
-from pool_party._log import log_exception
-from pool_party.workers._base import Setup, Worker
+from pool_party._core.errors import PoolPartyError, describe_exit, worker_lost
+from pool_party._core.log import log_exception
+from pool_party.workers.base import Setup, Worker
 
 if TYPE_CHECKING:
     from pool_party.budget import enforcer
@@ -24,7 +24,7 @@ def _worker_class(kind: str) -> type[Worker]:
 
         return ThreadWorker
     if kind == "interp":
-        from pool_party.workers.interp import InterpreterWorker
+        from pool_party.workers.interp.worker import InterpreterWorker
 
         return InterpreterWorker
     from pool_party.workers.process import ProcessWorker

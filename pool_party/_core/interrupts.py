@@ -1,4 +1,4 @@
-"""Ctrl-C does not break into what the main thread does for a pool: `native/interrupts.c` says why and how."""
+"""Ctrl-C does not break into what the main thread does for a pool: `native/python/interrupts.c` says why and how."""
 
 import functools
 from collections.abc import Callable

@@ -7,7 +7,7 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
-from pool_party.workers import interp
+from pool_party.workers.interp import worker
 
 
 class Impossible:
@@ -67,15 +67,15 @@ def without_code(monkeypatch):
     def refuse(name):
         raise ImportError(name)
 
-    interp._boot.cache_clear()
-    monkeypatch.setattr(interp, "_code_of", refuse)
+    worker._boot.cache_clear()
+    monkeypatch.setattr(worker, "_code_of", refuse)
     yield
-    interp._boot.cache_clear()
+    worker._boot.cache_clear()
 
 
 def test_modules_from_code_are_as_if_they_had_been_imported(request):
     found = places()
-    assert {*interp._LOADED, "pool_party._native"} <= found.keys()
-    assert interp._boot() is not None
+    assert {*worker._LOADED, "pool_party._native"} <= found.keys()
+    assert worker._boot() is not None
     request.getfixturevalue("without_code")
-    assert interp._boot() is None and places() == found
+    assert worker._boot() is None and places() == found

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._log import log_exception
-from pool_party._outcomes import error_of
+from pool_party._core.log import log_exception
+from pool_party._core.outcomes import error_of
 
 if TYPE_CHECKING:
-    from pool_party._scheduler import Scheduler
+    from pool_party._core.scheduler import Scheduler
 
 type Callback = Callable[[Any], object] | None
 

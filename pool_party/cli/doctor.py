@@ -6,10 +6,10 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator
 
-from pool_party import _packages
-from pool_party._demo.report import format_table
 from pool_party.budget import libraries, plan, policies, topology
 from pool_party.budget.split import Share
+from pool_party.cli import packages
+from pool_party.cli.demo.report import format_table
 
 _KINDS = ("process", "thread", "interp")
 _USUAL = ("numpy", "scipy.linalg")  # what loads a BLAS in most programs
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     _print(f"What each of {n_workers} workers gets", [describe_plans(n_workers)])
     names = arguments.check_extensions
     checked = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
-    in_interpreters = list(_packages.describe(checked))
+    in_interpreters = list(packages.describe(checked))
     _print('Packages with extension modules in workers of kind "interp"', in_interpreters)
     warnings = [text for library in loaded for text in libraries.warnings_for(library, loaded)]
     if warnings:

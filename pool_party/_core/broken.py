@@ -3,7 +3,7 @@
 from concurrent.futures import BrokenExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from pool_party._errors import PoolPartyError
+from pool_party._core.errors import PoolPartyError
 
 
 class WorkerLost(PoolPartyError, BrokenProcessPool):

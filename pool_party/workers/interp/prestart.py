@@ -13,7 +13,7 @@ def begin(kind: str, channel: _native.Channel, n_workers: int) -> dict[int, _nat
     if kind != "interp":
         return {}
     if sys.version_info < (3, 13):
-        from pool_party.workers import interp  # noqa: F401  # does what must come before the first interpreter
+        from pool_party.workers.interp import worker  # noqa: F401  # does what must come before the first interpreter
     return {n: channel.start_interpreter(n) for n in range(n_workers)}
 
 

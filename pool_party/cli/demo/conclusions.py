@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from pool_party._demo.measure import Usage
-from pool_party._demo.pools import ALONE
+from pool_party.cli.demo.measure import Usage
+from pool_party.cli.demo.pools import ALONE
 
 _WORTH_IT = 1.2  # a speed-up below this is called none
 _TIE = 0.95  # speeds this close are called equal, and memory decides

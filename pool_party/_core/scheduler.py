@@ -14,23 +14,24 @@ from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pool_party import _exit, _native
-from pool_party._crew import Crew
-from pool_party._errors import PoolClosed, PoolPartyError, PoolTerminated, initializer_failed
-from pool_party._functions import Functions, Published
-from pool_party._interrupts import uninterrupted
-from pool_party._leading import Leading
-from pool_party._log import log_exception
-from pool_party._outcomes import error_of
-from pool_party._results import PoolJob, Ticket
-from pool_party.workers._base import Setup, Worker
+from pool_party import _native
+from pool_party._core import exit as _exit
+from pool_party._core.crew import Crew
+from pool_party._core.errors import PoolClosed, PoolPartyError, PoolTerminated, initializer_failed
+from pool_party._core.functions import Functions, Published
+from pool_party._core.interrupts import uninterrupted
+from pool_party._core.leading import Leading
+from pool_party._core.log import log_exception
+from pool_party._core.outcomes import error_of
+from pool_party._core.results import PoolJob, Ticket
+from pool_party.workers.base import Setup, Worker
 from pool_party.workers.thread import start_thread
 
 if TYPE_CHECKING:
     import os
 
-    from pool_party._imap import IMapJob
-    from pool_party._statistics import Statistics
+    from pool_party._core.statistics import Statistics
+    from pool_party._core.streams import IMapJob
     from pool_party.observe.trace import Tracing
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
@@ -568,7 +569,7 @@ class Scheduler:
     @uninterrupted
     def statistics(self) -> "Statistics":
         """The counts at this moment."""
-        from pool_party._statistics import Statistics
+        from pool_party._core.statistics import Statistics
 
         with self._lock:
             pending = sum(job.remaining for job in self._jobs.values()) - 1

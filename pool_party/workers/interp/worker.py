@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pool_party import _native
 from pool_party.wire import codec
-from pool_party.workers._base import Setup
+from pool_party.workers.base import Setup
 
 if TYPE_CHECKING:
     from importlib.machinery import SourceFileLoader
@@ -17,7 +17,8 @@ else:  # importlib has not been imported by everybody
     from _frozen_importlib_external import SourceFileLoader
 
 
-_LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.extensions")
+_LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.interp",
+           "pool_party.workers.interp.extensions")
 
 
 def _code_of(name: str) -> tuple[str, CodeType]:
@@ -34,7 +35,7 @@ def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]]
     """The code of `boot` and what it loads; None if workers have to look for our modules themselves."""
     try:
         package, *modules = [(name, file, marshal.dumps(code)) for name in _LOADED for file, code in [_code_of(name)]]
-        _, boot = _code_of("pool_party.workers.boot")
+        _, boot = _code_of("pool_party.workers.interp.boot")
     except ImportError:
         return None
     return boot, (package, (_native.__name__, _native.__file__, None), *modules)

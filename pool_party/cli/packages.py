@@ -1,6 +1,6 @@
 """Which packages with extension modules load in workers of kind "interp", for `pool-party doctor`.
 
-    python -c 'from pool_party._packages import main; main()' PACKAGE
+    python -c 'from pool_party.cli.packages import main; main()' PACKAGE
 
 tries one in a process of its own, which may crash, and prints the result as JSON.
 """
@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 
-from pool_party._demo.report import format_table
-from pool_party._errors import describe_exit
-from pool_party.workers.extensions import IS_SUPPORTED, PACKAGES
+from pool_party._core.errors import describe_exit
+from pool_party.cli.demo.report import format_table
+from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
 
 _CHECK_LIMIT_S = 120.0
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # names that differ from those of the packages
@@ -104,7 +104,7 @@ def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
 
 def try_in_process(name: str) -> str:
     """Imports a package in an interpreter worker of another process; how long that took, or what went wrong."""
-    code = "from pool_party._packages import main; main()"
+    code = "from pool_party.cli.packages import main; main()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     command = [sys.executable, "-c", code, name]
     try:

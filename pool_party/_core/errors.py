@@ -23,7 +23,7 @@ class RemoteError(PoolPartyError):
 def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:
     """A WorkerLost; at the end of the interpreter, when its module can no longer be imported, a PoolTerminated."""
     try:
-        from pool_party._broken import WorkerLost
+        from pool_party._core.broken import WorkerLost
     except (ImportError, RuntimeError):  # RuntimeError: concurrent.futures registers what is to be done at exit
         return PoolTerminated(message)
     return WorkerLost(message, pid, exitcode)
@@ -32,7 +32,7 @@ def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPart
 def initializer_failed(message: str) -> PoolPartyError:
     """An InitializerFailed; at the end of the interpreter, as `worker_lost`."""
     try:
-        from pool_party._broken import InitializerFailed
+        from pool_party._core.broken import InitializerFailed
     except (ImportError, RuntimeError):
         return PoolTerminated(message)
     return InitializerFailed(message)

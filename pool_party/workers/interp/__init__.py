@@ -1,0 +1,1 @@
+"""Workers that are interpreters with their own GIL."""
