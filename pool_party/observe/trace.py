@@ -1,7 +1,7 @@
 """Recording: while a pool is traced, what its workers and its parent do is collected here, and written at the end.
 
-Workers record in rings of their own (native/channel/trace.c). A thread empties those some 50 times a second and looks at
-the kernel's counts of the threads that are awake. What is too much is forgotten, the oldest first, and counted.
+Workers record in rings of their own (native/channel/trace.c). A thread empties those some 50 times a second and looks
+at the kernel's counts of the threads that are awake. What is too much is forgotten, the oldest first, and counted.
 """
 
 import logging
