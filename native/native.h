@@ -221,8 +221,38 @@ void pp_orphans_free(pp_segment_t *s);
 void pp_memory_before_fork(void);
 void pp_memory_after_fork(void);                         /* in parent and child */
 
+/* leading.c: who takes results, the leader/followers pattern */
+typedef struct pp_waiter { /* one thread that waits; on its stack */
+    struct pp_waiter *next, *previous;
+    _Atomic uint32_t word;                  /* futex: told to wake or to lead; higher bits: a signal has come */
+    uintptr_t thread;
+    const void *awaited;
+    bool is_listed;
+} pp_waiter_t;
+typedef struct {
+    pthread_mutex_t mutex;                  /* guards the list, and `leader` but for reading */
+    pp_waiter_t *first, *last;              /* followers, by the time that they have waited */
+    _Atomic uintptr_t leader;               /* a thread, or 0 */
+    _Atomic(const void *) awaited;          /* what the leader waits for */
+    _Atomic uint32_t n_claims;              /* threads that want the lead now */
+} pp_leading_t;
+typedef struct pp_hub pp_hub_t;
+uintptr_t pp_this_thread(void);
+void pp_leading_init(pp_leading_t *l);
+bool pp_lead_try(pp_hub_t *h);                                   /* whether the caller leads now */
+bool pp_lead_is_mine(pp_hub_t *h);
+bool pp_lead_is_claimed(const pp_hub_t *h);                      /* whether the leader is to hand over */
+void pp_lead_for(pp_hub_t *h, const void *awaited);
+void pp_lead_release(pp_hub_t *h);                               /* by the leader; else nothing happens */
+void pp_lead_claim(pp_hub_t *h);                                 /* waits for the lead */
+bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w);
+bool pp_follow_begin(pp_hub_t *h, pp_waiter_t *w, const void *awaited);   /* w: zeroed. False: nobody leads */
+int pp_follow_wait(pp_waiter_t *w, int64_t deadline_ns);         /* 0, ETIMEDOUT or EINTR */
+void pp_follow_end(pp_hub_t *h, pp_waiter_t *w);
+void pp_wake_waiters(pp_hub_t *h, const void *awaited);
+
 /* channel.c: tasks out, results back */
-typedef struct {           /* the parent's private half; one thread at a time puts, one at a time takes */
+struct pp_hub {            /* the parent's private half; one thread at a time puts, one at a time takes */
     pp_segment_t *segment;
     _Atomic uint64_t tail;                  /* slots published; the putting thread writes, the leader reads */
     _Atomic uint64_t reclaimed;             /* slots that may be used again; as `tail` */
@@ -232,7 +262,9 @@ typedef struct {           /* the parent's private half; one thread at a time pu
     _Atomic uint32_t leader;                /* somebody in the foreground takes results */
     pp_spin_t spin, moment;                 /* the leader's: for news; for workers to let go of the GIL */
     _Atomic uint32_t summons;               /* the background thread shall come, whoever leads */
-} pp_hub_t;
+    pp_leading_t leading;
+    _Atomic uint32_t must_feed, feeder;     /* tasks wait for a put; somebody puts: see calls.c */
+};
 
 typedef struct {           /* what a slot is filled with; `data` is copied */
     uint64_t job, function_at;
@@ -260,8 +292,10 @@ void pp_hub_lead(pp_hub_t *h);
 void pp_hub_step_down(pp_hub_t *h);
 bool pp_hub_spin(pp_hub_t *h);
 int pp_hub_park(pp_hub_t *h, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
-int pp_hub_wait_background(pp_hub_t *h);                                 /* 0 or EINTR */
+int pp_hub_wait_background(pp_hub_t *h, int64_t deadline_ns);            /* 0, ETIMEDOUT or EINTR */
 void pp_hub_summon(pp_hub_t *h);
+void pp_hub_rouse_leader(pp_hub_t *h);                                   /* it looks at what it waits for once more */
+bool pp_hub_wants_feed(pp_hub_t *h);                                     /* tasks wait for a put, and nobody puts */
 void pp_ring(pp_shared_t *shared, bool everybody);
 void pp_announce(pp_shared_t *shared);
 
@@ -290,7 +324,7 @@ void pp_end_finish(pp_end_t *e);                                  /* no longer h
 void pp_end_state(pp_end_t *e, pp_lane_state_t state);
 void pp_pulse(pp_shared_t *shared);
 
-/* handover.c: the GIL, between threads of one interpreter */
+/* gil_handoff.c: the GIL, between threads of one interpreter */
 void pp_hub_let_go(pp_hub_t *h, bool has_let_go);
 void pp_hub_await_workers(pp_hub_t *h);                          /* until those that have replied look for work, or a moment */
 void pp_end_await_caller(pp_end_t *e);                           /* until the leader waits, or a moment */

@@ -24,8 +24,7 @@ typedef struct {
     PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
     PyObject *dumps_keywords, *loads_keywords, *protocol;
     PyObject *array_type;                     /* numpy.ndarray, once needed */
-    PyObject *deliver, *complete;             /* interned names of Job's methods */
-    PyTypeObject *job_type, *channel_type, *worker_type, *interpreter_type, *memory_type;
+    PyTypeObject *job_type, *task_type, *channel_type, *published_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
 } pp_module_t;
 
@@ -100,30 +99,84 @@ PyObject *pp_share(PyObject *module, PyObject *size);
 PyObject *pp_is_shared(PyObject *module, PyObject *object);
 extern const char pp_share_doc[], pp_is_shared_doc[];
 
-/* job.c: the parent's side of one call, as far as results are stored without running Python */
-typedef struct {
+/* job.c: a call in progress, and a task of it that waits for room in the channel. Fields: with the job's critical section */
+typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
+typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST } pp_delivery_t;   /* NEXT: what a stream's consumer wants */
+enum { PP_STATUS_UNDECODABLE = PP_STATUS_BROKEN_INIT + 1, PP_STATUS_RAISED, PP_STATUS_CANCELLED };   /* made by the parent */
+typedef enum { PP_CALLBACKS_NONE, PP_CALLBACKS_BEFORE, PP_CALLBACKS_AFTER } pp_callbacks_t;   /* the call is done */
+typedef struct pp_job {
     PyObject_HEAD
     uint64_t id;
+    pp_job_kind_t kind;
     Py_ssize_t n_items, chunk, cursor, remaining;   /* cursor: next task to put; remaining: tasks without an outcome */
-    char done;                                      /* its outcome can be had; set by Python, last of all */
-    PyObject *failure;                              /* the first to arrive, or NULL */
-    PyObject **results;                             /* n_items, or NULL for jobs that store results themselves */
+    int64_t sequence;                               /* single: its task in the channel, or -1 */
+    _Atomic char settled, done;                     /* the outcome is decided; it can be had: callbacks have run */
+    char callbacks, ordered;                        /* pp_callbacks_t */
+    _Atomic char is_abandoned, is_lifted;
+    int status;                                     /* of the outcome, with `value`; of a map's first failure before that */
+    PyObject *value, *function, *owner;
+    PyObject **results;                             /* map: n_items */
+    PyObject *arrived;                              /* stream: number of a task -> (status, value) */
+    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; read, and at most ahead of it */
+    Py_ssize_t length;                              /* stream: tasks in all, or -1 */
+    _Atomic uint32_t reader;                        /* stream: futex word of the thread that reads the input */
+    struct pp_job *next_deferred;
 } pp_job_t;
-extern PyType_Spec pp_job_spec;
-bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value, bool *last);   /* steals value; false: had its outcome */
+typedef struct {
+    PyObject_HEAD
+    pp_job_t *job;
+    unsigned index;
+    PyObject *function, *payload;
+    bool is_put;
+} pp_pending_t;
+extern PyType_Spec pp_job_spec, pp_task_spec;
+pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value);
+bool pp_job_settle(pp_job_t *job, int status, PyObject *value);
+bool pp_job_has_next(pp_job_t *job);
+PyObject *pp_job_pop(pp_job_t *job);
+PyObject *pp_job_pop_failure(pp_job_t *job);
+bool pp_job_end_input(pp_job_t *job, Py_ssize_t length);
+void pp_job_rouse_reader(pp_job_t *job);
 
 /* parent.c: the Channel */
 typedef struct {
     PyObject_HEAD
     pp_module_t *module;
-    pp_segment_t *segment;
+    pp_segment_t *segment;              /* NULL once it was given back */
     pp_arena_t *arena;
     pp_hub_t hub;
     bool by_reference;
     uint32_t last_function_id;
     uint64_t n_taken;
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
+    unsigned next_lane;                 /* whose results the leader takes next */
+    _Atomic long n_users;               /* of the segment: the pool, and threads that are inside */
+    _Atomic char is_closed;
+    /* The table of calls. Without a GIL `lock` guards it: held for some instructions that run no other code */
+#ifdef Py_GIL_DISABLED
+    PyMutex lock;
+#endif
+    PyObject *calls, *append;           /* id -> Job; the backlog's method */
+    PyObject *put_waiting, *reports;
+    pp_job_t *idle, *first_deferred, *last_deferred;
+    uint64_t last_job_id, n_submitted;
+    _Atomic uint64_t n_failed;
+    bool is_closing;                    /* takes no more calls */
+    _Atomic uint32_t is_idle, deferred_bell, has_no_deferred, has_runner;   /* has_runner: a thread runs callbacks */
 } pp_channel_t;
+#ifdef Py_GIL_DISABLED
+#define PP_LOCK(channel) PyMutex_Lock(&(channel)->lock)
+#define PP_UNLOCK(channel) PyMutex_Unlock(&(channel)->lock)
+#else
+#define PP_LOCK(channel) ((void)0)
+#define PP_UNLOCK(channel) ((void)0)
+#endif
+int pp_channel_lane(pp_channel_t *self, PyObject *number);        /* -1 with an exception */
+bool pp_channel_is_closed(pp_channel_t *self);
+PyObject *pp_channel_raise_closed(void);                          /* NULL */
+bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
+void pp_channel_leave(pp_channel_t *self);
+bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned lane);   /* NULL: no memory */
@@ -152,23 +205,47 @@ bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* once it has ende
 void pp_keys_watch(void *library);                      /* a copy that was just loaded */
 void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
 
-/* results.c */
-extern const char pp_take_doc[], pp_pump_doc[];
-PyObject *pp_channel_take(pp_channel_t *self, PyObject *jobs);
-PyObject *pp_channel_pump(pp_channel_t *self, PyObject *args);
+/* calls.c */
+extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[], pp_deliver_doc[],
+    pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_open_doc[], pp_next_deferred_doc[], pp_end_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[],
+    pp_feed_doc[], pp_wait_doc[], pp_next_doc[], pp_wait_background_doc[], pp_take_doc[], pp_reap_doc[], pp_take_reports_doc[],
+    pp_refuse_doc[], pp_skip_doc[];
+void pp_channel_count(pp_channel_t *self, unsigned n_tasks);
+void pp_channel_open_ticket(pp_channel_t *self, pp_job_t *ticket);
+void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value);
+PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry);
+PyObject *pp_channel_close_calls(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_jobs(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_call_counts(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_deliver(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_refuse(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_skip(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *job);
+PyObject *pp_channel_open(pp_channel_t *self, PyObject *ticket);
+PyObject *pp_channel_next_deferred(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on);
+PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job);
+PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
+PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
 
 /* parent.c, worker.c, interp.c */
-extern PyType_Spec pp_channel_spec, pp_worker_spec, pp_interpreter_spec;
+extern PyType_Spec pp_channel_spec, pp_published_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
 /* interrupts.c */
-extern const char pp_hold_interrupts_doc[], pp_allow_interrupts_doc[];
-PyObject *pp_hold_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t n);
-PyObject *pp_allow_interrupts(PyObject *module, PyObject *const *args, Py_ssize_t n);
+bool pp_is_main_thread(void);                           /* of the process */
 void pp_watch_interrupts(void);
-int pp_check_signals(void);
 void pp_sleep_on(_Atomic uint32_t *word);               /* which a Ctrl-C shall change; NULL: the wait is over */
 void pp_interrupts_after_fork(void);                    /* in the child */
 

@@ -1,17 +1,19 @@
-"""The interface of `concurrent.futures`, for workers of every kind. Translation only: the scheduler does the work."""
+"""The interface of `concurrent.futures`, for workers of every kind. Translation only: the engine does the work."""
 
 import itertools
 import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pool_party._core.results import PoolJob
-from pool_party._core.scheduler import RUN, Scheduler
-from pool_party._pool import make_scheduler
+from pool_party import _native
+from pool_party._core.engine import RUN, Engine
+from pool_party._core.outcomes import error_of
+from pool_party._core.results import Call
+from pool_party._options import open_engine
 from pool_party.budget.policies import Scope
 
 if TYPE_CHECKING:
@@ -24,61 +26,84 @@ _log = logging.getLogger("concurrent.futures")
 
 
 class PoolFuture(Future[Any]):
-    """A Future of a ComposableExecutor. It counts as running from the moment that a worker begins its task."""
+    """A Future of a ComposableExecutor. It counts as running from the moment that a worker begins its task.
 
-    _job: "_FutureJob"
+    The outcome is the call's, and can be had as soon as the call is done. The state that `concurrent.futures` keeps of a
+    Future, which `wait` and `as_completed` look at, follows a moment later, in the thread that also runs its callbacks.
+    """
+
+    _call: "_FutureCall"
 
     def cancel(self) -> bool:
         """Cancels the call unless a worker has begun it."""
-        if self.done():
-            return super().cancel()
-        if not self._job.cancel():
-            return self.cancelled()
-        super().cancel()
-        self.set_running_or_notify_cancel()
-        return True
+        return self._call.cancel()
+
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled."""
+        return self._call.is_cancelled()
+
+    def done(self) -> bool:
+        """Whether the call was cancelled or has its outcome."""
+        return self._call.settled
 
     def running(self) -> bool:
         """Whether a worker runs the call now."""
-        return not self.done() and self._job.is_begun()
+        return not self.done() and self._call.is_begun()
 
     def result(self, timeout: float | None = None) -> Any:
         """The call's value, or raises what it raised; TimeoutError after `timeout` seconds."""
-        if not self.done():
-            self._job.wait(timeout)
-        return super().result(0 if timeout is not None else None)
+        error = self.exception(timeout)
+        if error is None:
+            return self._call.value
+        try:
+            raise error
+        finally:
+            del self, error  # no cycle of the exception, its traceback and this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the call raised, or None; TimeoutError after `timeout` seconds."""
-        if not self.done():
-            self._job.wait(timeout)
-        return super().exception(0 if timeout is not None else None)
+        """What the call raised, or None; TimeoutError after `timeout` seconds. Raises: CancelledError."""
+        if not self._call.wait(timeout):
+            raise TimeoutError
+        if self._call.is_cancelled():
+            raise CancelledError
+        return None if self._call.status == _native.STATUS_OK else self._call.error()
 
 
-class _FutureJob(PoolJob):
+class _FutureCall(Call):
     """The call behind a Future."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler, 1)
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.callbacks = _native.CALLBACKS_AFTER
         self.future = PoolFuture()
-        self.future._job = self
+        self.future._call = self
 
-    def _show(self, success: bool, value: Any) -> None:
-        self.future.set_running_or_notify_cancel()
-        if success:
-            self.future.set_result(value)
-        else:
-            self.future.set_exception(value)
+    def run_callbacks(self) -> None:
+        """Tells the Future, which wakes who waits for it by means of `concurrent.futures`, and calls back."""
+        future = self.future
+        if self.is_cancelled():
+            Future.cancel(future)
+            future.set_running_or_notify_cancel()
+        elif future.set_running_or_notify_cancel():
+            if self.status == _native.STATUS_OK:
+                future.set_result(self.value)
+            else:
+                future.set_exception(self.error())
+
+    def _make_error(self) -> BaseException:
+        return error_of(self.status, self.value)
+
+    def is_cancelled(self) -> bool:
+        return self.settled and self.status == _native.STATUS_CANCELLED
 
     def cancel(self) -> bool:
-        return self._scheduler.cancel(self)
+        return self._engine.cancel(self) or self.is_cancelled()
 
     def is_begun(self) -> bool:
-        return self._scheduler.is_begun(self)
+        return self._engine.is_begun(self)
 
-    def wait(self, timeout: float | None) -> None:
-        if not self.done:
-            self._scheduler.wait(self, timeout)
+    def wait(self, timeout: float | None) -> bool:
+        return self.done or self._engine.wait(self, timeout)
 
 
 class ComposableExecutor(Executor):
@@ -111,7 +136,7 @@ class ComposableExecutor(Executor):
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
-        self._scheduler = make_scheduler(
+        self._engine = open_engine(
             kind,
             max_workers,
             initializer,
@@ -127,22 +152,22 @@ class ComposableExecutor(Executor):
             affinity=affinity,
             scope=scope,
         )
-        self._scheduler.drains_at_exit = True
-        self._max_workers = self._scheduler.n_workers
-        self._finalizer = weakref.finalize(self, _close_unused, self._scheduler)
+        self._engine.drains_at_exit = True
+        self._max_workers = self._engine.n_workers
+        self._finalizer = weakref.finalize(self, _close_unused, self._engine)
         self._finalizer.atexit = False  # pool_party's own hook ends what is open at exit
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Starts fn(*args, **kwargs) in a worker."""
-        scheduler = self._scheduler
-        if scheduler.state != RUN:
+        engine = self._engine
+        if engine.state != RUN:
             from pool_party._core.errors import PoolClosed
 
             raise PoolClosed("cannot schedule new futures after shutdown")
-        scheduler.check_running()
-        job = _FutureJob(scheduler)
-        scheduler.submit_call(job, fn, args, kwargs)
-        return job.future
+        engine.check_running()
+        call = _FutureCall(engine)
+        engine.submit_call(call, fn, args, kwargs)
+        return call.future
 
     def map(
         self,
@@ -172,25 +197,25 @@ class ComposableExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No more calls; with `wait`, returns when all that were submitted are done."""
         if cancel_futures:
-            for job in self._scheduler.jobs():
-                if isinstance(job, _FutureJob):
-                    job.future.cancel()
-        self._scheduler.close()
+            for call in self._engine.calls():
+                if isinstance(call, _FutureCall):
+                    call.cancel()
+        self._engine.close()
         if wait:
-            self._scheduler.join()
+            self._engine.join()
 
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Records what each worker does from now on; see `ComposablePool.trace`."""
-        return self._scheduler.trace(path, max_events)
+        return self._engine.trace(path, max_events)
 
     def statistics(self) -> "Statistics":
         """The executor's counts at this moment."""
-        return self._scheduler.statistics()
+        return self._engine.statistics()
 
     def __repr__(self) -> str:
         s = self.statistics()
         return (
-            f"<{type(self).__name__} kind={s.kind} state={self._scheduler.state} workers={s.n_workers} "
+            f"<{type(self).__name__} kind={s.kind} state={self._engine.state} workers={s.n_workers} "
             f"pending={s.n_pending} completed={s.n_completed}>"
         )
 
@@ -228,6 +253,6 @@ def _log_broken(cause: BaseException) -> None:
     _log.critical("Exception in initializer:", exc_info=cause)
 
 
-def _close_unused(scheduler: Scheduler) -> None:
+def _close_unused(engine: Engine) -> None:
     """The executor is garbage: what was submitted still runs."""
-    scheduler.release()
+    engine.release()

@@ -1,4 +1,4 @@
-"""The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the scheduler does the work."""
+"""The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the engine does the work."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -6,14 +6,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
+from pool_party._core.engine import RUN
 from pool_party._core.results import AsyncResult, Callback, MapResult
-from pool_party._core.scheduler import RUN, WINDOW_PER_WORKER, Scheduler
-from pool_party.budget.plan import Limits, make_plan
+from pool_party._options import open_engine
+from pool_party.budget.plan import Limits
 from pool_party.budget.policies import Scope
-from pool_party.budget.topology import cpu_count
-from pool_party.workers import preloading
-from pool_party.workers.base import Setup, Worker
-from pool_party.workers.interp import prestart
+from pool_party.workers.base import Worker
 
 if TYPE_CHECKING:
     import os
@@ -22,92 +20,7 @@ if TYPE_CHECKING:
     from pool_party._core.streams import IMapIterator
     from pool_party.observe.trace import Tracing
 
-KINDS = {
-    "thread": "thread",
-    "process": "process",
-    "subprocess": "process",
-    "interp": "interp",
-    "subinterpreter": "interp",
-}
-
-
-def resolve_kind(kind: str) -> str:
-    """The kind behind a name or alias. Raises ValueError, which lists them all."""
-    try:
-        return KINDS[kind]
-    except (KeyError, TypeError):
-        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, not {kind!r}") from None
-
-
-def resolve_context(context: Any) -> Any:
-    """A `multiprocessing` context from itself, its name, or None for the default."""
-    import multiprocessing
-
-    return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
-
-
-def _check_context(context: Any) -> None:
-    if context.get_start_method() == "fork" and _native.n_interpreters():
-        raise ValueError(
-            "context 'fork' cannot be used while a pool of kind 'interp' is open: CPython crashes in the forked child "
-            "(CPython issue 139759); use 'forkserver' or 'spawn'"
-        )
-
-
-def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...]:
-    if kind == "interp":
-        from pool_party.workers.interp.extensions import choose
-
-        return choose(names)
-    if names is not None:
-        raise ValueError(f"extensions is for kind='interp', not {kind!r}: other workers load what this process loads")
-    return ()
-
-
-def make_scheduler(
-    kind: str,
-    n_workers: int | None,
-    initializer: Callable[..., object] | None,
-    initargs: Iterable[Any],
-    max_tasks: int | None,
-    context: Any,
-    on_broken: Callable[[BaseException], object] | None = None,
-    extensions: Iterable[str] | None = None,
-    preload: Iterable[str] = (),
-    **limits: Unpack[Limits],
-) -> Scheduler:
-    """A running scheduler. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
-    kind = resolve_kind(kind)
-    n_workers = cpu_count() if n_workers is None else n_workers
-    if n_workers < 1:
-        raise ValueError("Number of processes must be at least 1")
-    if n_workers > _native.MAX_WORKERS:
-        raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
-    if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
-        raise ValueError("maxtasksperchild must be a positive int or None")
-    if initializer is not None and not callable(initializer):
-        raise TypeError("initializer must be a callable")
-    if kind == "process":
-        if context is not None:
-            _check_context(resolve_context(context))
-        context = resolve_context(context)
-    channel = _native.Channel(n_workers, kind == "thread")
-    interpreters = prestart.begin(kind, channel, n_workers)
-    try:
-        setup = Setup(
-            initializer,
-            tuple(initargs),
-            max_tasks or 0,
-            context,
-            plan=make_plan(kind, n_workers, **limits),
-            extensions=_choose_extensions(kind, extensions),
-            preload=preloading.choose(preload),
-            begun=interpreters,
-        )
-        return Scheduler(kind, n_workers, channel, setup, on_broken)
-    except BaseException:
-        prestart.give_up(interpreters)
-        raise
+WINDOW_PER_WORKER = 64  # tasks of an unsized imap input read ahead; guess: fills the channel's latency many times over
 
 
 def _check_callable(func: object) -> None:
@@ -161,7 +74,7 @@ class ComposablePool:
         preload: Iterable[str] = (),
     ) -> None:
         self._context = context
-        self._scheduler = make_scheduler(
+        self._engine = open_engine(
             kind,
             processes,
             initializer,
@@ -176,7 +89,7 @@ class ComposablePool:
             affinity=affinity,
             scope=scope,
         )
-        self._processes = self._scheduler.n_workers
+        self._processes = self._engine.n_workers
 
     # ---- one call ----
 
@@ -193,11 +106,11 @@ class ComposablePool:
         error_callback: Callback = None,
     ) -> AsyncResult:
         """Starts func(*args, **kwds) in a worker. Callbacks run before `get` returns."""
-        scheduler = self._scheduler
-        scheduler.check_running()
+        engine = self._engine
+        engine.check_running()
         _check_callable(func)
-        result = AsyncResult(scheduler, callback, error_callback, owner=self)
-        scheduler.submit_call(result, func, tuple(args), dict(kwds))
+        result = AsyncResult(engine, callback, error_callback, owner=self)
+        engine.submit_call(result, func, tuple(args), dict(kwds))
         return result
 
     # ---- many calls ----
@@ -245,7 +158,7 @@ class ComposablePool:
         error_callback: Callback,
         star: bool,
     ) -> MapResult:
-        self._scheduler.check_running()
+        self._engine.check_running()
         _check_callable(func)
         items = list(iterable)
         if chunksize is None:
@@ -254,8 +167,10 @@ class ComposablePool:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
         if not items:
             callback = error_callback = None  # as in the standard library
-        result = MapResult(self._scheduler, callback, error_callback, len(items), chunksize, True, self)
-        self._scheduler.submit_map(result, func, items, star)
+        result = MapResult(
+            self._engine, callback, error_callback, len(items), chunksize, _native.JOB_MAP, owner=self
+        )
+        self._engine.submit_map(result, func, items, star)
         return result
 
     # ---- iterators ----
@@ -279,10 +194,10 @@ class ComposablePool:
     def _imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None, ordered: bool
     ) -> "IMapIterator":
-        from pool_party._core.streams import IMapIterator, IMapJob
+        from pool_party._core.streams import IMapIterator, StreamCall
 
-        scheduler = self._scheduler
-        scheduler.check_running()
+        engine = self._engine
+        engine.check_running()
         _check_callable(func)
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
@@ -292,38 +207,38 @@ class ComposablePool:
             raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
         if buffersize is None and hasattr(iterable, "__len__"):
             items = list(iterable)
-            job = IMapJob(scheduler, len(items), chunksize, ordered, None)
-            scheduler.submit_map(job, func, items, False)
+            call = StreamCall(engine, len(items), chunksize, ordered)
+            engine.submit_map(call, func, items, False)
         else:
             window = self._processes * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
-            job = IMapJob(scheduler, 0, chunksize, ordered, window)
-            scheduler.submit_stream(job, func, iter(iterable))
-        return IMapIterator(job, self)
+            call = StreamCall(engine, 0, chunksize, ordered, window)
+            engine.submit_stream(call, func, iter(iterable))
+        return IMapIterator(engine, call, self)
 
     # ---- the end ----
 
     def close(self) -> None:
         """No more calls; workers end when the last one is done."""
-        self._scheduler.close()
+        self._engine.close()
 
     def terminate(self) -> None:
         """Stops the workers now; calls that are pending raise PoolTerminated."""
-        self._scheduler.terminate()
+        self._engine.terminate()
 
     def join(self, timeout: float | None = None) -> None:
         """Waits for the workers' end, after `close` or `terminate`.
 
         Raises: ValueError if the pool was not closed; multiprocessing.TimeoutError after `timeout` seconds.
         """
-        if self._scheduler.state == RUN:
+        if self._engine.state == RUN:
             raise ValueError("Pool is still running")
-        if not self._scheduler.join(timeout):
+        if not self._engine.join(timeout):
             from multiprocessing import TimeoutError
 
             raise TimeoutError(f"the workers have not ended within {timeout} s")
 
     def __enter__(self) -> Self:
-        self._scheduler.check_running()
+        self._engine.check_running()
         return self
 
     def __exit__(
@@ -332,12 +247,12 @@ class ComposablePool:
         self.terminate()
 
     def __del__(self) -> None:
-        scheduler = self.__dict__.get("_scheduler")
-        if scheduler is not None and scheduler.is_running:
+        engine = self.__dict__.get("_engine")
+        if engine is not None and engine.is_running:
             try:
                 warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
             finally:  # a warning may be an error
-                scheduler.abandon()
+                engine.abandon()
 
     # ---- looking ----
 
@@ -349,21 +264,21 @@ class ComposablePool:
 
         Raises: OSError if the file can't be written; PoolPartyError if the pool is being traced already.
         """
-        return self._scheduler.trace(path, max_events)
+        return self._engine.trace(path, max_events)
 
     def statistics(self) -> "Statistics":
         """The pool's counts at this moment."""
-        return self._scheduler.statistics()
+        return self._engine.statistics()
 
     @property
     def kind(self) -> str:
         """ "thread", "process" or "interp"."""
-        return self._scheduler.kind
+        return self._engine.kind
 
     @property
     def _pool(self) -> list[Worker]:
         """The living workers: programs read their `pid` and `is_alive`."""
-        return self._scheduler.workers
+        return self._engine.workers
 
     @property
     def _ctx(self) -> Any:
@@ -372,7 +287,7 @@ class ComposablePool:
 
     @property
     def _state(self) -> str:
-        return self._scheduler.state
+        return self._engine.state
 
     def __repr__(self) -> str:
         s = self.statistics()

@@ -38,6 +38,7 @@ void pp_hub_init(pp_hub_t *h, pp_segment_t *s) {
     memset(h, 0, sizeof *h);   /* before any other thread has it */
     h->segment = s;
     pp_store_relaxed(&h->starved, -1);
+    pp_leading_init(&h->leading);
 }
 
 /* Slots are used again in order. The head may still point at the oldest one if the worker that claimed it died before
@@ -272,7 +273,10 @@ void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
         pp_futex_wake(&l->full, 1, UINT32_MAX);
 }
 
-/* Whether there is anything for a leader: results, events, or room for tasks that found none. */
+/* Anyone may put; a leader that finds somebody else at it leaves it to that one. */
+bool pp_hub_wants_feed(pp_hub_t *h) { return pp_load_seq_cst(&h->must_feed) && !pp_load_seq_cst(&h->feeder); }
+
+/* Whether there is anything for a leader: results, room for tasks that found none, or somebody else who wants to lead. */
 bool pp_hub_has_news(pp_hub_t *h) {
     pp_shared_t *shared = h->segment->shared;
     for (unsigned i = 0; i < shared->n_lanes; i++) {
@@ -281,7 +285,7 @@ bool pp_hub_has_news(pp_hub_t *h) {
             return true;
     }
     int64_t below;
-    return pp_load_seq_cst(&shared->events) != 0 || has_room_for_starved(h, &below);
+    return has_room_for_starved(h, &below) || pp_lead_is_claimed(h);
 }
 
 static void ring(pp_shared_t *shared, uint32_t whom) {
@@ -340,24 +344,27 @@ int pp_hub_park(pp_hub_t *h, uint32_t bell, int64_t deadline_ns, bool patient) {
     return pp_hub_has_news(h) ? 0 : pp_futex_wait(&shared->bell, bell, deadline_ns, PP_FOREGROUND);
 }
 
-/* Wakes the background thread, now or when it next wants to sleep. An event would not do: any leader may take that. */
+/* Wakes the background thread, now or when it next wants to sleep. */
 void pp_hub_summon(pp_hub_t *h) {
     pp_store_seq_cst(&h->summons, 1);
     ring(h->segment->shared, PP_BACKGROUND);
 }
 
-/* The background thread sleeps here until it is summoned, or somebody must take results and nobody leads. */
-int pp_hub_wait_background(pp_hub_t *h) {
+void pp_hub_rouse_leader(pp_hub_t *h) { ring(h->segment->shared, PP_FOREGROUND); }
+
+/* The background thread sleeps here until it is summoned, something happened to a worker, or somebody must take results and
+ * nobody leads. */
+int pp_hub_wait_background(pp_hub_t *h, int64_t deadline_ns) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t bell = pp_load_seq_cst(&shared->bell);
-    if (pp_swap_seq_cst(&h->summons, 0))
+    if (pp_swap_seq_cst(&h->summons, 0) || pp_load_seq_cst(&shared->events))
         return 0;
     if (pp_load_seq_cst(&h->leader) == 0) {
         pp_or_seq_cst(&shared->waiting, PP_BACKGROUND);
         if (pp_hub_has_news(h))
             return 0;
     }
-    return pp_futex_wait(&shared->bell, bell, -1, PP_BACKGROUND);
+    return pp_futex_wait(&shared->bell, bell, deadline_ns, PP_BACKGROUND);
 }
 
 /* ---- a worker ---- */

@@ -203,9 +203,9 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
 static void finish(thread_t *t) {
     pp_end_t end;
     pp_end_init(&end, t->segment, t->lane);
-    pp_store_seq_cst(&t->done, 1);
-    pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
     pp_end_state(&end, PP_LANE_EXITED);
+    pp_store_seq_cst(&t->done, 1);   /* last of all: who has seen it may give the channel's memory back */
+    pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
     thread_unref(t);
 }
 

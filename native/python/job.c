@@ -1,35 +1,43 @@
-/* Job: the parent's side of one call, as far as results are stored without running Python. */
+/* Job and Task: a call in progress, and what is on its way to a worker. All that becomes of a call until its outcome is decided
+ * happens here and in calls.c, in C, so that no signal handler can come between two steps of it. */
 #include "python.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
+/* ---- making one ---- */
+
 static int job_init(pp_job_t *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"id", "n_items", "chunk", "store", NULL};
-    unsigned long long id;
-    Py_ssize_t n_items, chunk = 1;
-    int store = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Kn|np", names, &id, &n_items, &chunk, &store))
+    static char *names[] = {"n_items", "chunk", "kind", "window", NULL};
+    Py_ssize_t n_items = 1, chunk = 1, window = 0;
+    int kind = PP_JOB_SINGLE;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|nnin", names, &n_items, &chunk, &kind, &window))
         return -1;
-    if (n_items < 0 || chunk < 1 || self->results) {
-        PyErr_SetString(PyExc_ValueError, "Job needs n_items >= 0 and chunk >= 1, once");
+    if (n_items < 0 || chunk < 1 || kind < 0 || kind >= PP_JOB_KINDS || self->results || self->arrived) {
+        PyErr_SetString(PyExc_ValueError, "Job needs n_items >= 0, chunk >= 1 and a kind, once");
         return -1;
     }
-    self->id = id;
+    self->kind = (pp_job_kind_t)kind;
     self->n_items = n_items;
     self->chunk = chunk;
     self->cursor = 0;
-    self->remaining = n_items / chunk + (n_items % chunk != 0);
-    if (store && (self->results = PyMem_Calloc((size_t)n_items + 1, sizeof *self->results)) == NULL) {
+    self->sequence = -1;
+    self->window = window;
+    self->length = kind == PP_JOB_STREAM && window > 0 ? -1 : n_items / chunk + (n_items % chunk != 0);
+    self->remaining = self->length > 0 ? self->length : 0;
+    if (kind == PP_JOB_MAP && (self->results = PyMem_Calloc((size_t)n_items + 1, sizeof *self->results)) == NULL)
         PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
+    if (kind == PP_JOB_STREAM)
+        self->arrived = PyDict_New();
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->failure);
+    Py_VISIT(self->value);
+    Py_VISIT(self->function);
+    Py_VISIT(self->owner);
+    Py_VISIT(self->arrived);
     for (Py_ssize_t i = 0; self->results && i < self->n_items; i++)
         Py_VISIT(self->results[i]);
     return 0;
@@ -38,7 +46,10 @@ static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
 static int job_clear(pp_job_t *self) {
     PyObject **results = self->results;
     self->results = NULL;
-    Py_CLEAR(self->failure);
+    Py_CLEAR(self->value);
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->owner);
+    Py_CLEAR(self->arrived);
     for (Py_ssize_t i = 0; results && i < self->n_items; i++)
         Py_XDECREF(results[i]);
     PyMem_Free(results);
@@ -53,92 +64,328 @@ static void job_dealloc(pp_job_t *self) {
     Py_DECREF(type);
 }
 
-/* The leader stores results while the putting thread may settle an argument that does not pickle. */
-static bool is_settled(pp_job_t *job, uint32_t index) {
-    Py_ssize_t first = (Py_ssize_t)index * job->chunk;
+/* ---- outcomes; with the job's critical section, if not said otherwise ---- */
+
+static bool decide(pp_job_t *job, int status, PyObject *value) {
+    if (job->settled)
+        return false;
+    job->status = status;
+    Py_XSETREF(job->value, Py_NewRef(value));
+    pp_store_seq_cst(&job->settled, 1);
+    return true;
+}
+
+static bool has_outcome(pp_job_t *job, Py_ssize_t first) {
     return job->results == NULL || first >= job->n_items || job->results[first] != NULL;
 }
 
-/* A chunk's value is the list of its items' results, made by the worker's loop. */
-bool pp_job_store(pp_job_t *job, uint32_t index, PyObject *value, bool *last) {
-    bool is_first;
-    Py_BEGIN_CRITICAL_SECTION(job);
-    is_first = !is_settled(job, index);
-    if (is_first && job->chunk == 1) {
-        job->results[index] = Py_NewRef(value);
-    } else if (is_first) {
-        PyObject **to = job->results + (Py_ssize_t)index * job->chunk;
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); i++)
-            to[i] = Py_NewRef(PyList_GET_ITEM(value, i));
-    }
-    *last = is_first && --job->remaining == 0;
-    Py_END_CRITICAL_SECTION();
-    Py_DECREF(value);
-    return is_first;
-}
-
-PyDoc_STRVAR(settle_doc, "settle(index, error) -> bool\n\nNotes that task `index` has failed; False if it had its outcome already.");
-static PyObject *job_settle(pp_job_t *self, PyObject *args) {
-    unsigned index;
-    PyObject *error;
-    if (!PyArg_ParseTuple(args, "IO", &index, &error))
-        return NULL;
-    bool is_first;
-    Py_BEGIN_CRITICAL_SECTION(self);
-    is_first = !is_settled(self, index);
-    if (is_first) {
-        self->results[(Py_ssize_t)index * self->chunk] = Py_NewRef(Py_Ellipsis);
-        if (self->failure == NULL)
-            self->failure = Py_NewRef(error);
-        self->remaining--;
-    }
-    Py_END_CRITICAL_SECTION();
-    return PyBool_FromLong(is_first);
-}
-
-PyDoc_STRVAR(take_doc, "take_results() -> list\n\nThe results of all items, which the job then no longer has.");
-static PyObject *job_take_results(pp_job_t *self, PyObject *ignored) {
-    (void)ignored;
-    PyObject *list = self->results ? PyList_New(self->n_items) : PyList_New(0);
-    if (list == NULL || self->results == NULL)
-        return list;
-    for (Py_ssize_t i = 0; i < self->n_items; i++) {
-        PyList_SET_ITEM(list, i, self->results[i] ? self->results[i] : Py_NewRef(Py_None));
-        self->results[i] = NULL;
+/* The results move to a list; Py_None stands where there is none. */
+static PyObject *take_results(pp_job_t *job) {
+    PyObject *list = PyList_New(job->n_items);
+    for (Py_ssize_t i = 0; list && i < job->n_items; i++) {
+        PyList_SET_ITEM(list, i, job->results[i] ? job->results[i] : Py_NewRef(Py_None));
+        job->results[i] = NULL;
     }
     return list;
 }
 
-static PyMethodDef methods[] = {
-    {"settle", (PyCFunction)job_settle, METH_VARARGS, settle_doc},
-    {"take_results", (PyCFunction)job_take_results, METH_NOARGS, take_doc},
+/* A chunk's value is the list of its items' results, made by the worker's loop. */
+static bool store(pp_job_t *job, Py_ssize_t first, int status, PyObject *value) {
+    if (has_outcome(job, first))
+        return false;
+    if (status != PP_STATUS_OK) {
+        job->results[first] = Py_NewRef(Py_Ellipsis);
+        if (job->value == NULL) {   /* the first failure to arrive is the call's */
+            job->status = status;
+            job->value = Py_NewRef(value);
+        }
+    } else if (job->chunk == 1) {
+        job->results[first] = Py_NewRef(value);
+    } else {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value) && first + i < job->n_items; i++)
+            job->results[first + i] = Py_NewRef(PyList_GET_ITEM(value, i));
+    }
+    return true;
+}
+
+static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    if (job->settled || !store(job, (Py_ssize_t)index * job->chunk, status, value) || --job->remaining > 0)
+        return false;
+    if (job->value == NULL && (job->value = take_results(job)) == NULL) {
+        job->status = PP_STATUS_RAISED;
+        job->value = PyErr_GetRaisedException();
+    }
+    pp_store_seq_cst(&job->settled, 1);
+    return true;
+}
+
+static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_delivered >= job->length; }
+
+static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    if (job->settled)
+        return PP_DELIVERED;
+    PyObject *key = job->is_abandoned ? NULL : PyLong_FromUnsignedLong(index);
+    PyObject *outcome = key ? Py_BuildValue("(iO)", status, value) : NULL;
+    if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
+        PyErr_WriteUnraisable((PyObject *)job);
+    bool is_next = !job->ordered || (Py_ssize_t)index == job->next;
+    Py_XDECREF(key);
+    Py_XDECREF(outcome);
+    job->n_delivered++;
+    job->remaining = (job->length >= 0 ? job->length : job->n_read) - job->n_delivered;
+    if (!is_at_end(job))
+        return is_next ? PP_DELIVERED_NEXT : PP_DELIVERED;
+    decide(job, PP_STATUS_OK, Py_None);
+    return PP_DELIVERED_LAST;
+}
+
+/* Takes its own critical section. */
+pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    pp_delivery_t delivery;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (job->kind == PP_JOB_STREAM)
+        delivery = deliver_stream(job, index, status, value);
+    else if (job->kind == PP_JOB_MAP)
+        delivery = deliver_map(job, index, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
+    else
+        delivery = decide(job, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
+    if (delivery == PP_DELIVERED_LAST)
+        job->remaining = 0;
+    Py_END_CRITICAL_SECTION();
+    return delivery;
+}
+
+/* The whole call has this outcome, whatever becomes of its tasks; false if it had one. Takes its own critical section. */
+bool pp_job_settle(pp_job_t *job, int status, PyObject *value) {
+    bool is_first;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (!job->settled && job->kind == PP_JOB_MAP)
+        Py_CLEAR(job->value);   /* a task's failure, which is no longer the call's */
+    is_first = decide(job, status, value);
+    if (is_first)
+        job->remaining = 0;
+    Py_END_CRITICAL_SECTION();
+    pp_job_rouse_reader(job);
+    return is_first;
+}
+
+/* ---- streams: imap ---- */
+
+bool pp_job_has_next(pp_job_t *job) {
+    bool has = false;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (job->arrived && job->ordered) {
+        PyObject *key = PyLong_FromSsize_t(job->next);
+        has = key && PyDict_Contains(job->arrived, key) == 1;
+        Py_XDECREF(key);
+    } else if (job->arrived) {
+        has = PyDict_GET_SIZE(job->arrived) > 0;
+    }
+    Py_END_CRITICAL_SECTION();
+    return has;
+}
+
+void pp_job_rouse_reader(pp_job_t *job) {
+    if (job->window == 0)
+        return;
+    pp_add_seq_cst(&job->reader, 1);
+    pp_futex_wake(&job->reader, INT32_MAX, UINT32_MAX);
+}
+
+static PyObject *pop_next(pp_job_t *job) {
+    PyObject *key = NULL, *outcome = NULL;
+    Py_ssize_t at = 0;
+    if (job->ordered)
+        key = PyLong_FromSsize_t(job->next);
+    else if (PyDict_Next(job->arrived, &at, &key, &outcome))
+        Py_INCREF(key);
+    outcome = key ? Py_XNewRef(PyDict_GetItemWithError(job->arrived, key)) : NULL;
+    if (outcome && PyDict_DelItem(job->arrived, key) < 0)
+        Py_CLEAR(outcome);
+    Py_XDECREF(key);
+    job->next += outcome != NULL;
+    return outcome;
+}
+
+/* A new reference to (status, value), or NULL: nothing is there yet, or there was an exception. */
+PyObject *pp_job_pop(pp_job_t *job) {
+    PyObject *outcome;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    outcome = pop_next(job);
+    Py_END_CRITICAL_SECTION();
+    if (outcome)
+        pp_job_rouse_reader(job);
+    return outcome;
+}
+
+/* The failure of the whole stream, once; then NULL. */
+PyObject *pp_job_pop_failure(pp_job_t *job) {
+    PyObject *outcome = NULL;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (job->settled && job->status != PP_STATUS_OK) {
+        outcome = Py_BuildValue("(iO)", job->status, job->value);
+        job->status = PP_STATUS_OK;
+    }
+    Py_END_CRITICAL_SECTION();
+    return outcome;
+}
+
+/* Whether the reader may read one more task; it has, then. */
+static int reserve(pp_job_t *job) {
+    int may;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    bool is_over = job->settled || job->is_abandoned;
+    may = is_over ? 0 : job->id == 0 ? -1 : job->is_lifted || job->n_read - job->next < job->window ? 1 : -1;
+    job->n_read += may == 1;
+    job->remaining += may == 1;
+    Py_END_CRITICAL_SECTION();
+    return may;
+}
+
+PyDoc_STRVAR(reserve_doc, "reserve() -> bool\n\n"
+                          "Waits, as the thread that reads a stream's input, until the call is admitted and one more task may be read; False:\n"
+                          "read no more.");
+static PyObject *job_reserve(pp_job_t *self, PyObject *ignored) {
+    (void)ignored;
+    for (;;) {
+        uint32_t seen = pp_load_seq_cst(&self->reader);
+        int may = reserve(self);
+        if (may >= 0)
+            return PyBool_FromLong(may);
+        Py_BEGIN_ALLOW_THREADS
+        pp_futex_wait(&self->reader, seen, -1, UINT32_MAX);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+/* False: the stream goes on. */
+bool pp_job_end_input(pp_job_t *job, Py_ssize_t length) {
+    bool is_over;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    job->length = length;
+    job->remaining = length - job->n_delivered;
+    is_over = is_at_end(job) && decide(job, PP_STATUS_OK, Py_None);
+    Py_END_CRITICAL_SECTION();
+    return is_over;
+}
+
+PyDoc_STRVAR(abandon_doc, "abandon()\n\nNobody will ask for results any more. Takes no lock: for finalizers and signal handlers, too.");
+static PyObject *job_abandon(pp_job_t *self, PyObject *ignored) {
+    (void)ignored;
+    self->is_abandoned = 1;
+    pp_job_rouse_reader(self);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(lift_doc, "lift_window()\n\nThe reader no longer waits for the consumer: the pool is being joined.");
+static PyObject *job_lift_window(pp_job_t *self, PyObject *ignored) {
+    (void)ignored;
+    self->is_lifted = 1;
+    pp_job_rouse_reader(self);
+    Py_RETURN_NONE;
+}
+
+/* ---- the types ---- */
+
+static PyMethodDef job_methods[] = {
+    {"reserve", (PyCFunction)job_reserve, METH_NOARGS, reserve_doc},
+    {"abandon", (PyCFunction)job_abandon, METH_NOARGS, abandon_doc},
+    {"lift_window", (PyCFunction)job_lift_window, METH_NOARGS, lift_doc},
     {0},
 };
 
-static PyMemberDef members[] = {
-    {"id", T_ULONGLONG, offsetof(pp_job_t, id), READONLY, "number of the job, unique in its pool"},
+static PyMemberDef job_members[] = {
+    {"id", T_ULONGLONG, offsetof(pp_job_t, id), READONLY, "number of the call, unique in its pool; 0 before it is admitted"},
     {"n_items", T_PYSSIZET, offsetof(pp_job_t, n_items), READONLY, "number of items"},
     {"chunk", T_PYSSIZET, offsetof(pp_job_t, chunk), READONLY, "items per task"},
     {"cursor", T_PYSSIZET, offsetof(pp_job_t, cursor), 0, "index of the next task to put"},
-    {"failure", T_OBJECT, offsetof(pp_job_t, failure), READONLY, "the first failure of a task, or None"},
-    {"done", T_BOOL, offsetof(pp_job_t, done), 0, "whether its outcome can be had"},
-    {"remaining", T_PYSSIZET, offsetof(pp_job_t, remaining), 0, "tasks without an outcome"},
+    {"remaining", T_PYSSIZET, offsetof(pp_job_t, remaining), READONLY, "tasks without an outcome"},
+    {"sequence", T_LONGLONG, offsetof(pp_job_t, sequence), READONLY, "of a single task, once it is in the channel; else -1"},
+    {"settled", T_BOOL, offsetof(pp_job_t, settled), READONLY, "the outcome is decided; callbacks may still run"},
+    {"done", T_BOOL, offsetof(pp_job_t, done), READONLY, "the outcome can be had"},
+    {"status", T_INT, offsetof(pp_job_t, status), READONLY, "a STATUS_ constant, once the call is settled"},
+    {"value", T_OBJECT, offsetof(pp_job_t, value), READONLY, "the outcome's value, once the call is settled"},
+    {"callbacks", T_BYTE, offsetof(pp_job_t, callbacks), 0, "a CALLBACKS_ constant: whether, and when, they run"},
+    {"ordered", T_BOOL, offsetof(pp_job_t, ordered), 0, "a stream's results come in the order of its input"},
+    {"function", T_OBJECT, offsetof(pp_job_t, function), 0, "what must live until the call is done: its published function"},
+    {"owner", T_OBJECT, offsetof(pp_job_t, owner), 0, "what must live until the call is done: its pool"},
     {0},
 };
 
-PyDoc_STRVAR(doc, "Job(id, n_items, chunk=1, store=False)\n\n"
-                  "One call of a pool. With `store`, the channel stores results here and calls `_complete()` after the\n"
-                  "last one; every other outcome goes to `_deliver(index, status, value)`.");
+PyDoc_STRVAR(job_doc, "Job(n_items=1, chunk=1, kind=JOB_SINGLE, window=0)\n\n"
+                      "One call of a pool: a single one, a map or a stream (imap). window: tasks that may be read ahead of the\n"
+                      "consumer of a stream whose length is not known; 0: it is n_items. Safe to use from any thread.");
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)doc},           {Py_tp_init, job_init},   {Py_tp_traverse, job_traverse},
-    {Py_tp_clear, job_clear},           {Py_tp_dealloc, job_dealloc}, {Py_tp_methods, methods},
-    {Py_tp_members, members},           {0, NULL},
+static PyType_Slot job_slots[] = {
+    {Py_tp_doc, (void *)job_doc},       {Py_tp_init, job_init},       {Py_tp_traverse, job_traverse},
+    {Py_tp_clear, job_clear},           {Py_tp_dealloc, job_dealloc}, {Py_tp_methods, job_methods},
+    {Py_tp_members, job_members},       {0, NULL},
 };
 
 PyType_Spec pp_job_spec = {
     .name = "pool_party._native.Job",
     .basicsize = sizeof(pp_job_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
+    .slots = job_slots,
+};
+
+static int task_init(pp_pending_t *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"job", "index", "function", "payload", NULL};
+    PyObject *job, *function, *payload;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIOO", names, &job, &self->index, &function, &payload))
+        return -1;
+    pp_module_t *m = pp_module_of(Py_TYPE(self));
+    if (m == NULL || !PyObject_TypeCheck(job, m->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "a Task belongs to a Job");
+        return -1;
+    }
+    Py_XSETREF(self->job, (pp_job_t *)Py_NewRef(job));
+    Py_XSETREF(self->function, Py_NewRef(function));
+    Py_XSETREF(self->payload, Py_NewRef(payload));
+    return 0;
+}
+
+static int task_traverse(pp_pending_t *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->job);
+    Py_VISIT(self->function);
+    Py_VISIT(self->payload);
+    return 0;
+}
+
+static int task_clear(pp_pending_t *self) {
+    Py_CLEAR(self->job);
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->payload);
+    return 0;
+}
+
+static void task_dealloc(pp_pending_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    task_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef task_members[] = {
+    {"job", T_OBJECT, offsetof(pp_pending_t, job), READONLY, "the call that it is a part of"},
+    {"index", T_UINT, offsetof(pp_pending_t, index), READONLY, "its number in that call"},
+    {"function", T_OBJECT, offsetof(pp_pending_t, function), 0, "what to call; Published, if workers do not share our objects; or None"},
+    {0},
+};
+
+PyDoc_STRVAR(task_doc, "Task(job, index, function, payload)\n\nA task that waits for room in the channel.");
+
+static PyType_Slot task_slots[] = {
+    {Py_tp_doc, (void *)task_doc},      {Py_tp_init, task_init},        {Py_tp_traverse, task_traverse},
+    {Py_tp_clear, task_clear},          {Py_tp_dealloc, task_dealloc},  {Py_tp_members, task_members},
+    {0, NULL},
+};
+
+PyType_Spec pp_task_spec = {
+    .name = "pool_party._native.Task",
+    .basicsize = sizeof(pp_pending_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = task_slots,
 };

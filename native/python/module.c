@@ -170,8 +170,6 @@ static PyObject *call_getter(PyObject *module, PyObject *arg) {
 }
 
 static PyMethodDef functions[] = {
-    {"hold_interrupts", (PyCFunction)(void *)pp_hold_interrupts, METH_FASTCALL, pp_hold_interrupts_doc},
-    {"allow_interrupts", (PyCFunction)(void *)pp_allow_interrupts, METH_FASTCALL, pp_allow_interrupts_doc},
 #if PY_VERSION_HEX < 0x030D0000
     {"keep_keywords", pp_keep_keywords, METH_NOARGS,
      "keep_keywords()\n\nBefore the end of the main interpreter: what others have made for it is not freed."},
@@ -218,7 +216,11 @@ static int add_constants(PyObject *module) {
     static const struct { const char *name; long value; } constants[] = {
         {"STATUS_OK", PP_STATUS_OK},           {"STATUS_FAILED", PP_STATUS_FAILED},
         {"STATUS_UNENCODABLE", PP_STATUS_UNENCODABLE}, {"STATUS_BROKEN_INIT", PP_STATUS_BROKEN_INIT},
-        {"STATUS_UNDECODABLE", PP_STATUS_BROKEN_INIT + 1},
+        {"STATUS_UNDECODABLE", PP_STATUS_UNDECODABLE}, {"STATUS_RAISED", PP_STATUS_RAISED},
+        {"STATUS_CANCELLED", PP_STATUS_CANCELLED},
+        {"CALLBACKS_NONE", PP_CALLBACKS_NONE}, {"CALLBACKS_BEFORE", PP_CALLBACKS_BEFORE},
+        {"CALLBACKS_AFTER", PP_CALLBACKS_AFTER},
+        {"JOB_SINGLE", PP_JOB_SINGLE},         {"JOB_MAP", PP_JOB_MAP},         {"JOB_STREAM", PP_JOB_STREAM},
         {"MODE_CALL", PP_MODE_CALL},           {"MODE_ITEM", PP_MODE_ITEM},     {"MODE_STAR", PP_MODE_STAR},
         {"MODE_CHUNK", PP_MODE_CHUNK},         {"MODE_STARCHUNK", PP_MODE_STARCHUNK},
         {"STOP_DRAIN", PP_DRAIN},              {"STOP_NOW", PP_STOP},
@@ -239,15 +241,15 @@ static int module_exec(PyObject *module) {
     m->dumps_keywords = Py_BuildValue("(s)", "buffer_callback");
     m->loads_keywords = Py_BuildValue("(s)", "buffers");
     m->protocol = PyLong_FromLong(5);
-    m->deliver = PyUnicode_InternFromString("_deliver");
-    m->complete = PyUnicode_InternFromString("_complete");
     m->job_type = add_type(module, &pp_job_spec);
+    m->task_type = add_type(module, &pp_task_spec);
+    m->published_type = add_type(module, &pp_published_spec);
     m->channel_type = add_type(module, &pp_channel_spec);
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     m->memory_type = add_type(module, &pp_memory_spec);
-    bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->deliver && m->complete &&
-                    m->job_type && m->channel_type && m->worker_type && m->interpreter_type;
+    bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->job_type && m->task_type &&
+                    m->published_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
 
@@ -256,6 +258,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->dumps);
     Py_VISIT(m->loads);
     Py_VISIT(m->job_type);
+    Py_VISIT(m->task_type);
+    Py_VISIT(m->published_type);
     Py_VISIT(m->channel_type);
     Py_VISIT(m->worker_type);
     Py_VISIT(m->interpreter_type);
@@ -271,9 +275,9 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->dumps_keywords);
     Py_CLEAR(m->loads_keywords);
     Py_CLEAR(m->protocol);
-    Py_CLEAR(m->deliver);
-    Py_CLEAR(m->complete);
     Py_CLEAR(m->job_type);
+    Py_CLEAR(m->task_type);
+    Py_CLEAR(m->published_type);
     Py_CLEAR(m->channel_type);
     Py_CLEAR(m->worker_type);
     Py_CLEAR(m->interpreter_type);

@@ -1,4 +1,4 @@
-/* Channel: the parent's side, for Python: putting tasks and looking after workers. results.c takes results.
+/* Channel: the parent's side, for Python: putting tasks and looking after workers. calls.c has the table of calls.
  *
  * The scheduler sees to it that one thread at a time puts. Pickling may run Python code of the user, which may call back
  * into the same thread's Channel: so every function here reads its state anew after such a call.
@@ -16,11 +16,21 @@ typedef struct {                        /* a map's function, for all its tasks *
     PyObject *object;                   /* by reference only */
 } function_t;
 
+static int make_tables(pp_channel_t *self, PyObject *backlog) {
+    self->calls = PyDict_New();
+    self->reports = PyList_New(0);
+    self->idle = (pp_job_t *)PyObject_CallNoArgs((PyObject *)self->module->job_type);
+    self->append = backlog ? PyObject_GetAttrString(backlog, "append") : NULL;
+    bool is_complete = self->calls && self->reports && self->idle && (self->append || backlog == NULL);
+    return is_complete ? 0 : -1;
+}
+
 static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"n_workers", "by_reference", NULL};
+    static char *names[] = {"n_workers", "by_reference", "backlog", NULL};
     Py_ssize_t n_lanes;
     int by_reference = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n|p", names, &n_lanes, &by_reference))
+    PyObject *backlog = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n|pO", names, &n_lanes, &by_reference, &backlog))
         return -1;
     if (self->segment) {
         PyErr_SetString(PyExc_RuntimeError, "Channel is initialised once");
@@ -32,18 +42,21 @@ static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
     }
     self->module = pp_module_of(Py_TYPE(self));
     self->by_reference = by_reference;
+    self->n_forks = pp_load_relaxed(&pp_n_forks);
+    if (make_tables(self, backlog) < 0)
+        return -1;
     int error = pp_segment_create((unsigned)n_lanes, by_reference, &self->segment);
     if (error) {
         pp_raise_errno(error);
         return -1;
     }
+    pp_hub_init(&self->hub, self->segment);
     if ((self->arena = pp_arena_new(self->segment, 0)) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    pp_hub_init(&self->hub, self->segment);
+    pp_store_seq_cst(&self->n_users, 1);
     pp_watch_interrupts();
-    self->n_forks = pp_load_relaxed(&pp_n_forks);
     return 0;
 }
 
@@ -74,20 +87,110 @@ static void give_blocks_back(pp_channel_t *self) {
         pp_arena_forget(self->segment, i);
 }
 
-static void channel_dealloc(pp_channel_t *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    if (self->segment && self->n_forks == pp_load_relaxed(&pp_n_forks)) {
+/* The memory that both sides map goes, with its descriptor; values that outlive the pool keep their own part of it. */
+static void close_segment(pp_channel_t *self) {
+    pp_segment_t *segment = self->segment;
+    pp_arena_t *arena = self->arena;
+    bool is_ours = self->n_forks == pp_load_relaxed(&pp_n_forks);
+    if (segment && arena && is_ours) {
         if (self->by_reference)
             drop_all(self);
         else
             give_blocks_back(self);
     }
-    pp_arena_free(self->arena);
-    if (self->segment)
-        pp_orphans_drop(self->segment);
-    pp_segment_unref(self->segment);
+    self->arena = NULL;
+    self->segment = NULL;
+    pp_arena_free(arena);
+    if (segment)
+        pp_orphans_drop(segment);
+    pp_segment_unref(segment);
+}
+
+static int channel_traverse(pp_channel_t *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->calls);
+    Py_VISIT(self->reports);
+    Py_VISIT(self->idle);
+    Py_VISIT(self->append);
+    Py_VISIT(self->put_waiting);
+    for (pp_job_t *job = self->first_deferred; job; job = job->next_deferred)
+        Py_VISIT(job);
+    return 0;
+}
+
+static int channel_clear(pp_channel_t *self) {
+    Py_CLEAR(self->calls);
+    Py_CLEAR(self->reports);
+    Py_CLEAR(self->idle);
+    Py_CLEAR(self->append);
+    Py_CLEAR(self->put_waiting);
+    for (pp_job_t *job = self->first_deferred, *next; job; job = next) {
+        next = job->next_deferred;
+        job->next_deferred = NULL;
+        Py_DECREF(job);
+    }
+    self->first_deferred = self->last_deferred = NULL;
+    return 0;
+}
+
+static void channel_dealloc(pp_channel_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    close_segment(self);
+    channel_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
+}
+
+/* ---- its end ---- */
+
+/* Whoever uses the shared memory is counted, as is the pool itself until it closes the channel: the last one out closes. So a
+ * thread that wakes from a wait, late, finds the memory still there. */
+bool pp_channel_is_closed(pp_channel_t *self) { return pp_load_seq_cst(&self->is_closed); }
+
+PyObject *pp_channel_raise_closed(void) {
+    PyErr_SetString(PyExc_ValueError, "the pool has ended");
+    return NULL;
+}
+
+void pp_channel_leave(pp_channel_t *self) {
+    if (pp_add_seq_cst(&self->n_users, -1) == 1)
+        close_segment(self);
+}
+
+bool pp_channel_enter(pp_channel_t *self) {
+    long n = pp_load_seq_cst(&self->n_users);
+    while (n > 0 && !pp_channel_is_closed(self))
+        if (pp_cas_seq_cst(&self->n_users, &n, n + 1))
+            return true;
+    return false;
+}
+
+#define GUARDED(function)                                                       \
+    static PyObject *guarded_##function(pp_channel_t *self, PyObject *arg) {    \
+        if (!pp_channel_enter(self))                                                       \
+            return pp_channel_raise_closed();                                   \
+        PyObject *result = function(self, arg);                                 \
+        pp_channel_leave(self);                                                            \
+        return result;                                                          \
+    }
+#define GUARDED_QUIET(function, otherwise)                                      \
+    static PyObject *guarded_##function(pp_channel_t *self, PyObject *arg) {    \
+        if (!pp_channel_enter(self))                                            \
+            return Py_NewRef(otherwise);                                        \
+        PyObject *result = function(self, arg);                                 \
+        pp_channel_leave(self);                                                 \
+        return result;                                                          \
+    }
+
+PyDoc_STRVAR(close_doc, "close()\n\nThe pool has ended: gives the shared memory and its descriptor back, once the last thread that uses\n"
+                        "them is out. Everything but looking at calls raises ValueError from now on.");
+static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    if (!pp_swap_seq_cst(&self->is_closed, 1))
+        pp_channel_leave(self);
+    Py_CLEAR(self->put_waiting);
+    Py_RETURN_NONE;
 }
 
 /* ---- tasks out ---- */
@@ -97,8 +200,56 @@ static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
     return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, true);
 }
 
-PyDoc_STRVAR(publish_doc, "publish(function) -> (id, at, size, block) or None if there is no room\n\n"
-                          "Puts an encoded function where every worker can fetch it, until `retract(block)`.");
+typedef struct {                        /* a function in shared memory, for as long as somebody refers to this */
+    PyObject_HEAD
+    pp_channel_t *channel;
+    uint64_t at, size;
+    uint32_t id, block;
+} published_t;
+
+static void published_dealloc(published_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->channel && pp_channel_enter(self->channel)) {
+        pp_block_release(self->channel->segment, 0, self->block);
+        pp_channel_leave(self->channel);
+    }
+    Py_XDECREF(self->channel);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot published_slots[] = {
+    {Py_tp_doc, "A function that every worker can fetch, for as long as there is a reference to this."},
+    {Py_tp_dealloc, published_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec pp_published_spec = {
+    .name = "pool_party._native.Published",
+    .basicsize = sizeof(published_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = published_slots,
+};
+
+static PyObject *new_published(pp_channel_t *self, const pp_blockref_t *block) {
+    PyTypeObject *type = self->module->published_type;
+    published_t *published = (published_t *)type->tp_alloc(type, 0);
+    if (published == NULL) {
+        pp_block_release(self->segment, 0, block->id);
+        return NULL;
+    }
+    if (++self->last_function_id == 0)
+        ++self->last_function_id;
+    published->channel = (pp_channel_t *)Py_NewRef(self);
+    published->id = self->last_function_id;
+    published->at = block->at;
+    published->size = block->size;
+    published->block = block->id;
+    return (PyObject *)published;
+}
+
+PyDoc_STRVAR(publish_doc, "publish(function) -> Published, or None if there is no room\n\n"
+                          "Puts an encoded function where every worker can fetch it.");
 static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
     pp_packed_t packed;
     PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
@@ -110,21 +261,7 @@ static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
         pp_hub_note_full(&self->hub);
         Py_RETURN_NONE;
     }
-    if (error)
-        return NULL;
-    if (++self->last_function_id == 0)
-        ++self->last_function_id;
-    return Py_BuildValue("IKKI", self->last_function_id, (unsigned long long)packed.block.at,
-                         (unsigned long long)packed.block.size, packed.block.id);
-}
-
-static PyObject *channel_retract(pp_channel_t *self, PyObject *arg) {
-    unsigned long id = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred())
-        return NULL;
-    if (id < PP_BLOCKS)
-        pp_block_release(self->segment, 0, (uint32_t)id);
-    Py_RETURN_NONE;
+    return error ? NULL : new_published(self, &packed.block);
 }
 
 PyDoc_STRVAR(unpin_doc, "unpin()\n\nLets go of the shared memory that tasks have received. Like putting: one thread at a time.");
@@ -136,23 +273,25 @@ static PyObject *channel_unpin(pp_channel_t *self, PyObject *ignored) {
 
 static PyObject *get_has_pins(pp_channel_t *self, void *closure) {
     (void)closure;
-    return PyBool_FromLong(pp_arena_has_pins(self->arena));
+    return PyBool_FromLong(self->arena && pp_arena_has_pins(self->arena));
 }
 
 static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
     *f = (function_t){.object = arg};
     if (self->by_reference || arg == Py_None)
         return 0;
-    unsigned long long at, size;
-    unsigned block;
-    if (!PyTuple_Check(arg) || !PyArg_ParseTuple(arg, "IKKI", &f->id, &at, &size, &block))
+    if (!PyObject_TypeCheck(arg, self->module->published_type)) {
+        PyErr_SetString(PyExc_TypeError, "a function is None or Published");
         return -1;
-    if (size > UINT32_MAX) {
+    }
+    const published_t *published = (published_t *)arg;
+    if (published->size > UINT32_MAX) {
         PyErr_SetString(PyExc_OverflowError, "the function's pickle is larger than 4 GiB; pass the data as an argument");
         return -1;
     }
-    f->at = at;
-    f->size = (uint32_t)size;
+    f->id = published->id;
+    f->at = published->at;
+    f->size = (uint32_t)published->size;
     return 0;
 }
 
@@ -194,26 +333,37 @@ static int put(pp_channel_t *self, pp_task_t *task, const function_t *f, PyObjec
     return error;
 }
 
-PyDoc_STRVAR(put_doc, "put(job, index, mode, function, payload) -> int\n\nThe task's sequence number, or -1 if there is no room now.");
-static PyObject *channel_put(pp_channel_t *self, PyObject *args) {
-    unsigned long long job;
-    unsigned index, mode;
-    PyObject *function, *payload;
-    function_t f;
-    if (!PyArg_ParseTuple(args, "KIIOO", &job, &index, &mode, &function, &payload) ||
-        parse_function(self, function, &f) < 0)
-        return NULL;
-    pp_task_t task = {.job = job, .index = index, .mode = (uint16_t)mode};
+/* 0, EAGAIN or -1. With the call's critical section, so that `cancel` sees the task either outside or inside the channel. */
+static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
+    int error = 0;
+    pp_job_t *job = pending->job;
+    pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
+    Py_BEGIN_CRITICAL_SECTION(job);
     uint64_t sequence;
-    int error = put(self, &task, &f, payload, &sequence);
-    if (error < 0)
-        return NULL;
-    if (error) {
-        pp_hub_note_full(&self->hub);
-        return PyLong_FromLong(-1);
+    if (!job->settled && (error = put(self, &task, f, pending->payload, &sequence)) == 0) {
+        pending->is_put = true;
+        if (job->kind == PP_JOB_SINGLE)
+            job->sequence = (int64_t)sequence;
+        pp_hub_wake(&self->hub, 1);
     }
-    pp_hub_wake(&self->hub, 1);
-    return PyLong_FromUnsignedLongLong(sequence);
+    Py_END_CRITICAL_SECTION();
+    return error;
+}
+
+PyDoc_STRVAR(put_doc, "put(task) -> bool\n\nPuts a task, unless that was done or its call is settled; False: there is no room now.");
+static PyObject *channel_put(pp_channel_t *self, PyObject *arg) {
+    function_t f;
+    if (!PyObject_TypeCheck(arg, self->module->task_type)) {
+        PyErr_SetString(PyExc_TypeError, "only a Task can be put");
+        return NULL;
+    }
+    pp_pending_t *pending = (pp_pending_t *)arg;
+    if (parse_function(self, pending->function, &f) < 0)
+        return NULL;
+    int error = pending->is_put ? 0 : put_unless_settled(self, pending, &f);
+    if (error == EAGAIN)
+        pp_hub_note_full(&self->hub);
+    return error < 0 ? NULL : PyBool_FromLong(!error);
 }
 
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
@@ -266,58 +416,26 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(!error);
 }
 
-PyDoc_STRVAR(revoke_doc, "revoke(sequence) -> bool\n\nTakes a task back that no worker has begun.");
-static PyObject *channel_revoke(pp_channel_t *self, PyObject *arg) {
-    unsigned long long sequence = PyLong_AsUnsignedLongLong(arg);
+bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence) {
     pp_slot_t slot;
-    if (PyErr_Occurred())
-        return NULL;
-    bool revoked = pp_hub_revoke(&self->hub, sequence, &slot);
-    if (revoked)
+    bool is_ours = pp_hub_revoke(&self->hub, sequence, &slot);
+    if (is_ours)
         drop_slot(self, &slot);
-    return PyBool_FromLong(revoked);
-}
-
-PyDoc_STRVAR(revoke_all_doc, "revoke_all() -> int\n\nTakes back every task that no worker has begun; their number.");
-static PyObject *channel_revoke_all(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_slot_t slot;
-    long n = 0;
-    for (; pp_hub_pop_waiting(&self->hub, &slot); n++)
-        drop_slot(self, &slot);
-    return PyLong_FromLong(n);
-}
-
-PyDoc_STRVAR(wait_background_doc, "wait_background()\n\nSleeps until results must be taken and nobody leads.");
-static PyObject *channel_wait_background(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    Py_BEGIN_ALLOW_THREADS
-    pp_hub_wait_background(&self->hub);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return is_ours;
 }
 
 static PyObject *channel_summon(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_hub_summon(&self->hub);
-    Py_RETURN_NONE;
-}
-
-static PyObject *channel_lead(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_hub_lead(&self->hub);
-    Py_RETURN_NONE;
-}
-
-static PyObject *channel_step_down(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_hub_step_down(&self->hub);
+    if (pp_channel_enter(self)) {   /* also from finalizers, at any time */
+        pp_hub_summon(&self->hub);
+        pp_channel_leave(self);
+    }
     Py_RETURN_NONE;
 }
 
 /* ---- workers ---- */
 
-static int lane_number(pp_channel_t *self, PyObject *arg) {
+int pp_channel_lane(pp_channel_t *self, PyObject *arg) {
     unsigned long lane = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return -1;
@@ -329,35 +447,39 @@ static int lane_number(pp_channel_t *self, PyObject *arg) {
 
 PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes a worker's place ready for a new worker.");
 static PyObject *channel_open_lane(pp_channel_t *self, PyObject *arg) {
-    int lane = lane_number(self, arg);
+    int lane = pp_channel_lane(self, arg);
     if (lane < 0)
         return NULL;
     pp_hub_open_lane(&self->hub, (unsigned)lane);
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(bury_doc, "bury(worker) -> (job, index) or None\n\n"
-                       "After a worker's end, when its results are taken: the task that it had begun, if any.");
-static PyObject *channel_bury(pp_channel_t *self, PyObject *arg) {
-    int lane = lane_number(self, arg);
-    if (lane < 0)
-        return NULL;
-    uint64_t job;
-    uint32_t index;
-    if (!pp_hub_bury(&self->hub, (unsigned)lane, &job, &index))
-        Py_RETURN_NONE;
-    return Py_BuildValue("KI", (unsigned long long)job, index);
+static PyObject *channel_state_of(pp_channel_t *self, PyObject *arg) {
+    int n = pp_channel_lane(self, arg);
+    return n < 0 ? NULL : PyLong_FromUnsignedLong(pp_load_acquire(&pp_segment_lane(self->segment, (unsigned)n)->state));
 }
 
-PyDoc_STRVAR(look_doc, "look(worker) -> (state, n_done, job or None)\n\nA worker's state, finished tasks and current job.");
-static PyObject *channel_look(pp_channel_t *self, PyObject *arg) {
-    int n = lane_number(self, arg);
-    if (n < 0)
+static PyObject *channel_n_done(pp_channel_t *self, PyObject *arg) {
+    int n = pp_channel_lane(self, arg);
+    return n < 0 ? NULL : PyLong_FromUnsignedLongLong(pp_load_relaxed(&pp_segment_lane(self->segment, (unsigned)n)->n_done));
+}
+
+static PyObject *channel_is_busy(pp_channel_t *self, PyObject *arg) {
+    int n = pp_channel_lane(self, arg);
+    return n < 0 ? NULL : PyBool_FromLong(pp_load_acquire(&pp_segment_lane(self->segment, (unsigned)n)->holds));
+}
+
+static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
+    if (!PyObject_TypeCheck(arg, self->module->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "is_begun asks about a Job");
         return NULL;
-    pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
-    PyObject *job = pp_load_acquire(&lane->holds) ? PyLong_FromUnsignedLongLong(pp_load_relaxed(&lane->job))
-                                                  : Py_NewRef(Py_None);
-    return Py_BuildValue("IKN", pp_load_acquire(&lane->state), (unsigned long long)pp_load_relaxed(&lane->n_done), job);
+    }
+    bool is_begun = false;
+    for (unsigned i = 0; i < self->segment->shared->n_lanes && !is_begun; i++) {
+        pp_lane_t *lane = pp_segment_lane(self->segment, i);
+        is_begun = pp_load_acquire(&lane->holds) && pp_load_relaxed(&lane->job) == ((pp_job_t *)arg)->id;
+    }
+    return PyBool_FromLong(is_begun);
 }
 
 PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
@@ -367,7 +489,7 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     unsigned long ident;
     if (!PyArg_ParseTuple(args, "OkO", &n, &ident, &exception))
         return NULL;
-    int number = lane_number(self, n);
+    int number = pp_channel_lane(self, n);
     if (number < 0)
         return NULL;
     pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)number);
@@ -425,7 +547,7 @@ static PyObject *channel_grant(pp_channel_t *self, PyObject *args) {
     unsigned n_threads;
     if (!PyArg_ParseTuple(args, "OI", &n, &n_threads))
         return NULL;
-    int lane = lane_number(self, n);
+    int lane = pp_channel_lane(self, n);
     if (lane < 0)
         return NULL;
     _Atomic uint32_t *grant = &pp_segment_lane(self->segment, (unsigned)lane)->grant;
@@ -527,7 +649,7 @@ static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
     unsigned long long from;
     if (!PyArg_ParseTuple(args, "OK", &n, &from))
         return NULL;
-    int lane = lane_number(self, n);
+    int lane = pp_channel_lane(self, n);
     if (lane < 0)
         return NULL;
     enum { EVENT_BYTES = PP_EVENT_WORDS * sizeof(uint64_t) };
@@ -549,7 +671,7 @@ PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, j
                           "What a worker is doing, as it recorded that. state: 0 has a task, 1 looks for one, 2 asleep; tid: 0 if it has\n"
                           "not begun to serve.");
 static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
-    int n = lane_number(self, arg);
+    int n = pp_channel_lane(self, arg);
     if (n < 0)
         return NULL;
     pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
@@ -561,25 +683,29 @@ static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
 
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
 static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
-    int lane = lane_number(self, arg);
+    int lane = pp_channel_lane(self, arg);
     return lane < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)lane);
 }
 
 PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n) -> Interpreter\n\n"
                                     "Makes an interpreter in a thread of its own, for worker n: see its `run`.");
 static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *n) {
-    int lane = lane_number(self, n);
+    int lane = pp_channel_lane(self, n);
     return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane);
 }
 
 static PyObject *get_fd(pp_channel_t *self, void *closure) {
     (void)closure;
-    return PyLong_FromLong(self->segment->fd);
+    return pp_channel_is_closed(self) ? pp_channel_raise_closed() : PyLong_FromLong(self->segment->fd);
 }
 
 static PyObject *get_n_waiting(pp_channel_t *self, void *closure) {
     (void)closure;
-    return PyLong_FromUnsignedLongLong(pp_hub_n_waiting(&self->hub));
+    if (!pp_channel_enter(self))
+        return PyLong_FromLong(0);
+    PyObject *n = PyLong_FromUnsignedLongLong(pp_hub_n_waiting(&self->hub));
+    pp_channel_leave(self);
+    return n;
 }
 
 static PyObject *get_n_taken(pp_channel_t *self, void *closure) {
@@ -592,64 +718,151 @@ static PyObject *get_is_starved(pp_channel_t *self, void *closure) {
     return PyBool_FromLong(pp_load_seq_cst(&self->hub.starved) >= 0);
 }
 
+static PyObject *get_wants_runner(pp_channel_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(self->first_deferred != NULL && !pp_load_seq_cst(&self->has_runner));
+}
+
+static PyObject *get_idle(pp_channel_t *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(self->idle);
+}
+
+static PyObject *get_put_waiting(pp_channel_t *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(self->put_waiting ? self->put_waiting : Py_None);
+}
+
+static int set_put_waiting(pp_channel_t *self, PyObject *value, void *closure) {
+    (void)closure;
+    Py_XSETREF(self->put_waiting, Py_XNewRef(value));
+    return 0;
+}
+
 static PyGetSetDef getset[] = {
-    {"is_starved", (getter)get_is_starved, NULL, "a put was refused and pump has not told of new room since", NULL},
+    {"is_starved", (getter)get_is_starved, NULL, "a put was refused and nobody has told of new room since", NULL},
     {"has_pins", (getter)get_has_pins, NULL, "shared memory is kept for tasks on their way", NULL},
     {"fd", (getter)get_fd, NULL, "file descriptor of the shared memory", NULL},
     {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
     {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
+    {"wants_runner", (getter)get_wants_runner, NULL, "there are callbacks to be run, and no thread does it", NULL},
+    {"idle", (getter)get_idle, NULL, "a Job that is done once a closed pool has no calls left", NULL},
+    {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called to put what waits in the backlog, by one thread at a time", NULL},
     {0},
 };
 
+GUARDED(pp_channel_take_results)
+GUARDED(pp_channel_take_reports)
+GUARDED(pp_channel_feed)
+GUARDED(channel_unpin)
+GUARDED_QUIET(channel_announce, Py_None)
+GUARDED(pp_channel_take_events)
+GUARDED(channel_watch)
+GUARDED_QUIET(channel_pulse, Py_None)
+GUARDED(channel_counts)
+GUARDED(channel_awake)
+GUARDED(channel_lends)
+GUARDED(channel_forget_events)
+GUARDED(channel_encode)
+GUARDED(channel_publish)
+GUARDED(channel_put)
+GUARDED(channel_put_many)
+GUARDED(pp_channel_admit)
+GUARDED(pp_channel_enqueue)
+GUARDED(pp_channel_deliver)
+GUARDED(pp_channel_settle)
+GUARDED(pp_channel_refuse)
+GUARDED(pp_channel_skip)
+GUARDED(pp_channel_end_input)
+GUARDED_QUIET(pp_channel_cancel, Py_False)
+GUARDED(pp_channel_reap)
+GUARDED(channel_open_lane)
+GUARDED(channel_state_of)
+GUARDED(channel_n_done)
+GUARDED(channel_is_busy)
+GUARDED(channel_is_begun)
+GUARDED(channel_interrupt)
+GUARDED_QUIET(channel_stop, Py_None)
+GUARDED(channel_limit)
+GUARDED(channel_grant)
+GUARDED(channel_wait_pulse)
+GUARDED(channel_trace)
+GUARDED(channel_read_events)
+GUARDED(channel_present)
+GUARDED(channel_worker)
+GUARDED(channel_start_interpreter)
+
+#define METHOD(name, function, flags, doc) {name, (PyCFunction)(void *)guarded_##function, flags, doc}
 static PyMethodDef methods[] = {
-    {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
-    {"publish", (PyCFunction)channel_publish, METH_O, publish_doc},
-    {"retract", (PyCFunction)channel_retract, METH_O, "retract(block)\n\nFrees a published function."},
-    {"unpin", (PyCFunction)channel_unpin, METH_NOARGS, unpin_doc},
-    {"put", (PyCFunction)channel_put, METH_VARARGS, put_doc},
-    {"put_many", (PyCFunction)channel_put_many, METH_VARARGS, put_many_doc},
-    {"revoke", (PyCFunction)channel_revoke, METH_O, revoke_doc},
-    {"revoke_all", (PyCFunction)channel_revoke_all, METH_NOARGS, revoke_all_doc},
-    {"take", (PyCFunction)pp_channel_take, METH_O, pp_take_doc},
-    {"pump", (PyCFunction)pp_channel_pump, METH_VARARGS, pp_pump_doc},
-    {"wait_background", (PyCFunction)channel_wait_background, METH_NOARGS, wait_background_doc},
-    {"summon", (PyCFunction)channel_summon, METH_NOARGS, "summon()\n\nMakes wait_background return, whoever leads."},
-    {"lead", (PyCFunction)channel_lead, METH_NOARGS, "lead()\n\nThe caller takes results from now on."},
-    {"step_down", (PyCFunction)channel_step_down, METH_NOARGS, "step_down()\n\nThe background thread takes results."},
-    {"open_lane", (PyCFunction)channel_open_lane, METH_O, open_lane_doc},
-    {"bury", (PyCFunction)channel_bury, METH_O, bury_doc},
-    {"look", (PyCFunction)channel_look, METH_O, look_doc},
-    {"interrupt", (PyCFunction)channel_interrupt, METH_VARARGS, interrupt_doc},
-    {"stop", (PyCFunction)channel_stop, METH_O, stop_doc},
-    {"announce", (PyCFunction)channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."},
-    {"take_events", (PyCFunction)pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"},
-    {"limit", (PyCFunction)channel_limit, METH_VARARGS, limit_doc},
-    {"grant", (PyCFunction)channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."},
-    {"watch", (PyCFunction)channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."},
-    {"pulse", (PyCFunction)channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."},
-    {"wait_pulse", (PyCFunction)channel_wait_pulse, METH_O, wait_pulse_doc},
-    {"counts", (PyCFunction)channel_counts, METH_NOARGS, counts_doc},
-    {"awake", (PyCFunction)channel_awake, METH_NOARGS, awake_doc},
-    {"lends", (PyCFunction)channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."},
-    {"trace", (PyCFunction)channel_trace, METH_O, "trace(on)\n\nWorkers record events from now on, or no longer."},
-    {"forget_events", (PyCFunction)channel_forget_events, METH_NOARGS, "forget_events()\n\nGives the memory of events back."},
-    {"read_events", (PyCFunction)channel_read_events, METH_VARARGS, read_events_doc},
-    {"present", (PyCFunction)channel_present, METH_O, present_doc},
-    {"worker", (PyCFunction)channel_worker, METH_O, worker_doc},
-    {"start_interpreter", (PyCFunction)channel_start_interpreter, METH_O, start_interpreter_doc},
+    METHOD("encode", channel_encode, METH_O, encode_doc),
+    METHOD("publish", channel_publish, METH_O, publish_doc),
+    METHOD("unpin", channel_unpin, METH_NOARGS, unpin_doc),
+    METHOD("put", channel_put, METH_O, put_doc),
+    METHOD("put_many", channel_put_many, METH_VARARGS, put_many_doc),
+    METHOD("admit", pp_channel_admit, METH_VARARGS, pp_admit_doc),
+    METHOD("enqueue", pp_channel_enqueue, METH_O, pp_enqueue_doc),
+    METHOD("feed", pp_channel_feed, METH_NOARGS, pp_feed_doc),
+    METHOD("deliver", pp_channel_deliver, METH_VARARGS, pp_deliver_doc),
+    METHOD("refuse", pp_channel_refuse, METH_VARARGS, pp_refuse_doc),
+    METHOD("skip", pp_channel_skip, METH_VARARGS, pp_skip_doc),
+    METHOD("settle", pp_channel_settle, METH_VARARGS, pp_settle_doc),
+    METHOD("end_input", pp_channel_end_input, METH_VARARGS, pp_end_input_doc),
+    METHOD("cancel", pp_channel_cancel, METH_O, pp_cancel_doc),
+    {"finish", (PyCFunction)(void *)pp_channel_finish, METH_O, pp_finish_doc},
+    {"open", (PyCFunction)(void *)pp_channel_open, METH_O, pp_open_doc},
+    {"wait", (PyCFunction)(void *)pp_channel_wait, METH_FASTCALL, pp_wait_doc},
+    {"next", (PyCFunction)(void *)pp_channel_next, METH_FASTCALL, pp_next_doc},
+    {"close_calls", (PyCFunction)(void *)pp_channel_close_calls, METH_NOARGS, pp_close_calls_doc},
+    {"jobs", (PyCFunction)pp_channel_jobs, METH_NOARGS, pp_jobs_doc},
+    {"call_counts", (PyCFunction)pp_channel_call_counts, METH_NOARGS, pp_counts_of_calls_doc},
+    {"next_deferred", (PyCFunction)pp_channel_next_deferred, METH_NOARGS, pp_next_deferred_doc},
+    {"end_deferred", (PyCFunction)pp_channel_end_deferred, METH_NOARGS, pp_end_deferred_doc},
+    {"run_deferred", (PyCFunction)pp_channel_run_deferred, METH_O, pp_run_deferred_doc},
+    METHOD("take_results", pp_channel_take_results, METH_NOARGS, pp_take_doc),
+    METHOD("take_reports", pp_channel_take_reports, METH_NOARGS, pp_take_reports_doc),
+    {"wait_background", (PyCFunction)(void *)pp_channel_wait_background, METH_FASTCALL, pp_wait_background_doc},
+    {"summon", (PyCFunction)channel_summon, METH_NOARGS,
+     "summon()\n\nMakes wait_background return, whoever leads. Takes no lock; after `close` it does nothing."},
+    {"close", (PyCFunction)channel_close, METH_NOARGS, close_doc},
+    METHOD("open_lane", channel_open_lane, METH_O, open_lane_doc),
+    METHOD("reap", pp_channel_reap, METH_O, pp_reap_doc),
+    METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nA LANE_ constant: what has become of a worker."),
+    METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nTasks that the worker has finished."),
+    METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nWhether the worker has a task."),
+    METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\nWhether a worker runs a task of this call now."),
+    METHOD("interrupt", channel_interrupt, METH_VARARGS, interrupt_doc),
+    METHOD("stop", channel_stop, METH_O, stop_doc),
+    METHOD("announce", channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."),
+    METHOD("take_events", pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"),
+    METHOD("limit", channel_limit, METH_VARARGS, limit_doc),
+    METHOD("grant", channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."),
+    METHOD("watch", channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."),
+    METHOD("pulse", channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."),
+    METHOD("wait_pulse", channel_wait_pulse, METH_O, wait_pulse_doc),
+    METHOD("counts", channel_counts, METH_NOARGS, counts_doc),
+    METHOD("awake", channel_awake, METH_NOARGS, awake_doc),
+    METHOD("lends", channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."),
+    METHOD("trace", channel_trace, METH_O, "trace(on)\n\nWorkers record events from now on, or no longer."),
+    METHOD("forget_events", channel_forget_events, METH_NOARGS, "forget_events()\n\nGives the memory of events back."),
+    METHOD("read_events", channel_read_events, METH_VARARGS, read_events_doc),
+    METHOD("present", channel_present, METH_O, present_doc),
+    METHOD("worker", channel_worker, METH_O, worker_doc),
+    METHOD("start_interpreter", channel_start_interpreter, METH_O, start_interpreter_doc),
     {0},
 };
 
-PyDoc_STRVAR(doc, "Channel(n_workers, by_reference=False)\n\nThe parent's side of tasks out and results back.");
+PyDoc_STRVAR(doc, "Channel(n_workers, by_reference=False, backlog=None)\n\n"
+                  "The parent's side: tasks out, results back, and the table of calls. backlog: what `admit` appends to.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)doc},         {Py_tp_init, channel_init}, {Py_tp_dealloc, channel_dealloc},
-    {Py_tp_methods, methods},         {Py_tp_getset, getset},     {0, NULL},
+    {Py_tp_doc, (void *)doc},               {Py_tp_init, channel_init},   {Py_tp_dealloc, channel_dealloc},
+    {Py_tp_traverse, channel_traverse},     {Py_tp_clear, channel_clear}, {Py_tp_methods, methods},
+    {Py_tp_getset, getset},                 {0, NULL},
 };
 
 PyType_Spec pp_channel_spec = {
     .name = "pool_party._native.Channel",
     .basicsize = sizeof(pp_channel_t),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

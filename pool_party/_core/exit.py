@@ -14,10 +14,10 @@ _is_hooked = False
 _finalized_in: int | None = None  # the process in which multiprocessing's own hook is registered
 
 
-def register(scheduler: Any, kind: str) -> None:
+def register(engine: Any, kind: str) -> None:
     """Sees to it that a forgotten pool is ended in time, and disowned in forked children."""
     global _is_hooked, _finalized_in
-    _open.add(scheduler)
+    _open.add(engine)
     if not _is_hooked:
         _is_hooked = True
         os.register_at_fork(after_in_child=_disown_all)
@@ -36,27 +36,27 @@ def _end_before_threads() -> None:
     Executors finish what was submitted, as in `concurrent.futures`. Pools end now where their own threads are joined.
     """
     are_joined = not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
-    for scheduler in list(_open):
-        if scheduler.drains_at_exit or are_joined:
-            _end(scheduler)
+    for engine in list(_open):
+        if engine.drains_at_exit or are_joined:
+            _end(engine)
 
 
 def end_all() -> None:
     """Ends every open pool of this interpreter."""
-    for scheduler in list(_open):
-        _end(scheduler)
+    for engine in list(_open):
+        _end(engine)
     if sys.version_info < (3, 13):
         _native.keep_keywords()
 
 
-def _end(scheduler: Any) -> None:
-    _open.discard(scheduler)
-    scheduler.end_at_exit()
+def _end(engine: Any) -> None:
+    _open.discard(engine)
+    engine.end_at_exit()
 
 
 def _disown_all() -> None:
-    for scheduler in list(_open):
-        scheduler.disown()
+    for engine in list(_open):
+        engine.disown()
     _open.clear()
     _forget_children()
 

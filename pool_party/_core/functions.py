@@ -1,34 +1,38 @@
 """Functions on their way to workers: published once, by name or pickled, and fetched by each worker once.
 
-A function that its module has under its name, or that lives in `__main__`, keeps its place in shared memory for later
-calls; any other (a closure, a bound method) may change between two calls and travels with each.
+A function that its module has under its name keeps its place in shared memory for later calls; any other (a closure, a
+bound method) may change between two calls and travels with each. One of `__main__` keeps it as long as what it is made of
+is the same: its code, its defaults, and the globals that it names.
 """
 
 import sys
 import types
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from pool_party import _native
 
 MAX_KEPT = 128  # functions that keep their place; guess: more than programs use at a time
+LARGE_BYTES = 1 << 16  # values from here on are not kept alive for a comparison; guess: no constant of a script's is as large
+
+_MISSING = object()
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...))
 
 
-class Published:
-    """A function in shared memory. `n_users` belongs to the scheduler's lock."""
+class _Kept:
+    """A function that keeps its place. `is_same` says whether it still is what was published."""
 
-    __slots__ = ("block", "function", "guard", "keep", "n_users", "ref")
+    __slots__ = ("function", "is_same", "published")
 
-    def __init__(self, ref: Any, block: int, keep: bool) -> None:
-        self.ref = ref
-        self.block = block
-        self.keep = keep
-        self.guard: tuple[Any, ...] = ()
-        self.n_users = 0
-        self.function: Any = None
+    def __init__(self, function: Any, published: _native.Published, is_same: Callable[[], bool]) -> None:
+        self.function = function  # so that its id stays its own
+        self.published = published
+        self.is_same = is_same
 
 
-def _is_global(function: Any) -> bool:
+def is_global(function: Any) -> bool:
     """Whether its module has it under its name."""
     if not isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
         return False
@@ -38,77 +42,68 @@ def _is_global(function: Any) -> bool:
     return found is function
 
 
-def _guard(function: Any) -> tuple[Any, ...]:
-    """What must be unchanged for a function of `__main__` to be the same: its code, defaults, the globals it names."""
-    if function.__module__ != "__main__" or not isinstance(function, types.FunctionType):
-        return ()
-    main = function.__globals__
-    names = [name for name in function.__code__.co_names if name in main]
-    return function.__code__, function.__defaults__, function.__kwdefaults__, names, [main[name] for name in names]
+def _reference(value: Any) -> Callable[[], Any] | None:
+    """What returns the value as long as it exists, without keeping it alive; None if there is no such thing.
+
+    Small constants are kept alive: nobody misses their memory.
+    """
+    if type(value) in _PLAIN and sys.getsizeof(value) < LARGE_BYTES:
+        return lambda: value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None
 
 
-def _is_unchanged(function: Any, guard: tuple[Any, ...]) -> bool:
-    if not guard:
-        return True
-    code, defaults, keywords, names, values = guard
+def _watch_main(function: Any) -> Callable[[], bool] | None:
+    """What tells whether a function of `__main__` is what it is now; None if that cannot be told."""
+    if not isinstance(function, types.FunctionType):
+        return lambda: True
+    code, defaults, keywords = function.__code__, function.__defaults__, function.__kwdefaults__
     main = function.__globals__
-    return (
-        function.__code__ is code
-        and function.__defaults__ is defaults
-        and function.__kwdefaults__ is keywords
-        and all(main.get(name) is value for name, value in zip(names, values, strict=True))
-    )
+    values = {name: _reference(main[name]) for name in code.co_names if name in main}
+    if None in values.values():
+        return None
+
+    def is_same() -> bool:
+        return (
+            function.__code__ is code
+            and function.__defaults__ is defaults
+            and function.__kwdefaults__ is keywords
+            and all(value is not None and main.get(name, _MISSING) is value() for name, value in values.items())
+        )
+
+    return is_same
 
 
 class Functions:
-    """The functions that a channel has published. Not thread-safe: the scheduler's feeding lock guards it."""
+    """The functions that a channel has published. Not thread-safe: it belongs to whoever puts tasks."""
 
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
-        self._kept: OrderedDict[int, Published] = OrderedDict()
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
-    def find(self, function: Any) -> Published | None:
-        """The function if it keeps a place."""
-        found = self._kept.get(id(function))
-        if found is not None and not _is_unchanged(function, found.guard):
+    def open(self, function: Any) -> _native.Published | None:
+        """The published function; None if there is no room now. Raises what pickling raises."""
+        kept = self._kept.get(id(function))
+        if kept is not None:
+            if kept.is_same():
+                return kept.published
             del self._kept[id(function)]
-            found.keep = False
-            self.close_if_unused(found)
-            return None
-        return found
+        if not is_global(function):
+            return self._channel.publish(self._channel.encode(function))
+        if function.__module__ == "__main__":
+            return self._keep(function, function, _watch_main(function))
+        return self._keep(function, (function.__module__, function.__qualname__), lambda: True)
 
-    def is_keepable(self, function: Any) -> bool:
-        """Whether a later call may use what this one publishes."""
-        return _is_global(function)
-
-    def open(self, function: Any) -> Published | None:
-        """Publishes a function; None if there is no room now. Raises what pickling raises."""
-        found = self.find(function)
-        if found is not None:
-            return found
-        keep = self.is_keepable(function)
-        if keep and function.__module__ != "__main__":
-            ref = self._channel.publish(self._channel.encode((function.__module__, function.__qualname__)))
-        else:
-            ref = self._channel.publish(self._channel.encode(function))
-        if ref is None:
-            return None
-        published = Published(ref, ref[3], keep)
-        if published.keep:
-            published.guard = _guard(function)
-            published.function = function  # so that its id stays its own
-            self._kept[id(function)] = published
-            self._shrink()
+    def _keep(self, function: Any, value: Any, is_same: Callable[[], bool] | None) -> _native.Published | None:
+        published = self._channel.publish(self._channel.encode(value))
+        if published is not None and is_same is not None:
+            self._kept[id(function)] = _Kept(function, published, is_same)
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
         return published
 
-    def _shrink(self) -> None:
-        while len(self._kept) > MAX_KEPT:
-            _, oldest = self._kept.popitem(last=False)
-            oldest.keep = False
-            self.close_if_unused(oldest)
-
-    def close_if_unused(self, published: Published) -> None:
-        """Frees the place of a function that nobody keeps or uses."""
-        if not published.keep and published.n_users == 0 and published.block >= 0:
-            self._channel.retract(published.block)
-            published.block = -1
+    def clear(self) -> None:
+        """The pool has ended."""
+        self._kept.clear()

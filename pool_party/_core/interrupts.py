@@ -1,17 +1,30 @@
-"""Ctrl-C does not break into what the main thread does for a pool: `native/python/interrupts.c` says why and how."""
+"""Telling what a signal handler raised from what went wrong by itself."""
 
-import functools
-from collections.abc import Callable
+import sys
+import types
+from typing import Any
 
-from pool_party import _native
+
+def _code_of(handler: Any) -> types.CodeType | None:
+    """The code that a signal handler runs first, if it is written in Python."""
+    for function in (handler, getattr(handler, "__func__", None), getattr(type(handler), "__call__", None)):
+        if isinstance(function, types.FunctionType):
+            return function.__code__
+    return None
 
 
-def uninterrupted[*Ts, T](function: Callable[[*Ts], T]) -> Callable[[*Ts], T]:
-    """The function with Ctrl-C held back while it runs, but for waits and callbacks inside it."""
-    hold_interrupts = _native.hold_interrupts  # in a finalizer at the very end the module's globals are gone
+def is_from_handler(error: BaseException) -> bool:
+    """Whether a handler of Python's signals raised an exception: its frame is in the traceback.
 
-    @functools.wraps(function)
-    def call(*args: *Ts) -> T:
-        return hold_interrupts(function, *args)
-
-    return call
+    An alarm that goes off while arguments are pickled raises there, as if it were pickling that failed.
+    """
+    signal = sys.modules.get("signal")
+    if signal is None or error.__traceback__ is None:
+        return False
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    traceback = error.__traceback__
+    while traceback is not None and codes:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next  # type: ignore[assignment]  # None at the end
+    return False

@@ -1,7 +1,7 @@
-"""What calls return: AsyncResult and MapResult; imap's iterators are in _imap.py.
+"""What calls return: AsyncResult and MapResult. Futures are in `pool_party._executor`, imap's iterators in streams.py.
 
-Each is a Job of the channel: `_deliver` and `_complete` are called by whichever thread leads (takes results). Outcomes
-are settled once, under the scheduler's lock; callbacks run before waiters wake, as in `multiprocessing.Pool`.
+Each is a Job of the channel, which stores the outcome (native/python/calls.c). What is done in Python comes afterwards:
+making an exception of a failure, by whoever asks for it, and running callbacks, in callbacks.py.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,13 @@ from pool_party._core.log import log_exception
 from pool_party._core.outcomes import error_of
 
 if TYPE_CHECKING:
-    from pool_party._core.scheduler import Scheduler
+    from pool_party._core.engine import Engine
 
 type Callback = Callable[[Any], object] | None
 
 
 def timed_out() -> Exception:
+    """The exception for a wait that took too long; multiprocessing is imported when it is needed."""
     from multiprocessing import TimeoutError
 
     return TimeoutError()
@@ -28,88 +29,52 @@ def call_back(callback: Callback, value: Any) -> None:
     if callback is None:
         return
     try:
-        _native.allow_interrupts(callback, value)
-    except KeyboardInterrupt:
-        raise
+        callback(value)
     except BaseException:
         log_exception("a callback raised; the pool goes on")
 
 
-class Ticket(_native.Job):
-    """Something to wait for, until it is `done`. `waiters` belongs to the scheduler's lock."""
+class Call(_native.Job):
+    """A call in progress."""
 
-    settled: bool = False  # the outcome is decided, though callbacks may still run
+    _failure: BaseException | None = None  # what `error` has made of the outcome, so that it is one object
 
-    def __init__(self, job_id: int = 0, n_items: int = 1, chunk: int = 1, store: bool = False) -> None:
-        super().__init__(job_id, n_items, chunk, store)
-        self.waiters: list[Any] = []
+    def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
+        super().__init__(n_items, chunk, kind, window)
+        self._engine = engine
 
+    def error(self) -> BaseException:
+        """The exception of a call that has failed: the same each time."""
+        if self._failure is None:
+            self._failure = self._make_error()
+        return self._failure
 
-class PoolJob(Ticket):
-    """A call in progress: what the scheduler needs to know of it. Its lists belong to the scheduler's lock."""
+    def _make_error(self) -> BaseException:
+        return error_of(self.status, self.value)
 
-    function: Any = None  # the scheduler's entry for its function, released when the job is finished
-    sequence: int = -1  # of a single task, once it is in the channel
-    is_abandoned: bool = False
-
-    def __init__(self, scheduler: "Scheduler", n_items: int, chunk: int = 1, store: bool = False) -> None:
-        super().__init__(scheduler.next_job_id(), n_items, chunk, store)
-        self._scheduler = scheduler
-
-    def _deliver(self, index: int, status: int, value: Any) -> None:
-        """Called by the channel with the outcome of a task."""
-        if status == _native.STATUS_OK:
-            self._settle(True, value)
-        else:
-            self.fail_task(index, error_of(status, value))
-
-    def _complete(self) -> None:
-        """Called by the channel when it has stored the last result."""
-
-    def fail_task(self, index: int, error: BaseException) -> None:
-        """One task has failed."""
-        self._scheduler.count_failure()
-        self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """The whole call has failed; tasks that still run are ignored."""
-        self._settle(False, error)
-
-    def _settle(self, success: bool, value: Any) -> None:
-        if not self._scheduler.settle(self):
-            return
-        try:
-            self._show(success, value)
-        finally:
-            self._scheduler.finish(self)
-
-    def _show(self, success: bool, value: Any) -> None:
-        """Makes the outcome, a value or an exception, known to the user."""
-        raise NotImplementedError
-
-    def lift_window(self) -> None:
-        """Read all input now: the pool is being joined."""
+    def run_callbacks(self) -> None:
+        """Called once, by the thread of callbacks, when the outcome is decided."""
 
 
-class AsyncResult(PoolJob):
+class AsyncResult(Call):
     """The result of `apply_async`; safe to use from any thread."""
 
     def __init__(
         self,
-        scheduler: "Scheduler",
+        engine: "Engine",
         callback: Callback = None,
         error_callback: Callback = None,
         n_items: int = 1,
         chunk: int = 1,
-        store: bool = False,
+        kind: int = 0,
         owner: object = None,
     ) -> None:
-        super().__init__(scheduler, n_items, chunk, store)
-        self._callback = callback
-        self._error_callback = error_callback
-        self._owner = owner  # keeps the pool alive until the result is there
-        self._success = False
-        self._value: Any = None
+        super().__init__(engine, n_items, chunk, kind)
+        self.owner = owner  # the pool lives until the outcome is there
+        if callback is not None or error_callback is not None:
+            self._callback = callback
+            self._error_callback = error_callback
+            self.callbacks = _native.CALLBACKS_BEFORE
 
     def ready(self) -> bool:
         """Whether the outcome is there."""
@@ -119,47 +84,31 @@ class AsyncResult(PoolJob):
         """Whether the call returned without raising. Raises ValueError before the outcome is there."""
         if not self.ready():
             raise ValueError(f"{self!r} not ready")
-        return self._success
+        return self.status == _native.STATUS_OK
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the outcome, at most `timeout` seconds."""
         if not self.done:
-            self._scheduler.wait(self, timeout)
+            self._engine.wait(self, timeout)
 
     def get(self, timeout: float | None = None) -> Any:
         """The value, or raises what the task raised; `multiprocessing.TimeoutError` after `timeout` seconds."""
-        if not self.done and not self._scheduler.wait(self, timeout):
+        if not self.done and not self._engine.wait(self, timeout):
             raise timed_out()
-        if self._success:
-            return self._value
+        if self.status == _native.STATUS_OK:
+            return self.value
         try:
-            raise self._value
+            raise self.error()
         finally:
             del self  # no cycle of the exception, its traceback and this frame
 
-    def _show(self, success: bool, value: Any) -> None:
-        self._success = success
-        self._value = value
-        callback = self._callback if success else self._error_callback
-        self._callback = self._error_callback = self._owner = None
-        call_back(callback, value)
+    def run_callbacks(self) -> None:
+        succeeded = self.status == _native.STATUS_OK
+        callback = self._callback if succeeded else self._error_callback
+        self._callback = self._error_callback = None
+        if callback is not None:
+            call_back(callback, self.value if succeeded else self.error())
 
 
 class MapResult(AsyncResult):
     """The result of `map_async`: a list in the order of the input, or the first failure to arrive."""
-
-    def _deliver(self, index: int, status: int, value: Any) -> None:
-        self.fail_task(index, error_of(status, value))
-
-    def fail_task(self, index: int, error: BaseException) -> None:
-        if not self.settle(index, error):
-            return
-        self._scheduler.count_failure()
-        if self.remaining <= 0:
-            self._complete()
-
-    def _complete(self) -> None:
-        if self.failure is None:
-            self._settle(True, self.take_results())
-        else:
-            self._settle(False, self.failure)

@@ -64,7 +64,7 @@ class Enforcer:
 
     def balance(self) -> None:
         """Starts the thread that follows who is awake, if it does not run yet."""
-        from pool_party.workers.thread import start_thread
+        from pool_party._core.threads import start_thread
 
         with self._balancing:
             if self._thread is not None or self._is_closed.is_set():

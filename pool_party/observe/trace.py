@@ -21,7 +21,7 @@ from pool_party.observe.assemble import Life, Present
 from pool_party.observe.delays import Look, read_delay
 from pool_party.observe.events import Budget, Mark, Trace
 from pool_party.workers.base import Worker
-from pool_party.workers.thread import start_thread
+from pool_party._core.threads import start_thread
 
 _log = logging.getLogger("pool_party")
 

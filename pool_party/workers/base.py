@@ -1,4 +1,4 @@
-"""The protocol that each kind of worker implements, as the scheduler sees it."""
+"""The protocol that each kind of worker implements, as the pool sees it."""
 
 from __future__ import annotations
 
@@ -39,20 +39,23 @@ class Setup:
         self.max_tasks = max_tasks
         self.context = context
         self.plan = plan
-        self.gate: Gate | None = None  # set by the crew, before the first worker starts
+        self.gate: Gate | None = None  # set by the worker set, before the first worker starts
         self.extensions = extensions
         self.preload = preload
         self.begun = begun
 
 
 class Worker(Protocol):
-    """A running worker. It is made running, in place `n` of the channel, which the scheduler has opened."""
+    """A worker, in place `n` of the channel, which its pool has opened. It runs from `start` on."""
 
     n: int
     name: str
-    was_ready: bool  # its initializer has run; written by the scheduler
+    was_ready: bool  # its initializer has run; written by the pool
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None: ...
+
+    def start(self) -> None:
+        """Makes it run. If that is broken off it ends by itself once the channel says so, or with `terminate`."""
 
     @property
     def pid(self) -> int | None: ...
@@ -74,3 +77,6 @@ class Worker(Protocol):
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds; whether it has ended."""
+
+    def release(self) -> None:
+        """After its end: gives back what the system still holds for it. pid, exitcode and name stay readable."""

@@ -6,21 +6,10 @@ import threading
 from collections.abc import Callable
 
 from pool_party import _native
+from pool_party._core.threads import start_thread
 from pool_party.budget import arbiter
 from pool_party.workers import loop
 from pool_party.workers.base import Setup
-
-
-def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread as a daemon where the interpreter allows that: elsewhere its end is seen to at exit."""
-    try:
-        thread.daemon = True
-        thread.start()
-    except RuntimeError:
-        if thread.is_alive():
-            raise
-        thread.daemon = False
-        thread.start()
 
 
 class ThreadWorker:
@@ -37,6 +26,8 @@ class ThreadWorker:
         self._channel = channel
         self._setup = setup
         self._thread = threading.Thread(target=self._run, name=self.name)
+
+    def start(self) -> None:
         start_thread(self._thread)
 
     def _run(self) -> None:
@@ -82,3 +73,6 @@ class ThreadWorker:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def release(self) -> None:
+        """There is nothing to give back."""

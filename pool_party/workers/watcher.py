@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from pool_party.workers.base import Worker
-from pool_party.workers.thread import start_thread
+from pool_party._core.threads import start_thread
 
 
 class Watcher:

@@ -67,9 +67,15 @@ class InterpreterWorker:
         self.was_ready = False
         self.name = f"InterpreterPoolWorker-{n + 1}"
         self.pid = os.getpid()
-        interpreter = (setup.begun or {}).pop(n, None) or channel.start_interpreter(n)
-        self._interpreter = interpreter
-        interpreter.run(_config(setup, n))
+        self._setup = setup
+        self._interpreter = (setup.begun or {}).pop(n, None) or channel.start_interpreter(n)
+
+    def start(self) -> None:
+        try:
+            self._interpreter.run(_config(self._setup, self.n))
+        except BaseException:
+            self._interpreter.dismiss()
+            raise
 
     @property
     def error(self) -> str:
@@ -87,3 +93,6 @@ class InterpreterWorker:
 
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
+
+    def release(self) -> None:
+        """There is nothing to give back."""

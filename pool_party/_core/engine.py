@@ -1,0 +1,409 @@
+"""One pool's life: it opens, runs, breaks, ends. Joins the channel's table of calls, the submitter and the workers.
+
+All that happens to workers, and all that ends a pool, is done by one thread of its own, the background thread: no signal
+handler interrupts it, and it holds up nobody who waits for a result. Others ask it: a word is stored, the thread is summoned.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pool_party import _native
+from pool_party._core import exit as _exit
+from pool_party._core.callbacks import Callbacks
+from pool_party._core.errors import (
+    PoolClosed,
+    PoolPartyError,
+    PoolTerminated,
+    describe_exit,
+    initializer_failed,
+    worker_lost,
+)
+from pool_party._core.log import log_exception
+from pool_party._core.outcomes import error_of
+from pool_party._core.submit import Submitter
+from pool_party._core.threads import start_thread
+from pool_party._core.workers import WorkerSet
+from pool_party.workers.base import Setup, Worker
+
+if TYPE_CHECKING:
+    import os
+
+    from pool_party._core.results import Call
+    from pool_party._core.statistics import Statistics
+    from pool_party._core.streams import StreamCall
+    from pool_party.observe.trace import Tracing
+
+INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
+
+
+class Engine:
+    """The engine of a pool. Its workers are running when it is made. Thread-safe, also inside signal handlers."""
+
+    def __init__(
+        self,
+        kind: str,
+        n_workers: int,
+        channel: _native.Channel,
+        backlog: "deque[Any]",
+        setup: Setup,
+        on_broken: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.n_workers = n_workers
+        self.state = INIT
+        self.is_foreign = False  # we are in a child that was forked from the pool's process
+        self.drains_at_exit = False  # finishes what was submitted before the interpreter ends
+        self._on_broken = on_broken
+        self._channel = channel
+        self._submitter = Submitter(channel, kind == "thread", backlog)
+        self._callbacks = Callbacks(channel)
+        self._workers = WorkerSet(kind, n_workers, setup, channel)
+        self._stopped = _native.Job()  # done once `terminate` has done its work,
+        self._ended = _native.Job()  # and once the last worker has ended and all is given back
+        self._cause: BaseException | None = None  # why the pool is broken
+        self._has_stopped = False  # the background thread has done what `terminate` asks for
+        self._wants_close = self._wants_end = False  # asked of the background thread
+        self._is_exiting = False  # the interpreter ends
+        self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
+        self._background = threading.Thread(target=self._run, name="pool_party-background")
+        try:
+            self._workers.start()
+            _exit.register(self, self.kind)
+            start_thread(self._background)
+            self.state = RUN
+        except BaseException:
+            self._undo_start()
+            raise
+
+    def _undo_start(self) -> None:
+        """Ends what was started, here or in the background thread, if that has begun to run."""
+        self.state = TERMINATE
+        self._workers.stop()
+        self._channel.stop(_native.STOP_NOW)
+        if self._background.ident is not None:
+            self.terminate()
+            return
+        self._workers.terminate()
+        self._workers.wait_ended()
+        self._give_back()
+
+    # ---- submitting ----
+
+    @property
+    def is_running(self) -> bool:
+        """Whether calls can be submitted."""
+        return self.state == RUN and self._cause is None and not self.is_foreign
+
+    def check_running(self) -> None:
+        """Raises why nothing can be submitted, if so."""
+        if not self.is_running:
+            raise self._why_not_running()
+
+    def _why_not_running(self) -> PoolPartyError:
+        if self.is_foreign:
+            return _foreign()
+        return PoolClosed("Pool not running") if self._cause is None else self._broken()
+
+    def _check_not_foreign(self) -> None:
+        if self.is_foreign:
+            raise _foreign()
+
+    def submit_call(self, call: "Call", fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """One call of fn. What does not pickle is its outcome. Raises: PoolClosed and the like."""
+        self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
+
+    def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool) -> None:
+        """A call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
+        self._note(self._submitter.map(call, fn, items, star), call, fn)
+
+    def submit_stream(self, call: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
+        """A call of fn for each item of an iterator. Raises: as `submit_call`; RuntimeError if no thread can read it."""
+        self._note(self._submitter.stream(call, fn, source), call, fn)
+
+    def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
+        if not is_admitted:
+            raise self._why_not_running()
+        if (tracing := self._workers.tracing) is not None:
+            tracing.note_call(call.id, fn, args)
+
+    # ---- waiting ----
+
+    def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
+        """Waits until a job is done; False after `timeout` seconds, however many results come meanwhile."""
+        if self.is_foreign:
+            raise _foreign()
+        if self._callbacks.is_mine():
+            if job.settled:
+                return True  # in one of its own callbacks
+            self._callbacks.delegate()
+        return self._channel.wait(job, timeout)
+
+    def next(self, call: "StreamCall", timeout: float | None) -> Any:
+        """A stream's next (status, value); None at its end; False after `timeout` seconds."""
+        self._check_not_foreign()
+        if self._callbacks.is_mine():
+            self._callbacks.delegate()
+        return self._channel.next(call, timeout)
+
+    def cancel(self, call: "Call") -> bool:
+        """Takes back a single call that no worker has begun."""
+        return self._channel.cancel(call)
+
+    def is_begun(self, call: "Call") -> bool:
+        """Whether a worker runs the call now."""
+        return not self._ended.done and self._channel.is_begun(call)
+
+    # ---- the background thread ----
+
+    def _run(self) -> None:
+        self._submitter.background_ident = threading.get_ident()
+        try:
+            while not self._workers.is_over():
+                self._channel.wait_background(self._workers.retry_in_s())
+                try:
+                    self._attend()
+                except BaseException:
+                    log_exception("looking after the pool failed; it goes on")
+        finally:
+            self._give_back()
+
+    def _attend(self) -> None:
+        channel = self._channel
+        channel.feed()
+        channel.take_results()
+        if channel.wants_runner:
+            self._start_callbacks()
+        for report in channel.take_reports():
+            self._break(error_of(_native.STATUS_FAILED, report))
+        if channel.idle.done:
+            self._workers.stop()
+        if channel.take_events():
+            self._look_at_workers()
+        if not self._workers.is_stopping:
+            cause = self._workers.fill_places()
+            if cause is not None:
+                self._break(cause)
+        if self._wants_end and not self._has_stopped:
+            self._stop()
+        elif self._wants_close:
+            self._wants_close = False
+            self.close()
+
+    def _start_callbacks(self) -> None:
+        try:
+            self._callbacks.start()
+        except RuntimeError:
+            log_exception("the thread of callbacks could not be started; it is tried again with the next outcome")
+
+    def _look_at_workers(self) -> None:
+        """What has become of them: ready, or ended. The task of one that has died fails alone."""
+        if self._workers.enforcer is not None:
+            self._workers.enforcer.look()
+        self._workers.note_ready()
+        for worker in self._workers.take_ended():
+            n_done = self._channel.n_done(worker.n)
+            lost = self._channel.reap(worker.n)
+            why = self._workers.remove(worker, n_done, lost is not None)
+            if lost is not None and lost[0] is not None:
+                self._channel.deliver(*lost, _native.STATUS_RAISED, _loss(worker))
+            if why is not None:
+                self._break(worker_lost(why, worker.pid, worker.exitcode))
+
+    def _break(self, cause: BaseException) -> None:
+        """No worker can work: every pending call fails, and every later one."""
+        if self._cause is not None:
+            return
+        self._cause = cause
+        self._channel.close_calls()
+        if self._on_broken is not None:
+            self._on_broken(cause)
+        self._workers.stop()
+        self._channel.stop(_native.STOP_NOW)
+        self._fail_all(self._broken)
+        self._workers.terminate()
+
+    def _broken(self) -> PoolPartyError:
+        error = initializer_failed(f"the pool is broken, since no worker can be made: {self._cause!r}")
+        error.__cause__ = self._cause
+        return error
+
+    def _fail_all(self, make_error: Callable[[], BaseException]) -> None:
+        for call in self._channel.jobs():
+            self._channel.settle(call, _native.STATUS_RAISED, make_error())
+
+    def _stop(self) -> None:
+        """What `terminate` asks for."""
+        self._has_stopped = True
+        self._workers.stop()
+        self._channel.stop(_native.STOP_NOW)
+        self._workers.terminate()
+        if not self._is_exiting:  # else only daemon threads can wait for results: they stay where they are
+            self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
+        self._workers.wait_ended()
+        self._finish_trace()
+        self._channel.open(self._stopped)
+
+    def _give_back(self) -> None:
+        """After the last worker: ends the other threads, and gives memory and descriptors back."""
+        try:
+            self._finish_trace()
+            self._callbacks.end()
+            self._final = self._workers.budget()
+            self._workers.end_threads()
+            self._submitter.clear()
+        except BaseException:
+            log_exception("a pool could not be cleaned up")
+        self._channel.open(self._stopped)
+        self._channel.open(self._ended)
+        self._channel.close()
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """No more calls; workers end when the last one is done."""
+        if not self.is_foreign and self.state in (INIT, RUN):
+            self._channel.close_calls()
+            self.state = CLOSE
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits for the end of a closed pool; False after `timeout` seconds."""
+        self._check_not_foreign()
+        deadline = None if timeout is None else monotonic() + timeout
+        for call in self.calls():
+            call.lift_window()
+        if not self.wait(self._ended, timeout):
+            return False
+        if self._background is not threading.current_thread():
+            self._background.join(None if deadline is None else max(0.0, deadline - monotonic()))
+        return not self._background.is_alive()
+
+    def terminate(self) -> None:
+        """Stops workers in the middle of their tasks; what is pending fails with PoolTerminated.
+
+        Waits until processes are dead, and threads and interpreters without a task have ended.
+        """
+        if self.is_foreign or self._ended.done:
+            return
+        self._ask_for_end()
+        if self._background is not threading.current_thread():
+            self.wait(self._stopped)
+
+    def _ask_for_end(self) -> None:
+        self.state = TERMINATE
+        self._wants_end = True
+        self._workers.stop()
+        self._channel.close_calls()
+        self._channel.stop(_native.STOP_NOW)
+        self._channel.summon()
+
+    def end_at_exit(self) -> None:
+        """Ends a forgotten pool before the interpreter ends; interpreters and processes must have ended by then."""
+        if self.drains_at_exit and self._cause is None:
+            self.close()
+            self.join()
+            return
+        self._is_exiting = self._background.daemon
+        self.terminate()
+        if self.kind == "process":
+            self.join()
+        while self.kind == "interp" and not self.join(0.25):
+            self._workers.terminate()  # once more: a task may have swallowed the exception
+
+    def abandon(self) -> None:
+        """The pool object is garbage: the background thread terminates. For any thread may collect, at any moment: it only asks."""
+        self._ask_for_end()
+
+    def release(self) -> None:
+        """The executor is garbage: as `close`, by the background thread."""
+        self._wants_close = True
+        self._channel.summon()
+
+    def disown(self) -> None:
+        """We are in a forked child: the workers are our parent's."""
+        self.is_foreign = True
+        self._workers.tracing = None
+
+    # ---- looking ----
+
+    def trace(self, path: "str | os.PathLike[str]", max_events: int) -> "Tracing":
+        """Begins to record what the workers do."""
+        from pool_party.observe.trace import Tracing
+
+        if max_events < 1:
+            raise ValueError(f"max_events must be 1 or more, not {max_events}")
+        self.check_running()
+        workers = self._workers
+        about = {"kind": self.kind, "policy": workers.budget()[0]}
+        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace)
+        if (other := workers.tracing) is not None:
+            raise PoolPartyError(f"this pool is being traced already, to {other.path}")
+        workers.tracing = tracing
+        try:
+            tracing.start(lambda: self.workers, workers.budget()[1])
+        except BaseException:
+            workers.tracing = None
+            raise
+        if workers.enforcer is not None:
+            workers.enforcer.on_grant = tracing.note_budget
+        return tracing
+
+    def _forget_trace(self) -> None:
+        if self._workers.enforcer is not None:
+            self._workers.enforcer.on_grant = None
+        self._workers.tracing = None
+
+    def _finish_trace(self) -> None:
+        if (tracing := self._workers.tracing) is not None:
+            tracing.finish()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The living workers."""
+        return [worker for worker in self._workers.places if worker is not None]
+
+    def calls(self) -> "list[Call]":
+        """The calls in progress."""
+        return self._channel.jobs()  # type: ignore[return-value]  # nothing else is admitted
+
+    def statistics(self) -> "Statistics":
+        """The counts at this moment."""
+        from pool_party._core.statistics import Statistics
+
+        n_submitted, n_pending, n_failed = self._channel.call_counts()
+        budget, n_starting = self._look()
+        return Statistics(
+            self.kind,
+            self.n_workers,
+            n_submitted,
+            max(0, n_submitted - n_pending),
+            n_failed,
+            n_pending,
+            self._workers.n_started,
+            self._workers.n_lost,
+            *budget,
+            n_starting,
+        )
+
+    def _look(self) -> tuple[tuple[Any, ...], int]:
+        try:
+            return self._final or self._workers.budget(), self._workers.n_starting
+        except ValueError:  # the channel was closed just before
+            return self._final or (None, (), 0, 0, 0, 0.0), 0
+
+
+def _foreign() -> PoolPartyError:
+    return PoolPartyError(
+        "this pool belongs to the process that made it; a forked child must make a pool of its own"
+    )
+
+
+def _loss(worker: Worker) -> PoolPartyError:
+    return worker_lost(
+        f"worker {worker.name} (pid {worker.pid}) {describe_exit(worker.exitcode)} while it ran this task; "
+        "the pool has replaced it and other tasks are not affected",
+        worker.pid,
+        worker.exitcode,
+    )

@@ -1,0 +1,198 @@
+"""Arguments on their way to tasks: encoding them, and moving what waits into the channel.
+
+A call is entered in the channel's table together with what it wants put, in one step, and after the caller's arguments
+were encoded: an exception leaves either both there or none. What waits is in the backlog. Whoever finds that there is
+something to put, and nobody at it, puts it (`Channel.feed`); no thread waits for another one's pickling.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from pool_party import _native
+from pool_party._core import interrupts
+from pool_party._core.functions import Functions, is_global
+from pool_party._core.results import Call
+from pool_party._core.threads import start_thread
+
+if TYPE_CHECKING:
+    from pool_party._core.streams import StreamCall
+
+
+class _Map:
+    """The tasks of a map from the call's cursor on, encoded as they are put."""
+
+    __slots__ = ("function", "items", "job", "mode")
+
+    def __init__(self, job: Call, items: list[Any], mode: int, function: Any) -> None:
+        self.job = job
+        self.items = items
+        self.mode = mode
+        self.function = function
+
+
+class Submitter:
+    """Makes tasks of calls. Thread-safe, but for `put_waiting`, which the channel calls in one thread at a time."""
+
+    def __init__(self, channel: _native.Channel, by_reference: bool, backlog: "deque[_native.Task | _Map]") -> None:
+        self._channel = channel
+        self._by_reference = by_reference
+        self._backlog = backlog
+        self._functions = Functions(channel)
+        self.background_ident: int | None = None  # of a thread that no signal handler interrupts
+        channel.put_waiting = self.put_waiting
+
+    def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """One call of fn; False if the table takes no more. What does not pickle is the call's outcome."""
+        try:
+            task = self._task(job, 0, fn, args, kwargs)
+        except Exception as error:
+            if interrupts.is_from_handler(error):
+                raise
+            self._channel.settle(job, _native.STATUS_RAISED, error)
+            return True
+        if not self._channel.admit(job, task, 1):
+            return False
+        self._channel.feed()
+        return True
+
+    def _task(
+        self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _native.Task:
+        if self._by_reference:
+            return _native.Task(job, index, fn, (args, kwargs))
+        if is_global(fn):
+            return _native.Task(job, index, fn, self._channel.encode((args, kwargs)))
+        return _native.Task(job, index, None, self._channel.encode((fn, args, kwargs)))
+
+    def map(self, job: Call, fn: Any, items: list[Any], star: bool) -> bool:
+        """A call of fn for each item, in tasks of job.chunk items; False if the table takes no more calls."""
+        if not items:
+            self._channel.settle(job, _native.STATUS_OK, [])
+            return True
+        if job.chunk == 1:
+            mode = _native.MODE_STAR if star else _native.MODE_ITEM
+        else:
+            mode = _native.MODE_STARCHUNK if star else _native.MODE_CHUNK
+        if not self._channel.admit(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk)):
+            return False
+        self._channel.feed()
+        return True
+
+    def stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> bool:
+        """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
+        thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
+        try:
+            start_thread(thread)  # it reads nothing before the call is admitted
+            return self._channel.admit(job, None, 0)
+        finally:
+            if job.id == 0:
+                job.abandon()
+
+    def _read_stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
+        n_tasks = 0
+        while job.reserve():
+            items, error = _read(source, job.chunk)
+            if items:
+                self._put_stream_task(job, fn, n_tasks, items)
+                n_tasks += 1
+            if error is not None:  # the generator's own error is the outcome of its place
+                self._channel.deliver(job, n_tasks, _native.STATUS_RAISED, error)
+                n_tasks += 1
+            if error is not None or len(items) < job.chunk:
+                break
+        if job.id:
+            self._channel.end_input(job, n_tasks)
+
+    def _put_stream_task(self, job: "StreamCall", fn: Any, index: int, items: list[Any]) -> None:
+        try:
+            if job.chunk == 1:
+                task = self._task(job, index, fn, (items[0],), {})
+            else:
+                task = self._task(job, index, _call_each, (fn, items), {})
+        except BaseException as error:
+            self._channel.deliver(job, index, _native.STATUS_RAISED, error)
+            return
+        self._channel.enqueue(task)
+        self._channel.feed()
+
+    # ---- putting, by one thread at a time ----
+
+    def put_waiting(self) -> None:
+        """Moves the backlog into the channel while there is room. After an exception it can be called again."""
+        if self._channel.has_pins:
+            self._channel.unpin()
+        while self._backlog:
+            if not self._put(self._backlog[0]):
+                return
+            self._backlog.popleft()
+
+    def _put(self, entry: "_native.Task | _Map") -> bool:
+        """Puts the oldest entry; False if there is no room."""
+        while not entry.job.settled:
+            try:
+                return self._put_map(entry) if isinstance(entry, _Map) else self._put_task(entry)
+            except BaseException as error:
+                if self._is_for_caller(error):
+                    raise
+                self._refuse(entry, error)
+                if not isinstance(entry, _Map):
+                    return True
+        return True
+
+    def _put_task(self, task: _native.Task) -> bool:
+        function = task.function
+        if not self._by_reference and function is not None and not isinstance(function, _native.Published):
+            published = self._functions.open(function)
+            if published is None:
+                return False
+            task.job.function = task.function = published
+        return self._channel.put(task)
+
+    def _put_map(self, entry: _Map) -> bool:
+        if not self._by_reference and not isinstance(entry.function, _native.Published):
+            published = self._functions.open(entry.function)
+            if published is None:
+                return False
+            entry.job.function = entry.function = published
+        return self._channel.put_many(entry.job, entry.items, entry.mode, entry.function)
+
+    def _is_for_caller(self, error: BaseException) -> bool:
+        """Whether it is meant for the thread that happens to put, as Ctrl-C is, and says nothing of what was put."""
+        if get_ident() == self.background_ident:
+            return False
+        return not isinstance(error, Exception) or interrupts.is_from_handler(error)
+
+    def _refuse(self, entry: "_native.Task | _Map", error: BaseException) -> None:
+        """What does not pickle is the outcome of its task; a map's function, that of the call."""
+        if not isinstance(entry, _Map):
+            self._channel.refuse(entry, error)
+        elif not self._by_reference and not isinstance(entry.function, _native.Published):
+            self._channel.settle(entry.job, _native.STATUS_RAISED, error)
+        else:
+            self._channel.skip(entry.job, error)
+
+    def clear(self) -> None:
+        """The pool has ended: forgets what has not been put."""
+        self._backlog.clear()
+        self._functions.clear()
+
+
+def _read(source: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:
+    """At most n items, and what the iterator raised, but for its end."""
+    items: list[Any] = []
+    try:
+        for _ in range(n):
+            items.append(next(source))
+    except StopIteration:
+        pass
+    except BaseException as error:
+        return items, error
+    return items, None
+
+
+def _call_each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """A chunk of imap."""
+    return [fn(item) for item in items]

@@ -1,0 +1,252 @@
+"""The workers of a pool: starting them, noting their end, filling their places.
+
+They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`), and when to give up
+is its decision, too. Workers are started by the thread that opens the pool and from then on by the background thread alone,
+which no signal handler interrupts; whoever ends the pool first says so (`stop`) and then ends those that it finds.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pool_party import _native
+from pool_party._core.errors import describe_exit
+from pool_party._core.log import log_exception
+from pool_party.workers.base import Setup, Worker
+
+if TYPE_CHECKING:
+    from pool_party.budget import enforcer
+    from pool_party.observe.trace import Tracing
+
+GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters; they end in some ms
+KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
+RETRY_S = 0.01  # until a start that has failed is tried again; doubled each time
+RETRY_MAX_S = 1.0
+N_TRIES = 8  # of a pool without any worker; with the pauses between them 1.3 s
+
+
+def _worker_class(kind: str) -> type[Worker]:
+    if kind == "thread":
+        from pool_party.workers.thread import ThreadWorker
+
+        return ThreadWorker
+    if kind == "interp":
+        from pool_party.workers.interp.worker import InterpreterWorker
+
+        return InterpreterWorker
+    from pool_party.workers.process import ProcessWorker
+
+    return ProcessWorker
+
+
+def _enforcer_of(
+    setup: Setup, channel: _native.Channel, pid_of: Callable[[int], int | None]
+) -> "enforcer.Enforcer | None":
+    if setup.plan is None:
+        return None
+    from pool_party.budget import enforcer
+
+    are_forked = setup.context is not None and setup.context.get_start_method() == "fork"
+    return enforcer.Enforcer(setup.plan, channel, pid_of, are_forked)
+
+
+class WorkerSet:
+    """The workers of a pool. `start` is for the thread that opens the pool; what has no other word, for the background."""
+
+    def __init__(self, kind: str, n_workers: int, setup: Setup, channel: _native.Channel) -> None:
+        self.places: list[Worker | None] = [None] * n_workers
+        self.is_stopping = False  # workers were told to end: none is started; written before the channel says so
+        self.n_started = 0
+        self.n_lost = 0
+        self.tracing: Tracing | None = None
+        self._kind = kind
+        self._setup = setup
+        self._channel = channel
+        self._worker_class = _worker_class(kind)
+        self._reported: deque[Worker] = deque()  # processes whose death the watcher has seen
+        self._watcher: Any = None
+        self._n_false_starts = 0
+        self._n_taken = 0  # results when the last of these was counted
+        self._n_failed_starts = 0  # in a row
+        self._retry_at: float | None = None
+        self.enforcer = _enforcer_of(setup, channel, self._pid_of)
+
+    # ---- starting ----
+
+    def start(self) -> None:
+        """Starts all workers, and then the watcher: they are forked from a process with a thread less."""
+        if self._kind == "process":
+            from pool_party.workers.watcher import Watcher
+
+            self._watcher = Watcher(self._report_death)
+        if self.enforcer is not None:
+            self._setup.gate = self.enforcer.open()
+        for n in range(len(self.places)):
+            self._start_worker(n)
+        if self._watcher is not None:
+            self._watcher.start()
+        if self.enforcer is not None:
+            self.enforcer.start()
+
+    def _pid_of(self, n: int) -> int | None:
+        worker = self.places[n]
+        return None if worker is None else worker.pid
+
+    def _start_worker(self, n: int) -> None:
+        """Whoever stops the pool meanwhile either finds the worker in its place, or has said so before we look."""
+        self._channel.open_lane(n)
+        if self.enforcer is not None:
+            self.enforcer.grant(n)
+        worker = self._worker_class(self._channel, n, self._setup)
+        self.places[n] = worker
+        worker.start()
+        self.n_started += 1
+        if (tracing := self.tracing) is not None:
+            tracing.note_start(worker)
+        if self._watcher is not None:
+            self._watcher.watch(worker)
+        if self.is_stopping:
+            worker.terminate()
+
+    def _report_death(self, worker: Worker) -> None:
+        """Called by the watcher's thread."""
+        self._reported.append(worker)
+        self._channel.announce()
+
+    # ---- their end ----
+
+    def note_ready(self) -> None:
+        """Notes which workers have run their initializer."""
+        for worker in self.places:
+            if worker is None or worker.was_ready:
+                continue
+            state = self._channel.state_of(worker.n)
+            if state in (_native.LANE_READY, _native.LANE_EXITED):
+                worker.was_ready = state == _native.LANE_READY
+                self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
+
+    def take_ended(self) -> list[Worker]:
+        """The workers that are dead and reaped, each once; their places are still theirs."""
+        ended = [worker for worker in self.places if worker is not None and self._has_exited(worker)]
+        while self._reported:
+            ended.append(self._reported.popleft())
+        ended = [worker for worker in ended if self.places[worker.n] is worker]
+        for worker in ended:
+            worker.join()
+        return ended
+
+    def _has_exited(self, worker: Worker) -> bool:
+        """Processes are reported by the watcher, once they are really dead."""
+        return worker.sentinel is None and self._channel.state_of(worker.n) == _native.LANE_EXITED
+
+    def remove(self, worker: Worker, n_done: int, was_lost: bool) -> str | None:
+        """Empties the place of a dead worker. Returns why the pool had better give up, if so."""
+        if self.enforcer is not None:
+            self.enforcer.forget(worker.pid)
+        if (tracing := self.tracing) is not None:
+            tracing.note_end(worker)
+        self.places[worker.n] = None
+        self.n_lost += bool(was_lost or worker.exitcode)
+        worker.release()
+        if worker.was_ready or n_done > 0 or self.is_stopping:
+            return None
+        return self._note_false_start(worker)
+
+    def _note_false_start(self, worker: Worker) -> str | None:
+        """Workers die again and again before they are ready, and no task gets done meanwhile."""
+        if self._channel.n_taken != self._n_taken:
+            self._n_taken = self._channel.n_taken
+            self._n_false_starts = 0
+        self._n_false_starts += 1
+        if self._n_false_starts <= max(3, len(self.places)):
+            return None
+        reason = getattr(worker, "error", "") or f"the last one {describe_exit(worker.exitcode)}"
+        return (
+            f"{self._n_false_starts} workers in a row ended before their initializer had run; {reason}. "
+            "With the start methods spawn and forkserver a script must make its pool under "
+            'if __name__ == "__main__"'
+        )
+
+    # ---- replacing them ----
+
+    def fill_places(self) -> Exception | None:
+        """Starts a worker in each empty place. One that fails is tried again, after a pause that grows.
+
+        Returns the last error once a pool has no worker left, and could start none in `N_TRIES` tries.
+        """
+        if self._retry_at is not None and monotonic() < self._retry_at:
+            return None
+        self._retry_at = None
+        for n, worker in enumerate(self.places):
+            if worker is not None or self.is_stopping:
+                continue
+            try:
+                self._start_worker(n)
+                self._n_failed_starts = 0
+            except Exception as error:
+                self.places[n] = None
+                return self._note_failed_start(error)
+        return None
+
+    def _note_failed_start(self, error: Exception) -> Exception | None:
+        self._n_failed_starts += 1
+        if self._n_failed_starts == 1:
+            log_exception("a worker could not be started; it is tried again")
+        self._retry_at = monotonic() + min(RETRY_MAX_S, RETRY_S * 2 ** (self._n_failed_starts - 1))
+        return error if self._n_failed_starts >= N_TRIES and not any(self.places) else None
+
+    def retry_in_s(self) -> float | None:
+        """Seconds until `fill_places` is to be called again; None if nothing has failed."""
+        return None if self._retry_at is None else max(0.0, self._retry_at - monotonic())
+
+    # ---- ending them; any thread ----
+
+    def stop(self) -> None:
+        """From now on no worker is started."""
+        self.is_stopping = True
+
+    def terminate(self) -> None:
+        """Stops workers in the middle of their tasks. Never blocks."""
+        for worker in self.places:
+            if worker is not None:
+                worker.terminate()
+
+    def wait_ended(self) -> None:
+        """After `terminate`: waits for those that end at once, and makes sure that processes do."""
+        deadline = monotonic() + KILL_AFTER_S
+        for worker in list(self.places):
+            if worker is None:
+                continue
+            if self._kind == "process":
+                if not worker.join(max(0.0, deadline - monotonic())):
+                    worker.kill()
+                    worker.join()
+            elif not self._channel.is_busy(worker.n):
+                worker.join(GRACE_S)
+
+    def is_over(self) -> bool:
+        """Whether the last worker has ended for good."""
+        return self.is_stopping and not any(self.places)
+
+    def end_threads(self) -> None:
+        """Ends the thread that watches processes and the one that balances their budgets, if there are any."""
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self.enforcer is not None:
+            self.enforcer.close()
+
+    # ---- looking; any thread ----
+
+    def budget(self) -> tuple[str | None, tuple[int, ...], int, int, int, float]:
+        """The policy's name, each worker's threads now, lends and reclaims, waits at the gate and their seconds."""
+        force = self.enforcer
+        if force is None:
+            return None, (), 0, 0, 0, 0.0
+        return force.policy, force.n_threads, *force.lends(), *force.waits()
+
+    @property
+    def n_starting(self) -> int:
+        """Workers whose initializer has not run yet."""
+        living = [worker.n for worker in self.places if worker is not None]
+        return sum(self._channel.state_of(n) == _native.LANE_STARTING for n in living)

@@ -1,0 +1,101 @@
+"""The options of pools and executors, checked; and the engine that they describe."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Unpack
+
+from pool_party import _native
+from pool_party._core.engine import Engine
+from pool_party.budget.plan import Limits, make_plan
+from pool_party.budget.topology import cpu_count
+from pool_party.workers import preloading
+from pool_party.workers.base import Setup
+from pool_party.workers.interp import prestart
+
+KINDS = {
+    "thread": "thread",
+    "process": "process",
+    "subprocess": "process",
+    "interp": "interp",
+    "subinterpreter": "interp",
+}
+
+
+def resolve_kind(kind: str) -> str:
+    """The kind behind a name or alias. Raises ValueError, which lists them all."""
+    try:
+        return KINDS[kind]
+    except (KeyError, TypeError):
+        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, not {kind!r}") from None
+
+
+def resolve_context(context: Any) -> Any:
+    """A `multiprocessing` context from itself, its name, or None for the default."""
+    import multiprocessing
+
+    return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+
+
+def _check_context(context: Any) -> None:
+    if context.get_start_method() == "fork" and _native.n_interpreters():
+        raise ValueError(
+            "context 'fork' cannot be used while a pool of kind 'interp' is open: CPython crashes in the forked child "
+            "(CPython issue 139759); use 'forkserver' or 'spawn'"
+        )
+
+
+def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...]:
+    if kind == "interp":
+        from pool_party.workers.interp.extensions import choose
+
+        return choose(names)
+    if names is not None:
+        raise ValueError(f"extensions is for kind='interp', not {kind!r}: other workers load what this process loads")
+    return ()
+
+
+def open_engine(
+    kind: str,
+    n_workers: int | None,
+    initializer: Callable[..., object] | None,
+    initargs: Iterable[Any],
+    max_tasks: int | None,
+    context: Any,
+    on_broken: Callable[[BaseException], object] | None = None,
+    extensions: Iterable[str] | None = None,
+    preload: Iterable[str] = (),
+    **limits: Unpack[Limits],
+) -> Engine:
+    """A running engine. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
+    kind = resolve_kind(kind)
+    n_workers = cpu_count() if n_workers is None else n_workers
+    if n_workers < 1:
+        raise ValueError("Number of processes must be at least 1")
+    if n_workers > _native.MAX_WORKERS:
+        raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
+    if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
+        raise ValueError("maxtasksperchild must be a positive int or None")
+    if initializer is not None and not callable(initializer):
+        raise TypeError("initializer must be a callable")
+    if kind == "process":
+        if context is not None:
+            _check_context(resolve_context(context))
+        context = resolve_context(context)
+    backlog: deque[Any] = deque()
+    channel = _native.Channel(n_workers, kind == "thread", backlog)
+    interpreters = prestart.begin(kind, channel, n_workers)
+    try:
+        setup = Setup(
+            initializer,
+            tuple(initargs),
+            max_tasks or 0,
+            context,
+            plan=make_plan(kind, n_workers, **limits),
+            extensions=_choose_extensions(kind, extensions),
+            preload=preloading.choose(preload),
+            begun=interpreters,
+        )
+        return Engine(kind, n_workers, channel, backlog, setup, on_broken)
+    except BaseException:
+        prestart.give_up(interpreters)
+        raise
