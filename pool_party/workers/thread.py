@@ -82,3 +82,6 @@ class ThreadWorker:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def release(self) -> None:
+        """A thread leaves nothing open."""

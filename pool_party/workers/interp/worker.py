@@ -87,3 +87,6 @@ class InterpreterWorker:
 
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
+
+    def release(self) -> None:
+        """What an interpreter leaves goes with its end."""
