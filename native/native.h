@@ -40,7 +40,7 @@
  * 4 MB 7.7 and 1.0 ms, since malloc takes fresh pages from the system for such sizes. */
 #define PP_KEEP_MIN (2u << 20)
 #define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
-#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks */
+#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks; less under RLIMIT_FSIZE */
 #define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
 #define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
 
@@ -134,6 +134,7 @@ typedef struct {           /* one arena: in_use is not 0 while a block is in use
 typedef struct {
     uint64_t magic;
     uint32_t n_lanes, by_reference;
+    uint64_t arenas_at, arena_bytes;        /* where the first arena begins in the file; addresses of each; never change */
     _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
     _Atomic uint32_t events;                /* something happened to a worker: the parent looks at all */
     _Atomic uint32_t is_traced;             /* the parent wants events */
@@ -156,7 +157,10 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     _Atomic long refs;
     int fd;
     size_t core_size;
-    pp_shared_t *shared;
+    unsigned n_lanes;
+    uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as a whole */
+    pp_shared_t *shared;   /* NULL once the segment is closed */
+    bool is_closed;        /* guarded by the mutex in memory.c */
     pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
     bool is_local;         /* both sides are interpreters of this process: objects may change hands */
     _Atomic(pp_pins_t *) orphans;
@@ -169,6 +173,7 @@ int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out);
 int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
+void pp_segment_close(pp_segment_t *s);              /* gives all back but kept blocks; see there */
 pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane);
 pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena);
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
@@ -179,11 +184,13 @@ void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back 
 typedef struct pp_arena pp_arena_t;
 pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena);
 void pp_arena_free(pp_arena_t *a);
-int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory);   /* EAGAIN: all in use */
+int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory);   /* EAGAIN: all in use; EFBIG: never fits */
+void pp_block_hold(pp_arena_t *a, const pp_blockref_t *ref);   /* it stays open for long: nobody may wait for its room */
 void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins);   /* takes them over until the block is released */
 void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref);   /* nobody was told of it */
 void pp_arena_unpin(pp_arena_t *a);                       /* drops what released blocks have pinned */
 bool pp_arena_has_pins(const pp_arena_t *a);              /* may be asked by any thread */
+bool pp_arena_owes(const pp_arena_t *a);                  /* a block names shared memory of this process, and is not released */
 uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* in blocks that no receiver has taken */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id);
 int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory);
@@ -215,6 +222,8 @@ void *pp_memory_take(pp_memory_t *m);                     /* what was lent, or N
 int pp_pins_add(pp_pins_t **pins, pp_memory_t *m);        /* takes the reference over */
 void pp_pins_free(pp_pins_t *pins);
 size_t pp_pins_lent(const pp_pins_t *pins);               /* bytes of loans */
+bool pp_pins_have_own(const pp_pins_t *pins);             /* shared memory that was made in this process */
+bool pp_memory_close(pp_segment_t *s);                    /* see pp_segment_close; false: it is closed already */
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins);
 void pp_orphans_drop(pp_segment_t *s);                    /* loans that nobody has taken */
 void pp_orphans_free(pp_segment_t *s);
@@ -446,7 +455,8 @@ bool pp_spin_once(const pp_spin_t *s);                            /* pauses; fal
 void pp_spin_end(pp_spin_t *s, bool was_found);
 void pp_prefer_huge_pages(void *memory, size_t size);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
-int pp_memfd(const char *name, uint64_t size, int *fd);
+uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
+int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
@@ -456,12 +466,14 @@ void pp_unmap(void *memory, size_t size);
 int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
+void pp_drop_pages(void *memory, size_t size);                    /* as that, of a file that is mapped shared */
 void pp_name_thread(const char *name);
 uint64_t pp_lengthen_slice(void);                                 /* who wakes up then preempts this thread; what it was, for */
 void pp_set_slice(uint64_t ns);                                   /* putting it back; 0: nothing was done */
 void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
 int pp_start_detached(void *(*main)(void *));                     /* a thread without signals */
-int pp_n_cpus(void);                                              /* that this process's main thread may run on */
+int pp_n_cpus(void);                                              /* that this process's main thread could run on when first asked */
+void pp_forget_cpus(void);                                        /* in a forked child, whose main thread is another one */
 void pp_run_on_all_cpus(void);                                    /* the calling thread may run on those, too */
 int pp_n_running(void);                                           /* threads of the machine that run or could; -1: unknown */
 int pp_die_with(int fd);                                          /* SIGKILL for this process once fd reads end of file */

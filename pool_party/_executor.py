@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.engine import RUN, Engine
-from pool_party._core.outcomes import error_of
+from pool_party._core.outcomes import future_error_of
 from pool_party._core.results import Call
 from pool_party._options import open_engine
 from pool_party.budget.policies import Scope
@@ -91,7 +91,7 @@ class _FutureCall(Call):
                 future.set_exception(self.error())
 
     def _make_error(self) -> BaseException:
-        return error_of(self.status, self.value)
+        return future_error_of(self.status, self.value)
 
     def is_cancelled(self) -> bool:
         return self.settled and self.status == _native.STATUS_CANCELLED

@@ -6,7 +6,8 @@
  * warm pages is several times faster than into fresh ones. What lies idle beyond IDLE_MAX goes back to the system.
  *
  * The first part of each arena, for the smaller blocks, is a window: whoever needs it maps all of it once, so that blocks
- * that are used again cost no page faults on either side. Larger blocks are mapped one by one.
+ * that are used again cost no page faults on either side. Larger blocks are mapped one by one. A small arena (segment.c) is
+ * nothing but window.
  *
  * A receiver may keep a block instead of copying it out (memory.c). The flag then says who keeps it, for the case that this
  * process dies; and a worker that starts in a dead one's place finds in the flags which blocks of its arena are still kept.
@@ -18,7 +19,6 @@
 
 #define MIN_CAPACITY 4096ull
 #define IDLE_MAX (256ull << 20)      /* guess: four of the 64 MB arrays that people pass around */
-#define WINDOW_BYTES (256ull << 20)  /* addresses, not memory; as much as may lie idle */
 #define WINDOW_CAPACITY_MAX (4ull << 20)
 #define NO_WINDOW ((void *)1)        /* the system refused (ulimit -v): blocks are mapped one by one */
 
@@ -26,6 +26,8 @@ typedef struct {
     uint64_t at, capacity;
     void *memory;          /* the owner's mapping while pages are, or may be, there; else NULL */
     bool open;             /* as of the owner's last look */
+    bool is_held;          /* open for as long as a call lasts */
+    bool names_own;        /* its payload names shared memory that this process has made */
     pp_pins_t *pinned;     /* stays while the block is in use: what its payload names, or NULL */
 } block_t;
 
@@ -42,31 +44,31 @@ struct pp_arena {
 
 /* Address of what lies in an arena's window, or NULL. */
 static char *in_window(pp_segment_t *s, uint64_t at, uint64_t size) {
-    uint64_t first = pp_segment_arena_at(s, 0), arena = (at - first) / PP_ARENA_BYTES;
-    uint64_t start = first + arena * PP_ARENA_BYTES;
-    if (at + size > start + WINDOW_BYTES)
+    uint64_t first = pp_segment_arena_at(s, 0), arena = (at - first) / s->arena_bytes;
+    uint64_t start = first + arena * s->arena_bytes;
+    if (at + size > start + s->window_bytes)
         return NULL;
     void *memory = atomic_load_explicit(&s->windows[arena].memory, memory_order_acquire);
     if (memory == NULL) {
         void *mapped, *expected = NULL;
-        if (pp_map(s->fd, start, WINDOW_BYTES, &mapped) != 0)
+        if (pp_map(s->fd, start, s->window_bytes, &mapped) != 0)
             mapped = NO_WINDOW;
         if (pp_cas_seq_cst(&s->windows[arena].memory, &expected, mapped)) {
             memory = mapped;
         } else {                   /* another thread was faster */
             memory = expected;
             if (mapped != NO_WINDOW)
-                pp_unmap(mapped, WINDOW_BYTES);
+                pp_unmap(mapped, s->window_bytes);
         }
     }
     return memory == NO_WINDOW ? NULL : (char *)memory + (at - start);
 }
 
 void pp_windows_close(pp_segment_t *s) {
-    for (unsigned i = 0; i <= s->shared->n_lanes; i++) {
+    for (unsigned i = 0; i <= s->n_lanes; i++) {
         void *memory = pp_load_relaxed(&s->windows[i].memory);
         if (memory && memory != NO_WINDOW)
-            pp_unmap(memory, WINDOW_BYTES);
+            pp_unmap(memory, s->window_bytes);
     }
 }
 
@@ -87,7 +89,7 @@ void pp_block_unmap(pp_segment_t *s, const pp_blockref_t *ref, void *memory) { u
 
 /* ---- an arena ---- */
 
-static bool is_in_window(const pp_arena_t *a, uint64_t at) { return at < a->at + WINDOW_BYTES; }
+static bool is_in_window(const pp_arena_t *a, uint64_t at) { return at < a->at + a->segment->window_bytes; }
 
 /* What a dead owner's receivers still keep is left alone. */
 static void inherit(pp_arena_t *a) {
@@ -114,8 +116,8 @@ pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena) {
     a->segment = s;
     a->flags = pp_segment_flags(s, arena);
     a->at = a->window_end = pp_segment_arena_at(s, arena);
-    a->end = a->at + WINDOW_BYTES;
-    a->limit = a->at + PP_ARENA_BYTES;
+    a->end = a->at + s->window_bytes;
+    a->limit = a->at + s->arena_bytes;
     if (arena > 0)         /* the parent's has had no other owner */
         inherit(a);
     return a;
@@ -176,7 +178,8 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
 
 /* Addresses for a new block, in the window if it fits there; 0: none are left. */
 static uint64_t take_addresses(pp_arena_t *a, uint64_t capacity) {
-    bool fits = capacity <= WINDOW_CAPACITY_MAX && capacity <= a->at + WINDOW_BYTES - a->window_end;
+    bool may = capacity <= WINDOW_CAPACITY_MAX || a->segment->window_bytes == a->segment->arena_bytes;
+    bool fits = may && capacity <= a->at + a->segment->window_bytes - a->window_end;
     uint64_t *end = fits ? &a->window_end : &a->end, at = *end;
     if (!fits && capacity > a->limit - a->end)
         return 0;
@@ -185,7 +188,7 @@ static uint64_t take_addresses(pp_arena_t *a, uint64_t capacity) {
 }
 
 /* A new block; once all numbers are given out, in the place of an idle one of another capacity. Its address range is not
- * used again: ranges are plenty, and else a burst of PP_BLOCKS small payloads would leave no block for larger ones for ever. */
+ * used again until all are given out, else a burst of PP_BLOCKS small payloads would leave no block for larger ones for ever. */
 static block_t *extend(pp_arena_t *a, uint64_t capacity) {
     uint32_t i = a->n_blocks;
     if (i == PP_BLOCKS) {
@@ -205,15 +208,66 @@ static block_t *extend(pp_arena_t *a, uint64_t capacity) {
     return &a->blocks[i];
 }
 
-int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory) {
-    uint64_t capacity = MIN_CAPACITY;
-    while (capacity < size && capacity < PP_ARENA_BYTES)
-        capacity <<= 1;
-    if (capacity < size)
-        return EFBIG;
+/* Takes the addresses of idle blocks back that lie behind all open ones. Their places are forgotten first: whoever inherits the
+ * arena would give back what is there by then. */
+static void reclaim(pp_arena_t *a) {
+    a->window_end = a->at;
+    a->end = a->at + a->segment->window_bytes;
+    for (uint32_t i = 0; i < a->n_blocks; i++) {
+        block_t *b = &a->blocks[i];
+        if (b->open) {
+            uint64_t *end = is_in_window(a, b->at) ? &a->window_end : &a->end;
+            *end = b->at + b->capacity > *end ? b->at + b->capacity : *end;
+            continue;
+        }
+        a->flags->place[i].capacity = 0;
+        if (b->memory)
+            give_back(a, b);
+        b->capacity = 0;
+    }
+}
+
+static block_t *find_larger(pp_arena_t *a, uint64_t capacity) {
+    block_t *found = NULL;
+    for (uint32_t i = 0; i < a->n_blocks; i++) {
+        block_t *b = &a->blocks[i];
+        if (!b->open && b->capacity >= capacity && (found == NULL || b->capacity < found->capacity))
+            found = b;
+    }
+    return found;
+}
+
+static block_t *find(pp_arena_t *a, uint64_t capacity) {
     block_t *b = look(a, capacity);
-    if (b == NULL && (b = extend(a, capacity)) == NULL)
-        return EAGAIN;
+    if (b == NULL && (b = extend(a, capacity)) == NULL && (b = find_larger(a, capacity)) == NULL) {
+        reclaim(a);
+        b = extend(a, capacity);
+    }
+    return b;
+}
+
+/* Whether there will be more room without anything that the owner does: it may wait for that. */
+static bool is_room_coming(const pp_arena_t *a) {
+    for (uint32_t i = 0; i < a->n_blocks; i++)
+        if (a->blocks[i].open && !a->blocks[i].is_held)
+            return true;
+    return false;
+}
+
+/* A power of two, unless only that does not fit into the arena. */
+static uint64_t capacity_for(const pp_arena_t *a, uint64_t size) {
+    uint64_t capacity = MIN_CAPACITY;
+    while (capacity < size && capacity <= a->segment->arena_bytes / 2)
+        capacity <<= 1;
+    return capacity >= size ? capacity : (size + MIN_CAPACITY - 1) / MIN_CAPACITY * MIN_CAPACITY;
+}
+
+int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory) {
+    if (size > a->segment->arena_bytes)
+        return EFBIG;
+    block_t *b = find(a, capacity_for(a, size));
+    if (b == NULL)
+        return is_room_coming(a) ? EAGAIN : EFBIG;
     if (b->memory == NULL) {
         int error = map_range(a->segment, b->at, b->capacity, &b->memory);
         if (error) {
@@ -224,6 +278,7 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
         a->idle_bytes -= b->capacity;
     }
     b->open = true;
+    b->is_held = b->names_own = false;
     uint32_t id = (uint32_t)(b - a->blocks);
     pp_store_release(&a->flags->in_use[id], 1);
     *ref = (pp_blockref_t){.at = b->at, .size = size, .id = id};
@@ -233,12 +288,22 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
 
 void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins) {
     a->blocks[ref->id].pinned = pins;
+    a->blocks[ref->id].names_own = pp_pins_have_own(pins);
     pp_store_relaxed(&a->n_pinned, pp_load_relaxed(&a->n_pinned) + 1);
 }
+
+void pp_block_hold(pp_arena_t *a, const pp_blockref_t *ref) { a->blocks[ref->id].is_held = true; }
 
 void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref) { pp_store_release(&a->flags->in_use[ref->id], 0); }
 
 bool pp_arena_has_pins(const pp_arena_t *a) { return pp_load_relaxed(&a->n_pinned) > 0; }
+
+bool pp_arena_owes(const pp_arena_t *a) {
+    for (uint32_t i = 0; pp_arena_has_pins(a) && i < a->n_blocks; i++)
+        if (a->blocks[i].open && a->blocks[i].names_own && pp_load_acquire(&a->flags->in_use[i]) != 0)
+            return true;
+    return false;
+}
 
 void pp_arena_unpin(pp_arena_t *a) {
     if (pp_arena_has_pins(a))
@@ -269,7 +334,7 @@ void pp_arena_forget(pp_segment_t *s, unsigned arena) {
             is_kept = true;
     }
     if (!is_kept)
-        pp_punch_hole(s->fd, pp_segment_arena_at(s, arena), PP_ARENA_BYTES);
+        pp_punch_hole(s->fd, pp_segment_arena_at(s, arena), s->arena_bytes);
     for (uint32_t i = 0; i < PP_BLOCKS; i++) {
         if (pp_load_acquire(&flags->in_use[i]) != 0 || flags->place[i].capacity == 0)
             continue;

@@ -40,17 +40,7 @@ static _Atomic uint32_t call;             /* futex word of helpers: grows with e
 static _Atomic uint32_t n_wanted;         /* helpers that may still come */
 static _Atomic uint32_t n_inside;         /* helpers that may touch `work`; its owner waits for 0 */
 static _Atomic uint32_t n_started;
-static _Atomic int n_cpus;                /* of this process; 0: not yet known */
 static _Atomic uint64_t n_helped;         /* pieces that helpers did */
-
-static int count_cpus(void) {
-    int n = pp_load_relaxed(&n_cpus);
-    if (n == 0) {
-        n = pp_n_cpus();
-        pp_store_relaxed(&n_cpus, n);
-    }
-    return n;
-}
 
 static bool do_next(work_t *w) {
     size_t piece = pp_add_seq_cst(&w->next, 1);
@@ -76,7 +66,7 @@ static void help(void) {
     pp_add_seq_cst(&n_inside, 1);
     if (take_place()) {
         uint64_t n = 0;
-        while ((++n % LOOK_EVERY != 0 || pp_n_running() <= count_cpus()) && do_next(&work)) {}
+        while ((++n % LOOK_EVERY != 0 || pp_n_running() <= pp_n_cpus()) && do_next(&work)) {}
         pp_add_seq_cst(&n_helped, n - 1);
     }
     if (pp_add_seq_cst(&n_inside, -1) == 1)
@@ -108,7 +98,6 @@ void pp_copy_after_fork_in_child(void) {
     pp_store_seq_cst(&n_started, 0);
     pp_store_seq_cst(&n_wanted, 0);
     pp_store_seq_cst(&n_inside, 0);
-    pp_store_seq_cst(&n_cpus, 0);
 }
 
 uint64_t pp_copy_n_helped(void) { return pp_load_relaxed(&n_helped); }
@@ -119,12 +108,12 @@ uint64_t pp_copy_n_helped(void) { return pp_load_relaxed(&n_helped); }
 static unsigned helpers_for(size_t n_bytes, size_t min_bytes, int asked) {
     if (asked >= 0)
         return (unsigned)asked < HELPERS_MAX ? (unsigned)asked : HELPERS_MAX;
-    unsigned grant = pp_own_grant(), n = (unsigned)count_cpus() - 1;
+    unsigned grant = pp_own_grant(), n = (unsigned)pp_n_cpus() - 1;
     if (grant > 0 && grant - 1 < n)
         n = grant - 1;
     if (n_bytes < min_bytes || n == 0)
         return 0;
-    int n_running = pp_n_running(), n_idle = n_running > 0 ? count_cpus() - n_running : 0;
+    int n_running = pp_n_running(), n_idle = n_running > 0 ? pp_n_cpus() - n_running : 0;
     n = n_idle < (int)n ? (unsigned)(n_idle > 0 ? n_idle : 0) : n;
     return n < HELPERS_MAX ? n : HELPERS_MAX;
 }

@@ -3,7 +3,8 @@
  * A *kept block* is a payload that its receiver uses where it is, through a private (copy-on-write) mapping: it may write
  * there, and nobody else sees it. It is released when the last value in it goes. What a forked child inherits of such a
  * mapping would change once the block is used again; so before each fork kept blocks are copied, page by page, by the kernel,
- * and released: from then on they are ordinary private memory. Threads that write there meanwhile lose nothing.
+ * and released: from then on they are ordinary private memory. Threads that write there meanwhile lose nothing. Once its segment
+ * is closed a kept block belongs to nobody else: then its release gives its part of the file back, through a second mapping.
  *
  * *Shared memory* is a memfd, made by `share`. Its name on the way is a descriptor of a process that has it open; the
  * receiver opens that through /proc, and checks by a random number that it is the one that is meant. Nothing has to be
@@ -27,9 +28,12 @@ struct pp_memory {
     char *start;           /* of what users see */
     size_t size;
     bool is_shared, is_readonly, is_released;
+    pid_t maker;           /* shared: the process that made it */
     pp_segment_t *segment; /* a kept block: where it is */
     unsigned arena;
     uint32_t block;
+    uint64_t at;
+    void *whole;           /* a kept block of a closed segment: the file's pages; NULL if mapping them was refused */
     int fd;                /* shared: a descriptor of our own */
     unsigned char id[PP_SHARE_ID];
     pp_memory_t *next, **link;
@@ -37,7 +41,8 @@ struct pp_memory {
     void (*drop)(void *);  /* a loan: what becomes of it else */
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the list and `is_released`; a leaf but for the kernel */
+/* Guards the list, `is_released`, and `is_closed` of segments; a leaf but for the kernel. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pp_memory_t *all;
 static _Atomic unsigned n_shared;
 
@@ -57,10 +62,10 @@ static void delist(pp_memory_t *m) {
 
 /* ---- kept blocks ---- */
 
-/* A block that is kept is one less for its owner. */
+/* A block that is kept is one less for its owner; of an arena that RLIMIT_FSIZE has made small it is too large a part. */
 static bool may_keep(pp_segment_t *s, unsigned arena) {
-    uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->shared->n_lanes : 1);
-    return pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
+    uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->n_lanes : 1);
+    return s->arena_bytes == PP_ARENA_BYTES && pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
 }
 
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out) {
@@ -76,7 +81,7 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
         return ENOMEM;
     }
     *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(s), .arena = arena,
-                       .block = ref->id, .fd = -1};
+                       .block = ref->id, .at = ref->at, .fd = -1};
     pp_add_seq_cst(&s->windows[arena].n_kept, 1);
     pp_store_seq_cst(&pp_segment_flags(s, arena)->in_use[ref->id], keeper);
     pthread_mutex_lock(&mutex);
@@ -86,13 +91,69 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     return 0;
 }
 
-/* With the mutex, or by whoever has the last reference. */
+/* With the mutex, as the segment may be closed at any time. */
 static void release_block(pp_memory_t *m) {
     if (m->is_released)
         return;
     m->is_released = true;
+    if (m->segment->is_closed) {
+        if (m->whole) {
+            pp_drop_pages(m->whole, m->size);
+            pp_unmap(m->whole, m->size);
+        }
+        return;
+    }
     pp_add_seq_cst(&m->segment->windows[m->arena].n_kept, -1);
     pp_block_release(m->segment, m->arena, m->block);
+}
+
+static int by_address(const void *a, const void *b) {
+    uint64_t x = ((const pp_blockref_t *)a)->at, y = ((const pp_blockref_t *)b)->at;
+    return x < y ? -1 : x > y;
+}
+
+static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) { return m->segment == s && !m->is_released; }
+
+/* So that its pages can be given back without the file's descriptor. */
+static void own(pp_memory_t *m) {
+    if (pp_map(m->segment->fd, m->at, m->size, &m->whole) != 0)
+        m->whole = NULL;
+}
+
+/* The file lives as long as a mapping of it: so the memory between kept blocks has to be given back. Without any kept block it
+ * goes by itself. */
+static void keep_nothing_else(pp_segment_t *s) {
+    size_t n = 0, i = 0;
+    for (pp_memory_t *m = all; m; m = m->next)
+        n += is_kept_of(m, s);
+    pp_blockref_t *refs = n > 0 ? malloc(n * sizeof *refs) : NULL;
+    if (refs == NULL)
+        return;
+    for (pp_memory_t *m = all; m; m = m->next)
+        if (is_kept_of(m, s)) {
+            own(m);
+            refs[i++] = (pp_blockref_t){.at = m->at, .size = m->size};
+        }
+    qsort(refs, n, sizeof *refs, by_address);
+    uint64_t at = 0, end = pp_segment_arena_at(s, 1 + s->n_lanes);
+    for (i = 0; i < n; i++) {
+        if (refs[i].at > at)
+            pp_punch_hole(s->fd, at, refs[i].at - at);
+        at = refs[i].at + refs[i].size;
+    }
+    pp_punch_hole(s->fd, at, end - at);
+    free(refs);
+}
+
+/* With the mutex all the time: whoever releases a block meanwhile finds it either listed or closed. */
+bool pp_memory_close(pp_segment_t *s) {
+    pthread_mutex_lock(&mutex);
+    bool is_first = !s->is_closed;
+    if (is_first)
+        keep_nothing_else(s);
+    s->is_closed = true;
+    pthread_mutex_unlock(&mutex);
+    return is_first;
 }
 
 /* ---- shared memory ---- */
@@ -132,6 +193,7 @@ int pp_memory_share(size_t size, pp_memory_t **out) {
     }
     memcpy((*out)->start - HEADER_BYTES, id, sizeof id);
     memcpy((*out)->id, id, sizeof id);
+    (*out)->maker = getpid();
     pthread_mutex_lock(&mutex);
     enlist(*out);
     pthread_mutex_unlock(&mutex);
@@ -274,7 +336,9 @@ void pp_memory_unref(pp_memory_t *m) {
         return;
     }
     pp_unmap(m->start, m->size);   /* before the release: the owner may write to it at once */
+    pthread_mutex_lock(&mutex);
     release_block(m);
+    pthread_mutex_unlock(&mutex);
     pp_segment_unref(m->segment);
     free(m);
 }
@@ -312,6 +376,13 @@ size_t pp_pins_lent(const pp_pins_t *pins) {
     for (size_t i = 0; pins && i < pins->n; i++)
         n_bytes += pins->all[i]->drop ? pins->all[i]->size : 0;
     return n_bytes;
+}
+
+bool pp_pins_have_own(const pp_pins_t *pins) {
+    for (size_t i = 0; pins && i < pins->n; i++)
+        if (pins->all[i]->is_shared && pins->all[i]->maker == getpid())
+            return true;
+    return false;
 }
 
 /* Their owner has ended, and what names them is still on its way: they stay until the segment goes. */

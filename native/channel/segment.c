@@ -1,7 +1,8 @@
 /* The memory that both sides map: one memfd, so nothing to unlink and nothing to leak.
  *
  * Its first part (the core: slots, rings, flags, events) is mapped whole. Behind it lies a sparse range for each arena, of
- * which only blocks in use are mapped and only touched pages are memory.
+ * which only blocks in use are mapped and only touched pages are memory. These ranges are as large as anybody could want, or
+ * else what RLIMIT_FSIZE leaves for each.
  */
 #include "native.h"
 
@@ -13,6 +14,9 @@
 #define MAGIC 0x314c4f4f50797470ull
 #define PAGE 65536u   /* the largest that is in use */
 #define ALIGN_GIB(n) (((n) + (1ull << 30) - 1) >> 30 << 30)
+#define ARENA_MIN (1ull << 20)             /* guess: enough for pickled functions, and for small arrays */
+#define WINDOW_BYTES (256ull << 20)        /* addresses, not memory; as much as may lie idle */
+#define WINDOW_WHOLE_MAX (1ull << 30)      /* smaller arenas are mapped as a whole */
 
 /* Whole pages, so that those that were touched can be given back. */
 static size_t events_at(unsigned n_lanes) {
@@ -22,13 +26,32 @@ static size_t events_at(unsigned n_lanes) {
 
 static size_t core_size(unsigned n_lanes) { return events_at(n_lanes) + (size_t)n_lanes * PP_EVENTS * sizeof(pp_event_t); }
 
-static int segment_new(int fd, unsigned n_lanes, pp_segment_t **out) {
+/* 0, or EFBIG: RLIMIT_FSIZE leaves no room for the core and arenas. Those of workers by reference are not used. */
+static int place_arenas(unsigned n_lanes, bool by_reference, uint64_t *at, uint64_t *bytes) {
+    uint64_t n = 1 + (uint64_t)n_lanes, limit = pp_file_size_max(), core = core_size(n_lanes);
+    *at = ALIGN_GIB(core);
+    *bytes = PP_ARENA_BYTES;
+    if (*at + n * PP_ARENA_BYTES <= limit)
+        return 0;
+    *at = (core + PAGE - 1) / PAGE * PAGE;
+    if (*at > limit)
+        return EFBIG;
+    *bytes = (limit - *at) / n / PAGE * PAGE;
+    *bytes = *bytes < PP_ARENA_BYTES ? *bytes : PP_ARENA_BYTES;
+    return by_reference || *bytes >= ARENA_MIN ? 0 : EFBIG;
+}
+
+static int segment_new(int fd, unsigned n_lanes, uint64_t arenas_at, uint64_t arena_bytes, pp_segment_t **out) {
     pp_segment_t *s = calloc(1, sizeof *s);
     if (s == NULL)
         return ENOMEM;
     s->refs = 1;
     s->fd = fd;
+    s->n_lanes = n_lanes;
     s->core_size = core_size(n_lanes);
+    s->arenas_at = arenas_at;
+    s->arena_bytes = arena_bytes;
+    s->window_bytes = arena_bytes <= WINDOW_WHOLE_MAX ? arena_bytes : WINDOW_BYTES;
     s->windows = calloc(1 + n_lanes, sizeof *s->windows);
     int error = s->windows ? pp_map(fd, 0, s->core_size, (void **)&s->shared) : ENOMEM;
     if (error) {
@@ -45,17 +68,21 @@ int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out) {
     if (n_lanes == 0 || n_lanes > PP_MAX_LANES)
         return EINVAL;
     int fd;
-    uint64_t size = ALIGN_GIB((uint64_t)core_size(n_lanes)) + (1 + (uint64_t)n_lanes) * PP_ARENA_BYTES;
-    int error = pp_memfd("pool_party", size, &fd);
+    uint64_t arenas_at, arena_bytes;
+    int error = place_arenas(n_lanes, by_reference, &arenas_at, &arena_bytes);
+    if (!error)
+        error = pp_memfd("pool_party", arenas_at + (1 + (uint64_t)n_lanes) * arena_bytes, &fd);
     if (error)
         return error;
-    if ((error = segment_new(fd, n_lanes, out)) != 0) {
+    if ((error = segment_new(fd, n_lanes, arenas_at, arena_bytes, out)) != 0) {
         close(fd);
         return error;
     }
     pp_shared_t *shared = (*out)->shared;
     shared->n_lanes = n_lanes;
     shared->by_reference = by_reference;
+    shared->arenas_at = arenas_at;
+    shared->arena_bytes = arena_bytes;
     shared->magic = MAGIC;
     return 0;
 }
@@ -67,8 +94,9 @@ int pp_segment_attach(int fd, pp_segment_t **out) {
         return error;
     bool ours = shared->magic == MAGIC;
     unsigned n_lanes = shared->n_lanes;
+    uint64_t arenas_at = shared->arenas_at, arena_bytes = shared->arena_bytes;
     pp_unmap(shared, sizeof *shared);
-    return ours ? segment_new(fd, n_lanes, out) : EINVAL;
+    return ours ? segment_new(fd, n_lanes, arenas_at, arena_bytes, out) : EINVAL;
 }
 
 pp_segment_t *pp_segment_ref(pp_segment_t *s) {
@@ -81,11 +109,23 @@ void pp_segment_unref(pp_segment_t *s) {
         return;
     pp_budget_close(&s->budget);
     pp_orphans_free(s);
+    pp_segment_close(s);
+    pthread_mutex_destroy(&s->interrupts);
+    free(s->windows);
+    free(s);
+}
+
+/* For who knows that all workers have ended, that the arenas of this process are freed, and that nobody will use the channel:
+ * unmaps and closes everything at once, whoever still has a reference. Of the file's memory stay the kept blocks, as their
+ * receivers' mappings; these may be released at any time, also now, by any thread. A second call does nothing. */
+void pp_segment_close(pp_segment_t *s) {
+    if (!pp_memory_close(s))
+        return;
     pp_windows_close(s);
     pp_unmap(s->shared, s->core_size);
     close(s->fd);
-    free(s->windows);
-    free(s);
+    s->shared = NULL;
+    s->fd = -1;
 }
 
 pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
@@ -93,18 +133,16 @@ pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
 }
 
 pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane) {
-    return (pp_lane_t *)pp_segment_flags(s, 1 + s->shared->n_lanes) + lane;
+    return (pp_lane_t *)pp_segment_flags(s, 1 + s->n_lanes) + lane;
 }
 
-uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) {
-    return ALIGN_GIB((uint64_t)s->core_size) + arena * PP_ARENA_BYTES;
-}
+uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) { return s->arenas_at + arena * s->arena_bytes; }
 
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane) {
-    return (pp_event_t *)((char *)s->shared + events_at(s->shared->n_lanes)) + (size_t)lane * PP_EVENTS;
+    return (pp_event_t *)((char *)s->shared + events_at(s->n_lanes)) + (size_t)lane * PP_EVENTS;
 }
 
 void pp_segment_forget_events(pp_segment_t *s) {
-    size_t at = events_at(s->shared->n_lanes);
+    size_t at = events_at(s->n_lanes);
     pp_punch_hole(s->fd, at, s->core_size - at);
 }

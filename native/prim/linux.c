@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,21 +61,11 @@ void pp_pause(void) {
 #endif
 }
 
-/* With one CPU a spinning thread only keeps the one it waits for from running. */
-static bool can_spin(void) {
-    static _Atomic int n_cpus;
-    int n = pp_load_relaxed(&n_cpus);
-    if (n == 0) {
-        cpu_set_t set;
-        n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2;
-        pp_store_relaxed(&n_cpus, n);
-    }
-    return n > 1;
-}
-
+/* With one CPU a spinning thread only keeps the one it waits for from running. What the calling thread itself is pinned to
+ * does not matter: others may run elsewhere. */
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) {
     int64_t ns = s->n_vain < PP_VAIN_MAX ? long_ns : s->n_vain % PP_VAIN_PERIOD != 0 ? short_ns : 2 * long_ns;
-    s->until_ns = can_spin() ? pp_now_ns() + ns : 0;
+    s->until_ns = pp_n_cpus() > 1 ? pp_now_ns() + ns : 0;
 }
 
 bool pp_spin_once(const pp_spin_t *s) {
@@ -86,7 +77,15 @@ bool pp_spin_once(const pp_spin_t *s) {
 
 void pp_spin_end(pp_spin_t *s, bool was_found) { s->n_vain = was_found ? 0 : s->n_vain + 1; }
 
+uint64_t pp_file_size_max(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
+}
+
+/* The limit is asked for first, since the kernel sends SIGXFSZ to who exceeds it, which ends a program that does not ignore it. */
 int pp_memfd(const char *name, uint64_t size, int *out) {
+    if (size > pp_file_size_max())
+        return EFBIG;
     int fd = memfd_create(name, MFD_CLOEXEC);
     if (fd < 0)
         return errno;
@@ -168,6 +167,8 @@ void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
     (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size);
 }
 
+void pp_drop_pages(void *memory, size_t size) { madvise(memory, size, MADV_REMOVE); }
+
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
 
 /* As linux/sched/types.h has it, which does not go together with every libc's sched.h. */
@@ -209,10 +210,19 @@ int pp_start_detached(void *(*main)(void *)) {
     return error ? error : pthread_detach(thread);
 }
 
+static _Atomic int n_cpus;   /* of the main thread; 0: not yet looked at */
+
 int pp_n_cpus(void) {
-    cpu_set_t set;
-    return sched_getaffinity(getpid(), sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    int n = pp_load_relaxed(&n_cpus);
+    if (n == 0) {
+        cpu_set_t set;
+        n = sched_getaffinity(getpid(), sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+        pp_store_relaxed(&n_cpus, n);
+    }
+    return n;
 }
+
+void pp_forget_cpus(void) { pp_store_relaxed(&n_cpus, 0); }
 
 void pp_run_on_all_cpus(void) {
     cpu_set_t set;

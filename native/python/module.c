@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 _Atomic unsigned pp_n_forks;
 
@@ -19,6 +20,7 @@ static void in_parent(void) {
 static void in_child(void) {
     pp_memory_after_fork();
     pp_copy_after_fork_in_child();
+    pp_forget_cpus();
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
     pp_limits_after_fork_in_child();
@@ -32,7 +34,16 @@ pp_module_t *pp_module_of(PyTypeObject *type) {
     return module ? PyModule_GetState(module) : NULL;
 }
 
+/* EFBIG comes from memory that is larger than a file may be, or, beyond 256 GiB, than a block. */
 PyObject *pp_raise_errno(int error) {
+    if (error == EFBIG) {
+        PyObject *text = PyUnicode_FromFormat("%s: shared memory is limited by RLIMIT_FSIZE (ulimit -f)", strerror(error));
+        PyObject *args = text ? Py_BuildValue("(iN)", error, text) : NULL;
+        if (args)
+            PyErr_SetObject(PyExc_OSError, args);
+        Py_XDECREF(args);
+        return NULL;
+    }
     errno = error;
     return PyErr_SetFromErrno(PyExc_OSError);
 }

@@ -434,6 +434,23 @@ static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
 
 static bool shares_gil(const worker_t *self) { return PP_HAS_GIL && self->end.shared->by_reference; }
 
+static bool owes(const worker_t *self) {
+    return self->arena && !self->end.segment->is_local && pp_arena_owes(self->arena);
+}
+
+/* A result that names shared memory of this process would be lost with it, were the next task to kill it. */
+static void await_openers(worker_t *self) {
+    pp_spin_t spin = {0};
+    if (!owes(self))
+        return;
+    Py_BEGIN_ALLOW_THREADS
+    pp_spin_begin(&spin, PP_SPIN_NS, 0);
+    while (owes(self) && pp_spin_once(&spin)) {}
+    Py_END_ALLOW_THREADS
+    while (owes(self) && wait_block(self) == 0) {}
+    pp_arena_unpin(self->arena);
+}
+
 static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
     for (;;) {
         pp_slot_t task;
@@ -471,6 +488,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         pp_end_finish(&self->end);
         if (error || (n_left && --n_left == 0))
             Py_RETURN_NONE;
+        await_openers(self);
     }
 }
 

@@ -8,8 +8,8 @@ from pool_party.wire import codec
 
 
 def error_of(status: int, value: Any) -> BaseException:
-    """The exception for a task's outcome that is no result."""
-    if status == _native.STATUS_FAILED:
+    """The exception for a task's outcome that is no result, as `multiprocessing.Pool` raises it."""
+    if status in (_native.STATUS_FAILED, _native.STATUS_RAISED):
         failure: BaseException = value if isinstance(value, BaseException) else _rebuild(*value)
         return failure
     if status == _native.STATUS_UNENCODABLE:
@@ -19,13 +19,21 @@ def error_of(status: int, value: Any) -> BaseException:
     return error
 
 
+def future_error_of(status: int, value: Any) -> BaseException:
+    """As `error_of`, but as executors raise it: for a result that does not pickle, the error that pickling raised."""
+    if status == _native.STATUS_UNENCODABLE:
+        _, _, description = value
+        return _rebuild(*description)
+    return error_of(status, value)
+
+
 class _Verbatim(str):
     """A text whose repr is itself: a repr that was made in the worker."""
 
     __repr__ = str.__str__
 
 
-def _unencodable(reason: str, text: str) -> BaseException:
+def _unencodable(reason: str, text: str, description: object) -> BaseException:
     import multiprocessing.pool as pool  # slow to import, and seldom needed
 
     error: BaseException = pool.MaybeEncodingError(_Verbatim(reason), _Verbatim(text))  # type: ignore[attr-defined]
@@ -33,7 +41,7 @@ def _unencodable(reason: str, text: str) -> BaseException:
 
 
 def _rebuild(payload: bytes | None, text: str, traceback_text: str) -> BaseException:
-    """A task's exception, with the remote traceback as its cause."""
+    """An exception from a worker, which sent what `loop.describe` made of it; its cause is the remote traceback."""
     import multiprocessing.pool as pool
 
     error: BaseException

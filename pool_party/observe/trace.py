@@ -34,7 +34,7 @@ _EVENT = struct.Struct("=6Q")  # mirrors native/native.h
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
     """What a call is named after: the user's function, behind whatever it is wrapped in."""
-    if getattr(fn, "__module__", None) in ("pool_party._core.scheduler", "pool_party._executor") and args:
+    if getattr(fn, "__module__", None) in ("pool_party._core.submit", "pool_party._executor") and args:
         fn = args[0]  # a chunk: its own helper with the function and the items
     while isinstance(fn, partial):
         fn = fn.func

@@ -65,7 +65,7 @@ class Worker(Protocol):
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that is readable once the worker is dead; None if the channel tells of its end."""
+        """A descriptor that is readable once the worker is dead; None after `release`, or if the channel tells that."""
 
     def is_alive(self) -> bool: ...
 
@@ -79,4 +79,8 @@ class Worker(Protocol):
         """Waits for its end, at most `timeout` seconds; whether it has ended."""
 
     def release(self) -> None:
-        """After its end: gives back what the system still holds for it. pid, exitcode and name stay readable."""
+        """After its end: closes at once all that this process holds of it.
+
+        Further calls do nothing, nor does one before its end. `pid`, `name` and `exitcode` stay readable, and every
+        other method may still be called.
+        """

@@ -49,9 +49,12 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
     return payload, safe_repr(error), text
 
 
-def describe_unencodable(error: BaseException, result: object) -> "tuple[str, str]":
-    """A result that does not pickle as it travels: the reprs of the reason and of itself."""
-    return safe_repr(error), safe_repr(result)
+def describe_unencodable(error: BaseException, result: object) -> "tuple[str, str, tuple[object, str, str]]":
+    """A result that does not pickle as it travels: the reprs of the reason and of itself, and the reason as `describe`.
+
+    A pool raises an error that is made of the first two, an executor raises the reason itself.
+    """
+    return safe_repr(error), safe_repr(result), describe(error)
 
 
 def keep(error: BaseException) -> BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from pool_party.budget.terms import Terms
     from pool_party.wire.fd_handle import Handle
     from pool_party.workers.base import Setup
+
+
+_LONGEST_S = 1e6  # of one wait: poll takes milliseconds as a C int
+_SERVER_TELLS_S = 1.0  # guess: how long a fork server may take to tell a dead child's exit code; it takes some 0.1 ms
 
 
 def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
@@ -46,7 +51,40 @@ def _reseed() -> None:
             replace(type(current())())
 
 
+class _Shield:
+    """The first argument of a worker's `main`: once it is unpickled, Ctrl-C raises nothing in the worker any more.
+
+    A fork server's children begin with SIGINT unblocked. Until this is unpickled, KeyboardInterrupt ends them silently;
+    in `Process._bootstrap`, which comes next, it would print a traceback.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _leave_interrupts_to_the_parent, ()
+
+
+def _ignore_interrupt(number: int, frame: object) -> None:
+    """The worker's handler of SIGINT: Ctrl-C is for the parent, which ends its workers."""
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ignores SIGINT by a handler and not by SIG_IGN, which programs that tasks start would inherit through `exec`.
+
+    Interrupted system calls go on where the kernel can restart them, as Python itself does with its own. Where the
+    program ignores SIGINT, as under nohup, so do its workers.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _ignore_interrupt)
+        signal.siginterrupt(signal.SIGINT, False)
+
+
+def _take_interrupts() -> None:
+    """In a child that a task has forked: Ctrl-C is for it, too, unless the task had a handler of its own."""
+    if signal.getsignal(signal.SIGINT) is _ignore_interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(
+    shield: _Shield,
     handle: Handle,
     n: int,
     initializer: Any,
@@ -56,8 +94,9 @@ def main(
     preload: tuple[str, ...],
     is_forked: bool,
 ) -> None:
-    """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
+    """The life of a worker process; `shield` has done its part before."""
+    _leave_interrupts_to_the_parent()
+    os.register_at_fork(after_in_child=_take_interrupts)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     parent = parent_process()
@@ -98,35 +137,81 @@ def _forget_stdin() -> None:
         main.pop("__file__", None)
 
 
-def _open_sentinel(process: Any) -> int:
-    """A descriptor that is readable once the process is dead.
+def _start(process: Any, method: str | None) -> None:
+    """Starts a process with SIGINT blocked, until it ignores that.
 
-    That of `multiprocessing` is a pipe, which children that a task has forked may hold open. A fork server's is not:
-    there the pipe's other end stays in the server, and the process is no child of ours.
+    What the fork server and the resource tracker are started with they keep, and pass on to processes that are none of
+    ours. So whoever is still missing starts before, with the caller's own mask.
     """
-    if process._start_method != "forkserver" and hasattr(os, "pidfd_open"):
-        try:
-            return os.pidfd_open(process.pid)
-        except OSError:
-            pass  # an old kernel or an emulated one
-    sentinel: int = process.sentinel
-    return sentinel
+    if method in ("forkserver", "spawn"):
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()
+    if method == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _is_readable(fd: int, timeout: float | None = 0) -> bool:
+    """Whether a descriptor becomes readable within this many seconds; None: waits for ever."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else min(timeout, _LONGEST_S) * 1000))
+
+
+def _open_pidfd(process: Any) -> int | None:
+    """A descriptor that becomes readable when the process ends, whose child it may be; None if there is none.
+
+    The sentinel of `multiprocessing` tells less: it is a pipe, which children that a task has forked may hold open, and
+    whose other end is in the fork server, if there is one, and goes with that. As long as the sentinel is not readable,
+    nobody has waited for the process, so the pid is still its own: that is looked at after the pidfd was opened.
+    """
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):
+        return None  # an old kernel or an emulated one; or the process has ended
+    if _is_readable(process.sentinel):
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def _exitcode_of_child(pidfd: int) -> int | None:
+    """The exit code of a dead child that nobody has waited for, which it stays; else None."""
+    try:
+        info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (OSError, AttributeError):
+        return None
+    if info is None:
+        return None
+    return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
 
 class ProcessWorker:
-    """A worker that is a process."""
+    """A worker that is a process.
+
+    Any thread may call any method at any time, also after `release`. The locks are reentrant, as a signal handler may
+    end the pool in the middle of a method.
+    """
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
         from pool_party.wire.fd_handle import Handle
 
         self.n = n
         self.was_ready = False
-        self._reaping = threading.Lock()  # of two threads that reap a process at a time, one finds no exit code
         context = _usable(setup.context)
+        self._method = context.get_start_method()
         _forget_stdin()
         self.process = context.Process(
             target=main,
             args=(
+                _Shield(),
                 Handle(channel.fd),
                 n,
                 _portable(setup.initializer, context),
@@ -134,46 +219,91 @@ class ProcessWorker:
                 setup.max_tasks,
                 setup.plan and setup.plan.terms(n, setup.gate),
                 setup.preload,
-                context.get_start_method() != "spawn",  # a fork server forks, too
+                self._method != "spawn",  # a fork server forks, too
             ),
             daemon=False,  # it may have children; it dies with us by its own means
         )
         self.process.name = self.name = self.process.name.replace("Process", "PoolWorker")
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the worker ignores it
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self.sentinel = _open_sentinel(self.process)
-        if self.sentinel != self.process.sentinel:
-            weakref.finalize(self, os.close, self.sentinel).atexit = False
+        self.pid: int | None = None
+        self.sentinel: int | None = None
+        self._pidfd: int | None = None
+        self._close_pidfd: Any = None
+        self._exitcode: int | None = None
+        self._is_reaped = self._is_released = False
+        self._n_waiting = 0  # threads that wait for `sentinel`, which therefore stays open
+        self._using = threading.RLock()  # guards the descriptors and the two lines above; held for moments
+        self._reaping = threading.RLock()  # of two threads that reap a process at a time, one finds no exit code
 
-    @property
-    def pid(self) -> int | None:
-        pid: int | None = self.process.pid
-        return pid
+    def start(self) -> None:
+        _start(self.process, self._method)
+        self.pid = self.process.pid
+        self._pidfd = _open_pidfd(self.process)
+        self.sentinel = self.process.sentinel if self._pidfd is None else self._pidfd
+        if self._pidfd is not None:
+            self._close_pidfd = weakref.finalize(self, os.close, self._pidfd)
+            self._close_pidfd.atexit = False
 
     @property
     def exitcode(self) -> int | None:
-        with self._reaping:
-            exitcode: int | None = self.process.exitcode
-        return exitcode
+        return self._exitcode if self.join(0) else None
 
     def is_alive(self) -> bool:
-        with self._reaping:
-            return bool(self.process.is_alive())
+        return not self.join(0)
 
     def terminate(self) -> None:
-        self.process.terminate()
+        self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        self.process.kill()
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        """Sends a signal to this process, never to another one that has its pid by now."""
+        with self._using:
+            if self._pidfd is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, number)
+            elif not self._is_released:
+                self.process.terminate() if number == signal.SIGTERM else self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
-        from multiprocessing import connection
-
-        if not connection.wait([self.sentinel], timeout):
-            return False
-        with self._reaping:
-            self.process.join()
+        with self._using:
+            sentinel = self.sentinel
+            self._n_waiting += 1
+        try:
+            if sentinel is not None:
+                if not _is_readable(sentinel, timeout):
+                    return False
+                self._reap()
+        finally:
+            with self._using:
+                self._n_waiting -= 1
+                self._close_if_unused()
         return True
+
+    def _reap(self) -> None:
+        """After its end: keeps the exit code, and has `multiprocessing` forget the process.
+
+        That one knows the codes of a fork server's children, as far as the server still lives; it tells soon.
+        """
+        with self._reaping:
+            if self._is_reaped:
+                return
+            code = None if self._pidfd is None else _exitcode_of_child(self._pidfd)
+            self.process.join(None if code is not None else _SERVER_TELLS_S)
+            self._exitcode = self.process.exitcode if code is None else code
+            self._is_reaped = True
+
+    def release(self) -> None:
+        if self.join(0):
+            with self._using:
+                self._is_released = True
+                self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if not self._is_released or self._n_waiting > 0 or self.sentinel is None:
+            return
+        self.sentinel = self._pidfd = None
+        if self._close_pidfd is not None:
+            self._close_pidfd()
+        with contextlib.suppress(ValueError):  # somebody else has waited for it: `multiprocessing` takes it for alive
+            self.process.close()

@@ -75,4 +75,4 @@ class ThreadWorker:
         return not self._thread.is_alive()
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """A thread leaves nothing open."""

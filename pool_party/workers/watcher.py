@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from pool_party.workers.base import Worker
 from pool_party._core.threads import start_thread
@@ -14,7 +15,7 @@ class Watcher:
     def __init__(self, report: Callable[[Worker], object]) -> None:
         self._report = report
         self._lock = threading.Lock()
-        self._watched: dict[int, Worker] = {}
+        self._watched: list[Worker] = []  # those that have not been reported
         self._is_stopping = False
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -26,10 +27,8 @@ class Watcher:
 
     def watch(self, worker: Worker) -> None:
         """Watches one more worker."""
-        sentinel = worker.sentinel
-        assert sentinel is not None, "only processes can be watched"
         with self._lock:
-            self._watched[sentinel] = worker
+            self._watched.append(worker)
         self._wake()
 
     def stop(self) -> None:
@@ -57,11 +56,23 @@ class Watcher:
             with self._lock:
                 if self._is_stopping:
                     return
-                sentinels = [*self._watched, self._wake_in]
-            for ready in connection.wait(sentinels):
-                if ready == self._wake_in:
-                    os.read(self._wake_in, 4096)
-                    continue
-                with self._lock:
-                    worker = self._watched.pop(ready)  # type: ignore[arg-type]  # the descriptors that we passed
-                self._report(worker)
+                watched = list(self._watched)
+            sentinels = {worker.sentinel: worker for worker in watched}
+            released = sentinels.pop(None, None)
+            ready = [released] if released else self._wait(connection.wait, sentinels)
+            for worker in ready:
+                if worker.join(0):
+                    with self._lock:
+                        self._watched.remove(worker)
+                    self._report(worker)
+
+    def _wait(self, wait: Callable[..., list[Any]], sentinels: dict[int | None, Worker]) -> list[Worker]:
+        """Sleeps until somebody has ended, or until it is woken.
+
+        A worker that is released meanwhile closes its descriptor, whose number may soon be another worker's: so who is
+        returned here has probably ended.
+        """
+        ready = wait([*sentinels, self._wake_in])
+        if self._wake_in in ready:
+            os.read(self._wake_in, 4096)
+        return [sentinels[sentinel] for sentinel in ready if sentinel != self._wake_in]

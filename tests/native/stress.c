@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -681,6 +683,118 @@ static void test_kept_blocks(void) {
     pp_segment_unref(s);
 }
 
+#define CLOSED_BYTES (4u << 20)
+
+static uint64_t file_bytes(int fd) {
+    struct stat status;
+    CHECK(fstat(fd, &status) == 0, "fstat", errno);
+    return (uint64_t)status.st_blocks * 512;
+}
+
+static void *release_one(void *memory) {
+    pp_memory_unref(memory);
+    return NULL;
+}
+
+static bool is_all(const pp_memory_t *m, char byte) {
+    const char *p = pp_memory_start(m);
+    return p[0] == byte && memcmp(p, p + 1, pp_memory_size(m) - 1) == 0;
+}
+
+/* A closed segment keeps nothing but what is kept of it, also while values are released by threads and a child is forked. */
+static void test_close(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[2];
+    pp_memory_t *kept[8];
+    pp_blockref_t ref;
+    pthread_t threads[4];
+    void *memory;
+    int status;
+    open_units(&s, &h, ends, 2);
+    int fd = dup(s->fd);
+    CHECK(put_one(&h, 0, PP_INLINE_MAX, PP_IN_RING) == 0, "put", 0);
+    pp_arena_t *arenas[2] = {pp_arena_new(s, 1), pp_arena_new(s, 2)};
+    for (int i = 0; i < 8; i++) {
+        CHECK(pp_block_open(arenas[i % 2], CLOSED_BYTES, &ref, &memory) == 0, "open", i);
+        memset(memory, i + 1, CLOSED_BYTES);
+        CHECK(pp_memory_keep(s, 1 + (unsigned)i % 2, &ref, PP_KEPT, &kept[i]) == 0, "keep", i);
+        CHECK(pp_block_open(arenas[i % 2], CLOSED_BYTES / 2, &ref, &memory) == 0, "open", i);
+        memset(memory, 99, CLOSED_BYTES / 2);                /* on its way to nobody */
+    }
+    for (int i = 0; i < 2; i++)
+        pp_arena_free(arenas[i]);
+    for (uintptr_t i = 0; i < 4; i++)                        /* released before the close, amid it, or after it */
+        CHECK(pthread_create(&threads[i], NULL, release_one, kept[i]) == 0, "thread", i);
+    pp_segment_ref(s);
+    pp_segment_close(s);
+    pp_segment_close(s);
+    CHECK(s->shared == NULL && s->fd == -1, "closed", 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(file_bytes(fd) == 4 * CLOSED_BYTES, "only what is kept", file_bytes(fd));
+    memset(pp_memory_start(kept[4]), 44, CLOSED_BYTES);
+    pp_memory_unref(kept[7]);
+    CHECK(file_bytes(fd) == 3 * CLOSED_BYTES, "one released", file_bytes(fd));
+    pp_memory_before_fork();
+    pid_t pid = fork();
+    pp_memory_after_fork();
+    for (int i = 4; i < 7; i++)
+        CHECK(is_all(kept[i], (char)(i == 4 ? 44 : i + 1)), "still what was sent", i);
+    CHECK(file_bytes(fd) == 0, "private memory", file_bytes(fd));
+    for (int i = 4; i < 7; i++)
+        pp_memory_unref(kept[i]);
+    pp_segment_unref(s);
+    pp_segment_unref(s);
+    if (pid == 0)
+        _exit(0);
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "child", status);
+    close(fd);
+}
+
+/* Payloads of all sizes, in arenas that RLIMIT_FSIZE has made small: there is room as soon as nothing is on its way, and what never
+ * fits is told. */
+static void test_small_arenas(void) {
+    enum { N_SIZES = 16 };
+    struct rlimit before, small;
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[2];
+    pp_blockref_t held, ref;
+    pp_memory_t *kept;
+    void *memory;
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0, "limit", errno);
+    small = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0 && pp_segment_create(2, false, &s) == EFBIG, "no room for the core", errno);
+    CHECK(pp_memory_share(2 << 20, &kept) == EFBIG, "shared memory", 0);
+    small.rlim_cur = 64 << 20;
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0, "limit", errno);
+    open_units(&s, &h, ends, 2);
+    pp_segment_t *other;
+    CHECK(pp_segment_attach(dup(s->fd), &other) == 0 && pp_segment_arena_at(other, 3) == pp_segment_arena_at(s, 3), "both sides", 0);
+    CHECK(pp_segment_arena_at(s, 3) <= 64 << 20 && s->arena_bytes > 16 << 20, "the limit is used", s->arena_bytes);
+    pp_segment_unref(other);
+    pp_arena_t *arena = pp_arena_new(s, 0);
+    for (uint32_t i = 0, r = 7; i < 300; i++) {
+        uint64_t size = i < 2 * N_SIZES ? s->arena_bytes >> i % N_SIZES : 1 + draw(&r, (uint32_t)s->arena_bytes);
+        CHECK(pp_block_open(arena, size, &ref, &memory) == 0, "room for", size);
+        CHECK(ref.at + size <= pp_segment_arena_at(s, 1), "inside", ref.at);
+        memset(memory, 1, size);
+        CHECK(pp_memory_keep(s, 0, &ref, PP_KEPT, &kept) == EMFILE, "copied, not kept", i);
+        pp_block_release(s, 0, ref.id);
+    }
+    CHECK(pp_block_open(arena, s->arena_bytes + 1, &ref, &memory) == EFBIG, "too big", 0);
+    CHECK(pp_block_open(arena, s->arena_bytes / 2, &held, &memory) == 0, "open", 0);
+    CHECK(pp_block_open(arena, s->arena_bytes, &ref, &memory) == EAGAIN, "later", 0);
+    pp_block_hold(arena, &held);
+    CHECK(pp_block_open(arena, s->arena_bytes, &ref, &memory) == EFBIG, "not as long as it is held", 0);
+    pp_block_release(s, 0, held.id);
+    CHECK(pp_block_open(arena, s->arena_bytes, &ref, &memory) == 0, "released", 0);
+    pp_arena_free(arena);
+    pp_segment_unref(s);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0, "limit", errno);
+}
+
 static void *copy_often(void *arg) {
     uint32_t r = (uint32_t)(uintptr_t)arg;
     size_t n = 300000 + draw(&r, 1000);
@@ -779,6 +893,43 @@ static void test_loans(void) {
 static int64_t spin_length(pp_spin_t *spin) {
     pp_spin_begin(spin, 1000000000, 1000);
     return spin->until_ns - pp_now_ns();
+}
+
+static void pin_to_one_cpu(void) {
+    cpu_set_t set, one;
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0, "affinity", errno);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &set))
+            CPU_SET(i, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0, "pin", errno);
+}
+
+static void *spin_pinned(void *can_spin) {
+    pp_spin_t spin = {0};
+    pin_to_one_cpu();
+    pp_spin_begin(&spin, 1000, 1000);
+    *(bool *)can_spin = spin.until_ns != 0;
+    return NULL;
+}
+
+/* What counts are the CPUs of the process, though a thread that is pinned asks first; a child may have others. */
+static void test_spin_of_pinned_threads(void) {
+    pthread_t thread;
+    bool can_spin;
+    int status;
+    pp_forget_cpus();
+    bool is_one = pp_n_cpus() == 1;
+    pp_forget_cpus();
+    CHECK(pthread_create(&thread, NULL, spin_pinned, &can_spin) == 0 && pthread_join(thread, NULL) == 0, "thread", 0);
+    CHECK(can_spin == !is_one, "the process's", can_spin);
+    pid_t pid = fork();
+    if (pid == 0) {
+        pp_forget_cpus();
+        spin_pinned(&can_spin);
+        _exit(can_spin);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "child on one CPU", status);
 }
 
 /* Long until nothing came a few times in a row, then rarely, until something comes. */
@@ -1077,9 +1228,12 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "units") == 0) {
         test_blocks();
         test_kept_blocks();
+        test_close();
+        test_small_arenas();
         test_copies();
         test_shared_memory();
         test_loans();
+        test_spin_of_pinned_threads();
         test_spin();
         test_wrap_around();
         test_death();

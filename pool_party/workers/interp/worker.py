@@ -95,4 +95,4 @@ class InterpreterWorker:
         return self._interpreter.join(timeout)
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """What an interpreter leaves goes with its end."""

@@ -1,0 +1,35 @@
+"""Worker processes beside other processes: what they are started with, what their tasks start, what they leave."""
+
+import pathlib
+
+import fresh
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def check(scenario, method):
+    fresh.check(fresh.run([HERE / "processes.py", scenario, method]))
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "own_process_is_interrupted",
+        "programs_of_tasks_are_interrupted",
+        "system_calls_go_on",
+        "forked_children_are_interrupted",
+        "released_at_once",
+    ],
+)
+def test_with_each_start_method(scenario, start_method):
+    check(scenario, start_method)
+
+
+@pytest.mark.parametrize("scenario", ["workers_outlive_the_server", "terminate_after_the_servers_death"])
+def test_death_of_the_fork_server(scenario):
+    check(scenario, "forkserver")
+
+
+def test_process_objects_that_multiprocessing_did_not_make():
+    check("own_context", "spawn")
