@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from pool_party import _native
 from pool_party._core.engine import RUN
 from pool_party._core.results import AsyncResult, Callback, MapResult
-from pool_party._options import open_engine
+from pool_party._options import open_engine, resolve_context
 from pool_party.budget.plan import Limits
 from pool_party.budget.policies import Scope
 from pool_party.workers.base import Worker

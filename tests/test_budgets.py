@@ -316,7 +316,7 @@ def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog
 
     with ComposablePool(1, kind="interp", maxtasksperchild=1) as pool:
         monkeypatch.setattr("pool_party.budget.arbiter.refresh", fail)
-        pool._scheduler._crew.enforcer._seen_loads = -1
+        pool._engine._workers.enforcer._seen_loads = -1
         assert pool.map(tasks.square, range(3), 1) == [0, 1, 4]
     assert "no look" in caplog.text
 
@@ -365,7 +365,7 @@ def test_regions_pass_the_gate(kind, policy):
         tasks.openblas_count()  # imports NumPy here
     with ComposablePool(2, kind=kind, policy=policy) as pool:
         pool.map(tasks.linear_algebra, range(4), 1)
-        gate = pool._scheduler._crew.enforcer.gate
+        gate = pool._engine._workers.enforcer.gate
         assert gate.n_acquired > 0 and gate.n_free == gate.n_tokens
         assert pool.statistics().waited_s >= 0.0
         assert set(pool.statistics().n_threads) == {pool_party.cpu_count()}
@@ -375,7 +375,7 @@ def test_a_killed_workers_tokens_come_back(gate):
     with ComposablePool(2, kind="process", policy="exclusive") as pool:
         held = pool.apply_async(tasks.hold_tokens, (gate.path,))
         (pid,) = gate.wait_arrived(1)
-        tokens = pool._scheduler._crew.enforcer.gate
+        tokens = pool._engine._workers.enforcer.gate
         assert tokens.n_free == 0
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerLost):

@@ -62,25 +62,23 @@ def test_max_tasks_per_child(make_executor):
 
 def test_shutdown_while_a_worker_is_replaced(make_executor, kind, monkeypatch):
     executor = make_executor(1, max_tasks_per_child=1, kind=kind)
-    crew = executor._scheduler._crew
-    is_replacing, is_forgotten = threading.Event(), threading.Event()
-    start, dismiss = crew._worker_class, crew.dismiss
+    workers = executor._engine._workers
+    is_replacing, may_start = threading.Event(), threading.Event()
+    worker_class = workers._worker_class
 
     def start_late(*args):
         is_replacing.set()
-        is_forgotten.wait(0.2)  # for ever, if all workers could be forgotten meanwhile
-        return start(*args)
+        assert may_start.wait(TIMEOUT_S)
+        return worker_class(*args)
 
-    def note_and_dismiss():
-        dismiss()
-        is_forgotten.set()
-
-    monkeypatch.setattr(crew, "_worker_class", start_late)
-    monkeypatch.setattr(crew, "dismiss", note_and_dismiss)
+    monkeypatch.setattr(workers, "_worker_class", start_late)
     assert executor.submit(tasks.square, 3).result(TIMEOUT_S) == 9
     assert is_replacing.wait(TIMEOUT_S)
-    gates.call_in_thread(executor.shutdown).result(TIMEOUT_S)
-    assert not any(crew.workers) and not executor._scheduler._background.is_alive()
+    shutdown = gates.call_in_thread(executor.shutdown)
+    gates.wait_until(lambda: "state=CLOSE" in repr(executor), "it is being shut down")
+    may_start.set()
+    shutdown.result(TIMEOUT_S)
+    assert not any(workers.places) and not executor._engine._background.is_alive()
 
 
 def test_context(make_executor, start_method, context):

@@ -3,16 +3,16 @@
 import importlib.util
 import sys
 import sysconfig
+from collections import deque
 
 import fresh
 import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
-from pool_party._core.leading import PUMP_DONE, PUMP_ROOM
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-TYPES = ("Job", "Channel", "Worker", "Interpreter", "Gate")
+TYPES = ("Job", "Task", "Published", "Channel", "Worker", "Interpreter", "Gate")
 
 
 def load_again():
@@ -26,13 +26,13 @@ def test_each_load_is_a_module_of_its_own():
     first, second = load_again(), load_again()
     assert len({id(module) for module in (_native, first, second)}) == 3
     assert all(getattr(first, name) is not getattr(second, name) for name in TYPES)
-    assert first.Job(1, 2).n_items == 2
+    assert first.Job(2).n_items == 2
 
 
 def test_jobs_of_another_module_are_refused():
     channel = _native.Channel(1)
     with pytest.raises(TypeError):
-        channel.put_many(load_again().Job(1, 1), [1], _native.MODE_ITEM, None)
+        channel.put_many(load_again().Job(1), [1], _native.MODE_ITEM, None)
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -66,30 +66,38 @@ def test_channel_refuses_impossible_numbers_of_workers(n):
 
 def test_worker_numbers_are_checked():
     with pytest.raises(IndexError, match="no worker 2"):
-        _native.Channel(2).look(2)
+        _native.Channel(2).state_of(2)
 
 
-def test_taking_results_leaves_the_news_of_room():
-    """The leader takes a dead worker's results apart from its loop: room that it learned of there would be lost."""
-
-    class Collected(_native.Job):
-        def _deliver(self, index, status, value):
-            results.append(value)
-
-    n_slots, results = 1024, []
-    channel = _native.Channel(1, True)
+def test_reaping_a_worker_leaves_the_news_of_room():
+    """A dead worker's results are taken apart from the leader's loop: room that was learned of there would be lost."""
+    n_slots, backlog, n_fed = 1024, deque(), []
+    channel = _native.Channel(1, True, backlog)
+    channel.put_waiting = lambda: n_fed.append(1)
     channel.open_lane(0)
-    worker, job = channel.worker(0), Collected(1, n_slots)
+    worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
+    assert channel.admit(job, None, n_slots)
     worker.ready()
     assert channel.take_events()
-    assert [channel.put(1, i, _native.MODE_ITEM, abs, -i) for i in range(n_slots)] == list(range(n_slots))
-    assert channel.put(1, 0, _native.MODE_ITEM, abs, 0) == -1 and channel.is_starved
-    for _ in range(4):
-        worker.serve(repr, repr, n_slots // 4)
-        channel.take({1: job})
-    assert results == list(range(n_slots)) and channel.n_waiting == 0 and channel.is_starved
-    channel.lead()
-    channel.step_down()
-    channel.wait_background()  # returns at once: there is news
-    assert channel.pump({1: job}) == PUMP_ROOM and not channel.is_starved
-    assert channel.pump({1: job}) == PUMP_DONE
+    assert channel.put_many(job, [-i for i in range(n_slots)], _native.MODE_ITEM, abs)
+    more = _native.Job()
+    assert channel.admit(more, None, 1)
+    assert not channel.put(_native.Task(more, 0, abs, ((-1,), {}))) and channel.is_starved
+    worker.serve(repr, repr, n_slots)
+    assert channel.reap(0) is None  # it had nothing that it had not answered
+    assert job.done and job.value == list(range(n_slots)) and not more.done
+    channel.take_results()
+    assert n_fed and not channel.is_starved
+
+
+def test_a_closed_channel_raises_or_does_nothing():
+    channel = _native.Channel(1)
+    job = _native.Job()
+    channel.close()
+    channel.close()
+    channel.summon()
+    channel.stop(_native.STOP_NOW)
+    assert not channel.admit(job, None, 1)
+    for call in (lambda: channel.fd, lambda: channel.wait(job), lambda: channel.state_of(0), channel.counts):
+        with pytest.raises(ValueError, match="the pool has ended"):
+            call()

@@ -83,7 +83,7 @@ def numbers(trace, name=None):
 
 def wait_asleep(pool):
     """Wait until both workers sleep."""
-    channel = pool._scheduler._channel
+    channel = pool._engine._channel
     gates.wait_until(lambda: all(channel.present(n)[1] == SLEEPS for n in range(2)), "asleep")
 
 
@@ -313,7 +313,7 @@ def test_a_full_ring_holds_nobody_up(make_pool, kind, path, monkeypatch):
     """Nobody reads while the tasks run: workers overwrite what is oldest."""
     monkeypatch.setattr(Tracing, "_run", lambda self: None)
     pool = make_pool(1, kind=kind)
-    shared = pool._scheduler._channel.fd
+    shared = pool._engine._channel.fd
     pool.map(tasks.square, range(2_000), chunksize=1)
     n_blocks = os.fstat(shared).st_blocks
     with pool.trace(path, max_events=1000):

@@ -753,7 +753,7 @@ static PyGetSetDef getset[] = {
 
 GUARDED(pp_channel_take_results)
 GUARDED(pp_channel_take_reports)
-GUARDED(pp_channel_feed)
+GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED(channel_unpin)
 GUARDED_QUIET(channel_announce, Py_None)
 GUARDED(pp_channel_take_events)
@@ -763,17 +763,16 @@ GUARDED(channel_counts)
 GUARDED(channel_awake)
 GUARDED(channel_lends)
 GUARDED(channel_forget_events)
-GUARDED(channel_encode)
 GUARDED(channel_publish)
 GUARDED(channel_put)
 GUARDED(channel_put_many)
-GUARDED(pp_channel_admit)
-GUARDED(pp_channel_enqueue)
-GUARDED(pp_channel_deliver)
-GUARDED(pp_channel_settle)
-GUARDED(pp_channel_refuse)
-GUARDED(pp_channel_skip)
-GUARDED(pp_channel_end_input)
+GUARDED_QUIET(pp_channel_admit, Py_False)
+GUARDED_QUIET(pp_channel_enqueue, Py_None)
+GUARDED_QUIET(pp_channel_deliver, Py_None)
+GUARDED_QUIET(pp_channel_settle, Py_False)
+GUARDED_QUIET(pp_channel_refuse, Py_None)
+GUARDED_QUIET(pp_channel_skip, Py_None)
+GUARDED_QUIET(pp_channel_end_input, Py_None)
 GUARDED_QUIET(pp_channel_cancel, Py_False)
 GUARDED(pp_channel_reap)
 GUARDED(channel_open_lane)
@@ -794,7 +793,7 @@ GUARDED(channel_start_interpreter)
 
 #define METHOD(name, function, flags, doc) {name, (PyCFunction)(void *)guarded_##function, flags, doc}
 static PyMethodDef methods[] = {
-    METHOD("encode", channel_encode, METH_O, encode_doc),
+    {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
     METHOD("publish", channel_publish, METH_O, publish_doc),
     METHOD("unpin", channel_unpin, METH_NOARGS, unpin_doc),
     METHOD("put", channel_put, METH_O, put_doc),

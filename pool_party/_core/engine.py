@@ -68,26 +68,42 @@ class Engine:
         self._wants_close = self._wants_end = False  # asked of the background thread
         self._is_exiting = False  # the interpreter ends
         self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
+        self._opened = _native.Job()  # done once the workers have been started, or that has failed:
+        self._open_error: BaseException | None = None
+        self._is_forking = False
+        self._preparing = threading.Thread(target=self._try, args=(self._workers.prepare,))
         self._background = threading.Thread(target=self._run, name="pool_party-background")
         try:
-            self._workers.start()
-            _exit.register(self, self.kind)
-            start_thread(self._background)
-            self.state = RUN
+            self._open(setup)
         except BaseException:
-            self._undo_start()
+            self._undo_open()
             raise
 
-    def _undo_start(self) -> None:
-        """Ends what was started, here or in the background thread, if that has begun to run."""
-        self.state = TERMINATE
-        self._workers.stop()
-        self._channel.stop(_native.STOP_NOW)
+    def _open(self, setup: Setup) -> None:
+        """Forked workers come from the calling thread, while there is no other one; the rest is done in the background."""
+        self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
+        if self._is_forking:
+            self._preparing.start()  # it takes locks, and no signal handler interrupts it
+            self._preparing.join()
+            if self._open_error is None:
+                self._workers.start()
+        start_thread(self._background)
+        self.wait(self._opened)
+        if self._open_error is not None:
+            raise self._open_error
+        _exit.register(self, self.kind)
+        self.state = RUN
+
+    def _undo_open(self) -> None:
         if self._background.ident is not None:
             self.terminate()
             return
+        self._ask_for_end()
+        if self._preparing.ident is not None:
+            self._preparing.join()
         self._workers.terminate()
         self._workers.wait_ended()
+        self._workers.release()
         self._give_back()
 
     # ---- submitting ----
@@ -161,6 +177,7 @@ class Engine:
     def _run(self) -> None:
         self._submitter.background_ident = threading.get_ident()
         try:
+            self._start_workers()
             while not self._workers.is_over():
                 self._channel.wait_background(self._workers.retry_in_s())
                 try:
@@ -169,6 +186,22 @@ class Engine:
                     log_exception("looking after the pool failed; it goes on")
         finally:
             self._give_back()
+
+    def _start_workers(self) -> None:
+        steps = () if self._is_forking else (self._workers.prepare, self._workers.start)
+        for step in (*steps, self._workers.follow):
+            self._try(step)
+        if self._open_error is not None:
+            self._ask_for_end()
+        self._channel.open(self._opened)
+
+    def _try(self, step: Callable[[], object]) -> None:
+        """A step of opening, unless one has failed before."""
+        if self._open_error is None:
+            try:
+                step()
+            except BaseException as error:
+                self._open_error = error
 
     def _attend(self) -> None:
         channel = self._channel
@@ -250,8 +283,12 @@ class Engine:
         """After the last worker: ends the other threads, and gives memory and descriptors back."""
         try:
             self._finish_trace()
+            self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
+            if self._channel.wants_runner:
+                self._callbacks.start()
             self._callbacks.end()
-            self._final = self._workers.budget()
+            if self.state != INIT:
+                self._final = self._workers.budget()
             self._workers.end_threads()
             self._submitter.clear()
         except BaseException:

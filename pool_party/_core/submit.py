@@ -124,10 +124,12 @@ class Submitter:
         """Moves the backlog into the channel while there is room. After an exception it can be called again."""
         if self._channel.has_pins:
             self._channel.unpin()
-        while self._backlog:
-            if not self._put(self._backlog[0]):
-                return
-            self._backlog.popleft()
+        backlog = self._backlog
+        try:
+            while backlog and self._put(backlog[0]):
+                backlog.popleft()
+        except IndexError:
+            pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left
 
     def _put(self, entry: "_native.Task | _Map") -> bool:
         """Puts the oldest entry; False if there is no room."""

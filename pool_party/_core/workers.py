@@ -1,8 +1,8 @@
 """The workers of a pool: starting them, noting their end, filling their places.
 
 They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`), and when to give up
-is its decision, too. Workers are started by the thread that opens the pool and from then on by the background thread alone,
-which no signal handler interrupts; whoever ends the pool first says so (`stop`) and then ends those that it finds.
+is its decision, too. Workers are started by the background thread, which no signal handler interrupts (but the first ones, if they are
+forked); whoever ends the pool first says so (`stop`) and then ends those that it finds.
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ def _enforcer_of(
 
 
 class WorkerSet:
-    """The workers of a pool. `start` is for the thread that opens the pool; what has no other word, for the background."""
+    """The workers of a pool. For the background thread, but for what says otherwise."""
 
     def __init__(self, kind: str, n_workers: int, setup: Setup, channel: _native.Channel) -> None:
         self.places: list[Worker | None] = [None] * n_workers
@@ -74,16 +74,28 @@ class WorkerSet:
 
     # ---- starting ----
 
-    def start(self) -> None:
-        """Starts all workers, and then the watcher: they are forked from a process with a thread less."""
+    def prepare(self) -> None:
+        """Before the first worker starts: budgets are in force."""
         if self._kind == "process":
             from pool_party.workers.watcher import Watcher
 
             self._watcher = Watcher(self._report_death)
         if self.enforcer is not None:
             self._setup.gate = self.enforcer.open()
+            for n in range(len(self.places)):
+                self.enforcer.grant(n)
+
+    def start(self) -> None:
+        """Starts all workers. Takes no lock: forked ones are started by a thread that a signal handler may interrupt."""
         for n in range(len(self.places)):
-            self._start_worker(n)
+            if not self.is_stopping:
+                self._start_worker(n)
+
+    def follow(self) -> None:
+        """After the first workers were started, the forked ones from a process with a thread less: follows them."""
+        for worker in self.places:
+            if worker is not None:
+                self._enrol(worker)
         if self._watcher is not None:
             self._watcher.start()
         if self.enforcer is not None:
@@ -94,13 +106,14 @@ class WorkerSet:
         return None if worker is None else worker.pid
 
     def _start_worker(self, n: int) -> None:
-        """Whoever stops the pool meanwhile either finds the worker in its place, or has said so before we look."""
         self._channel.open_lane(n)
-        if self.enforcer is not None:
-            self.enforcer.grant(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.places[n] = worker
         worker.start()
+
+    def _enrol(self, worker: Worker) -> None:
+        """Whoever stops the pool meanwhile either finds the worker in its place, or has said so before we look."""
+        worker.enrol()
         self.n_started += 1
         if (tracing := self.tracing) is not None:
             tracing.note_start(worker)
@@ -182,7 +195,11 @@ class WorkerSet:
             if worker is not None or self.is_stopping:
                 continue
             try:
+                if self.enforcer is not None:
+                    self.enforcer.grant(n)
                 self._start_worker(n)
+                if (started := self.places[n]) is not None:
+                    self._enrol(started)
                 self._n_failed_starts = 0
             except Exception as error:
                 self.places[n] = None
@@ -218,12 +235,19 @@ class WorkerSet:
         for worker in list(self.places):
             if worker is None:
                 continue
+            worker.enrol()
             if self._kind == "process":
                 if not worker.join(max(0.0, deadline - monotonic())):
                     worker.kill()
                     worker.join()
             elif not self._channel.is_busy(worker.n):
                 worker.join(GRACE_S)
+
+    def release(self) -> None:
+        """After `wait_ended`, if nobody else does it: gives back what the system holds for those that have ended."""
+        for worker in self.places:
+            if worker is not None:
+                worker.release()
 
     def is_over(self) -> bool:
         """Whether the last worker has ended for good."""

@@ -26,7 +26,7 @@ class Enforcer:
         self.n_lends = self.n_reclaims = 0
         self._channel = channel
         self._pid_of = pid_of  # of a worker process
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.RLock()  # guards what follows; a signal handler may end the pool that is being opened
         self._now = list(plan.own)
         self._seen_loads = 0
         self._has_failed = False  # the policy

@@ -57,6 +57,9 @@ class Worker(Protocol):
     def start(self) -> None:
         """Makes it run. If that is broken off it ends by itself once the channel says so, or with `terminate`."""
 
+    def enrol(self) -> None:
+        """After `start`, in a thread that no signal handler interrupts: opens what its end will be told by. Idempotent."""
+
     @property
     def pid(self) -> int | None: ...
 

@@ -151,7 +151,9 @@ def _start(process: Any, method: str | None) -> None:
         from multiprocessing import forkserver
 
         forkserver.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A forked worker would run the program's own handler of SIGTERM if the pool ended before it has put that aside.
+    blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         process.start()
     finally:
@@ -236,6 +238,10 @@ class ProcessWorker:
 
     def start(self) -> None:
         _start(self.process, self._method)
+
+    def enrol(self) -> None:
+        if self.pid is not None or self.process.pid is None:  # done before, or its start was broken off
+            return
         self.pid = self.process.pid
         self._pidfd = _open_pidfd(self.process)
         self.sentinel = self.process.sentinel if self._pidfd is None else self._pidfd
@@ -262,7 +268,7 @@ class ProcessWorker:
             if self._pidfd is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
-            elif not self._is_released:
+            elif not self._is_released and self.process.pid is not None:  # else its start was broken off
                 self.process.terminate() if number == signal.SIGTERM else self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:

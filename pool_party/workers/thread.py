@@ -59,6 +59,9 @@ class ThreadWorker:
         assert self._setup.plan is not None
         return functools.partial(arbiter.refresh, self._setup.plan.cpus)
 
+    def enrol(self) -> None:
+        """A thread is known from its start."""
+
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
@@ -70,7 +73,7 @@ class ThreadWorker:
     kill = terminate
 
     def join(self, timeout: float | None = None) -> bool:
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 

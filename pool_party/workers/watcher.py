@@ -1,24 +1,23 @@
 """A thread that sleeps until a worker process dies."""
 
 import os
+import select
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-from pool_party.workers.base import Worker
 from pool_party._core.threads import start_thread
+from pool_party.workers.base import Worker
 
 
 class Watcher:
-    """Reports each watched process's death, once."""
+    """Reports each watched process's death, once. Takes no lock: a signal handler may come at any moment."""
 
     def __init__(self, report: Callable[[Worker], object]) -> None:
         self._report = report
-        self._lock = threading.Lock()
-        self._watched: list[Worker] = []  # those that have not been reported
-        self._is_stopping = False
-        self._wake_in, self._wake_out = os.pipe()
-        os.set_blocking(self._wake_out, False)
+        self._new: deque[Worker] = deque()  # not yet known to the thread
+        self._is_stopping = self._is_closed = False
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="pool_party-watcher")
 
     def start(self) -> None:
@@ -27,52 +26,36 @@ class Watcher:
 
     def watch(self, worker: Worker) -> None:
         """Watches one more worker."""
-        with self._lock:
-            self._watched.append(worker)
+        self._new.append(worker)
         self._wake()
 
     def stop(self) -> None:
-        """Ends the thread."""
-        with self._lock:
-            if self._is_stopping:
-                return
-            self._is_stopping = True
+        """Ends the thread. Not for several threads at a time."""
+        self._is_stopping = True
+        if self._is_closed:
+            return
         self._wake()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._is_closed = True
+        os.close(self._bell)
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_out, b"x")
-        except BlockingIOError:
-            pass  # full: it will wake anyhow
+        os.eventfd_write(self._bell, 1)
 
     def _run(self) -> None:
-        from multiprocessing import connection  # slow to import; the first workers are running meanwhile
-
-        while True:
-            with self._lock:
-                if self._is_stopping:
-                    return
-                watched = list(self._watched)
-            sentinels = {worker.sentinel: worker for worker in watched}
-            released = sentinels.pop(None, None)
-            ready = [released] if released else self._wait(connection.wait, sentinels)
-            for worker in ready:
-                if worker.join(0):
-                    with self._lock:
-                        self._watched.remove(worker)
-                    self._report(worker)
-
-    def _wait(self, wait: Callable[..., list[Any]], sentinels: dict[int | None, Worker]) -> list[Worker]:
-        """Sleeps until somebody has ended, or until it is woken.
-
-        A worker that is released meanwhile closes its descriptor, whose number may soon be another worker's: so who is
-        returned here has probably ended.
-        """
-        ready = wait([*sentinels, self._wake_in])
-        if self._wake_in in ready:
-            os.read(self._wake_in, 4096)
-        return [sentinels[sentinel] for sentinel in ready if sentinel != self._wake_in]
+        watched: dict[int, Worker] = {}
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        while not self._is_stopping:
+            for ready, _ in poll.poll():
+                if ready == self._bell:
+                    os.eventfd_read(self._bell)
+                else:
+                    poll.unregister(ready)
+                    self._report(watched.pop(ready))
+            while self._new:
+                worker = self._new.popleft()
+                assert worker.sentinel is not None, "only processes can be watched"
+                watched[worker.sentinel] = worker
+                poll.register(worker.sentinel, select.POLLIN)

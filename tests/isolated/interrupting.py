@@ -9,6 +9,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 
 from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 
@@ -49,28 +50,45 @@ def uncaught(verb, kind, gate_path):
         VERBS[verb](pool, functools.partial(tasks.pass_gate, gate_path))
 
 
-class CtrlC:
-    """Sends Ctrl-C at the n-th line that the main thread runs in the package, wherever that is."""
+class Interruption:
+    """Sends a signal where the main thread looks for signals the n-th time in code of the package.
 
-    def __init__(self, n_lines):
-        self.n_left = n_lines
+    Python does so when a function begins, after calling one that is written in C, and when it jumps (back).
+    """
+
+    TOOL = 4
+
+    def __init__(self, n, number=signal.SIGINT):
+        self.n_left = n
+        self.number = number
+        self.pid = os.getpid()
 
     def __enter__(self):
-        sys.settrace(self._trace)
+        monitoring = sys.monitoring
+        monitoring.use_tool_id(self.TOOL, "interruption")
+        for event in (monitoring.events.PY_START, monitoring.events.C_RETURN, monitoring.events.JUMP):
+            monitoring.register_callback(self.TOOL, event, self._look)
+        events = monitoring.events.PY_START | monitoring.events.JUMP | monitoring.events.CALL  # CALL: and C_RETURN
+        monitoring.set_events(self.TOOL, events)
         return self
 
     def __exit__(self, *exc_info):
-        sys.settrace(None)
+        sys.monitoring.set_events(self.TOOL, 0)
+        sys.monitoring.free_tool_id(self.TOOL)
 
-    def _trace(self, frame, event, arg):
-        code = frame.f_code
+    def _look(self, code, *rest):
+        if threading.get_ident() != threading.main_thread().ident or os.getpid() != self.pid:
+            return None
         if not code.co_filename.startswith(PACKAGE):
             return None
-        if event == "line":
-            self.n_left -= 1
-            if self.n_left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return self._trace
+        self.n_left -= 1
+        if self.n_left == 0:
+            signal.raise_signal(self.number)
+        return None
+
+
+class Alarm(Exception):
+    """What the handler of an alarm raises, as one that limits a program's time does."""
 
 
 def use(pool):
@@ -79,23 +97,29 @@ def use(pool):
     assert list(pool.imap_unordered(tasks.square, iter([3]))) == [9]
 
 
-def at_each_line(kind, step):
+def raise_alarm(number, frame):
+    raise Alarm
+
+
+def at_each_place(kind, step, how="Ctrl-C"):
     """Of submitting, waiting, delivering and replacing workers. The program goes on with the pool each time."""
+    number, raised = (signal.SIGINT, KeyboardInterrupt) if how == "Ctrl-C" else (signal.SIGALRM, Alarm)
+    signal.signal(signal.SIGALRM, raise_alarm)
     in_finalizers = []  # Python prints what is raised there, and goes on
     sys.unraisablehook = lambda info: in_finalizers.append(info.exc_type)
     context = "fork" if kind == "process" else None  # the fastest
     pool = ComposablePool(2, kind=kind, maxtasksperchild=3, context=context)
     for n in itertools.count(1, int(step)):
         interrupted = False
-        with CtrlC(n) as ctrl_c:
+        with Interruption(n, number) as interruption:
             try:
                 use(pool)
-            except KeyboardInterrupt:
+            except raised:
                 interrupted = True
-        if ctrl_c.n_left > 0:
+        if interruption.n_left > 0:
             break
-        assert interrupted or in_finalizers.pop() is KeyboardInterrupt, f"Ctrl-C at line {n} was lost"
-    assert n > 100, f"only {n} lines were run"
+        assert interrupted or in_finalizers.pop() is raised, f"the signal at place {n} was lost"
+    assert n > 50, f"only {n} places were found"
     gates.wait_until(lambda: pool.statistics().n_pending == 0, "what was submitted is done")
     gates.wait_until(lambda: len(pool._pool) == 2, "both places are filled")
     gates.call_in_thread(use, pool).result(TIMEOUT_S)
@@ -103,47 +127,54 @@ def at_each_line(kind, step):
     pool.join(timeout=TIMEOUT_S)
 
 
-def at_each_line_of_a_life(kind, step):
+def ended_at_each_place(kind, step):
+    """By the handler of a signal, which then goes on. Whatever was under way ends, one way or the other."""
+    context = "fork" if kind == "process" else None
+    pool = None
+
+    def end(number, frame):
+        pool.terminate()
+        pool.join(timeout=TIMEOUT_S)
+
+    signal.signal(signal.SIGTERM, end)
+    for n in itertools.count(1, int(step)):
+        pool = ComposablePool(2, kind=kind, context=context)
+        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(pool_party.PoolClosed):
+            use(pool)
+        if interruption.n_left > 0:
+            break
+        pool.join(timeout=TIMEOUT_S)
+        assert not pool._pool, pool._pool
+        gates.wait_until(lambda: not any("pool_party" in thread.name for thread in threading.enumerate()), "they ended")
+    assert n > 50, f"only {n} places were found"
+    pool.terminate()
+    pool.join(timeout=TIMEOUT_S)
+
+
+def at_each_place_of_a_life(kind, step):
     """Of a pool that is opened, used and ended in a with block: it leaves nothing."""
     sys.unraisablehook = lambda info: None
     context = "fork" if kind == "process" else None
     before = None
     for n in itertools.count(1, int(step)):
         pool = None
-        with CtrlC(n) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
+        with Interruption(n) as interruption, contextlib.suppress(KeyboardInterrupt):
             pool = ComposablePool(2, kind=kind, context=context)
             with pool:
                 assert pool.apply(tasks.square, (2,)) == 4
         if pool is not None:  # it may have been interrupted before the block, or before its end had begun
             pool.terminate()
             pool.join(timeout=TIMEOUT_S)
-        if ctrl_c.n_left > 0:
+        if interruption.n_left > 0:
             break
         before = before or resources()
-    assert n > 100, f"only {n} lines were run"
+    assert n > 50, f"only {n} places were found"
     del pool
     gc.collect()
-    gates.wait_until(lambda: all(resources()[what] <= n for what, n in before.items()), f"no more than {before}")
-
-
-def in_a_start(kind):
-    """What a start raises goes to the caller, or is logged, and the place is filled by whoever leads next."""
-    logging.disable(logging.ERROR)
-    with ComposablePool(1, kind=kind, maxtasksperchild=1) as pool:
-        crew = pool._scheduler._crew
-        start, n_left = crew._start_worker, [3]
-
-        def interrupted_start(n):
-            if n_left[0] > 0:
-                n_left[0] -= 1
-                raise KeyboardInterrupt
-            start(n)
-
-        crew._start_worker = interrupted_start
-        for _ in range(5):
-            with contextlib.suppress(KeyboardInterrupt):  # unless the background thread met it
-                assert pool.apply_async(tasks.square, (2,)).get(TIMEOUT_S) == 4
-        assert n_left == [0]
+    try:
+        gates.wait_until(lambda: all(resources()[what] <= n for what, n in before.items()), "nothing is left")
+    except AssertionError:
+        raise AssertionError(f"{resources()} are left of {before}; {threading.enumerate()}") from None
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import tempfile
 
 from probe import TIMEOUT_S, ComposablePool, gates, main, tasks
 
+from pool_party import InitializerFailed
+
 
 def one_is_held(kind):
     """In its initializer; it joins in later."""
@@ -41,23 +43,50 @@ def forgotten(kind):
     globals()["pool"] = make_with_one_that_never_ends(kind)
 
 
+class FailingStarts:
+    """The first starts of workers fail, from now on, for want of memory or of descriptors, say."""
+
+    def __init__(self, pool, n):
+        self.workers, self.n_left = pool._engine._workers, n
+        self.start, self.workers._start_worker = self.workers._start_worker, self.start_or_fail
+
+    def start_or_fail(self, n):
+        if self.n_left > 0:
+            self.n_left -= 1
+            raise OSError("too little of something")
+        self.start(n)
+
+
 def one_replacement_fails(kind):
-    """For want of memory or of descriptors, say; later there is enough again."""
+    """Later there is enough again."""
     logging.disable(logging.ERROR)
     with ComposablePool(2, kind=kind, maxtasksperchild=2) as pool:
-        crew = pool._scheduler._crew
-        start, has_failed = crew._start_worker, []
-
-        def failing_start(n):
-            if not has_failed:
-                has_failed.append(n)
-                raise OSError("too little of something")
-            start(n)
-
-        crew._start_worker = failing_start
+        failing = FailingStarts(pool, 1)
         assert pool.map(tasks.square, range(20), 1) == [x * x for x in range(20)]
         gates.wait_until(lambda: len(pool._pool) == 2, "both places are filled")
-        assert has_failed
+        assert failing.n_left == 0
+
+
+def replacements_fail_for_a_while(kind):
+    """Nothing else happens to the pool meanwhile: it is time that has them tried again."""
+    logging.disable(logging.ERROR)
+    with ComposablePool(1, kind=kind, maxtasksperchild=1) as pool:
+        failing = FailingStarts(pool, 4)
+        assert pool.apply(tasks.square, (3,)) == 9
+        assert pool.apply_async(tasks.square, (4,)).get(TIMEOUT_S) == 16
+        assert failing.n_left == 0
+
+
+def replacements_always_fail(kind):
+    """A pool without workers that can make none is broken, and says why."""
+    logging.disable(logging.ERROR)
+    with ComposablePool(1, kind=kind, maxtasksperchild=1) as pool:
+        FailingStarts(pool, 10**9)
+        assert pool.apply(tasks.square, (3,)) == 9
+        try:
+            pool.apply_async(tasks.square, (4,)).get(TIMEOUT_S)
+        except InitializerFailed as error:
+            assert "too little of something" in str(error)
 
 
 if __name__ == "__main__":

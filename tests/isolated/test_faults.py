@@ -134,20 +134,26 @@ def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
     assert completed.err.count("Traceback") == 1, completed
 
 
-# Each n-th line: a start of an interpreter or a process takes its time.
+# Each n-th place: a start of an interpreter or a process takes its time.
 @pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 5), ("interp", 29)])
 def test_ctrl_c_amid_the_pools_own_work(kind, step):
-    check("interrupting.py", "at_each_line", kind, step)
+    check("interrupting.py", "at_each_place", kind, step)
 
 
 @pytest.mark.parametrize(("kind", "step"), [("thread", 3), ("process", 23), ("interp", 41)])
 def test_ctrl_c_amid_a_pools_life(kind, step):
     # No errors for warnings: of a pool that nobody has got a hold of, or of a file that an interrupted import had open.
-    check("interrupting.py", "at_each_line_of_a_life", kind, step, options=("-W", "ignore::ResourceWarning"))
+    check("interrupting.py", "at_each_place_of_a_life", kind, step, options=("-W", "ignore::ResourceWarning"))
 
 
-def test_interrupted_start_of_a_replacement(kind):
-    check("interrupting.py", "in_a_start", kind)
+@pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 5), ("interp", 29)])
+def test_alarm_amid_the_pools_own_work(kind, step):
+    check("interrupting.py", "at_each_place", kind, step, "alarm")
+
+
+@pytest.mark.parametrize(("kind", "step"), [("thread", 13), ("process", 61), ("interp", 97)])
+def test_signal_handler_that_ends_the_pool(kind, step):
+    check("interrupting.py", "ended_at_each_place", kind, step)
 
 
 # ---- fork ------------------------------------------------------------------
@@ -220,7 +226,10 @@ def test_workers_die_with_their_parent(gate):
 # ---- starts ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["one_is_held", "terminated", "forgotten", "one_replacement_fails"])
+REPLACEMENTS = ("one_replacement_fails", "replacements_fail_for_a_while", "replacements_always_fail")
+
+
+@pytest.mark.parametrize("how", ["one_is_held", "terminated", "forgotten", *REPLACEMENTS])
 def test_worker_that_does_not_get_ready(kind, how):
     check("starting.py", how, kind, options=() if how == "forgotten" else fresh.STRICT)
 

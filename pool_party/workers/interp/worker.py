@@ -82,6 +82,9 @@ class InterpreterWorker:
         """Why it ended, if that was its own fault."""
         return self._interpreter.error
 
+    def enrol(self) -> None:
+        """An interpreter is known from its start."""
+
     def is_alive(self) -> bool:
         return not self._interpreter.join(0)
 
