@@ -2,6 +2,7 @@
  *
  *   explore exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES    every run with at most so many of each
  *   explore random POOL SECONDS SEED                                    runs SEED, SEED + 1, ...
+ *   explore hunt SECONDS SEED                                           random runs of all pools in turn, without a trace
  *   explore replay POOL SEED                                            one random run, with its trace
  *   explore list                                                        the pools
  *
@@ -188,7 +189,7 @@ static int explore_random(const pool_t *pool, double limit_s, uint64_t seed) {
     double start = seconds();
     unsigned long n_runs = 0, n_steps = 0;
     forget_states();
-    while (n_runs % 64 || seconds() - start < limit_s) {
+    do {
         sch_result_t result = run_random(program, seed + n_runs++, false);
         n_steps += sch_steps();
         if (result == SCH_FAILED) {
@@ -197,11 +198,33 @@ static int explore_random(const pool_t *pool, double limit_s, uint64_t seed) {
                    seconds() - start);
             return 1;
         }
-    }
+    } while (n_runs % 64 || seconds() - start < limit_s);
     printf("random  %-8s seeds %llu to %llu: %lu interleavings, %u states, %lu steps a run, %.1f s\n", pool->name, (unsigned long long)seed,
            (unsigned long long)(seed + n_runs - 1), n_runs, n_states, n_steps / n_runs, seconds() - start);
     fflush(stdout);
     return 0;
+}
+
+/* All pools in turn, for as long as nothing is found; without a trace. */
+static int hunt(double limit_s, uint64_t seed) {
+    double start = seconds();
+    unsigned long n_runs = 0;
+    free(states);
+    states = NULL;
+    for (;; seed += 100)
+        for (unsigned i = 0; i < n_pools; i++) {
+            const sch_program_t *program = pool_program(&pools[i]);
+            for (unsigned n = 0; n < 100; n++, n_runs++)
+                if (run_random(program, seed + n, false) == SCH_FAILED) {
+                    printf("%s: %s; seed %llu, run %lu, %.1f s\n", pools[i].name, sch_failure(), (unsigned long long)(seed + n), n_runs + 1,
+                           seconds() - start);
+                    return 1;
+                }
+            if (seconds() - start > limit_s) {
+                printf("nothing: %lu interleavings, %.1f s\n", n_runs, seconds() - start);
+                return 0;
+            }
+        }
 }
 
 static const pool_t *find_pool(const char *name) {
@@ -228,6 +251,8 @@ int main(int argc, char **argv) {
         return explore_random(find_pool(argv[2]), atof(argv[3]), strtoull(argv[4], NULL, 10));
     if (strcmp(what, "replay") == 0 && argc == 4)
         return run_random(pool_program(find_pool(argv[2])), strtoull(argv[3], NULL, 10), true) == SCH_FAILED;
-    fputs("usage: explore list | exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES | random POOL SECONDS SEED | replay POOL SEED\n", stderr);
+    if (strcmp(what, "hunt") == 0 && argc == 4)
+        return hunt(atof(argv[2]), strtoull(argv[3], NULL, 10));
+    fputs("usage: explore list | exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES | random POOL SECONDS SEED | hunt SECONDS SEED | replay POOL SEED\n", stderr);
     return 2;
 }

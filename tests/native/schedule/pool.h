@@ -20,6 +20,6 @@ typedef struct {
 extern const pool_t pools[];
 extern const unsigned n_pools;
 const sch_program_t *pool_program(const pool_t *pool);
-uint64_t pool_state(void);                     /* a hash of what the scheduler does not see */
+uint64_t pool_state(void);                     /* a hash of all memory */
 
 #endif

@@ -43,7 +43,7 @@ typedef struct {
     uint32_t bits;
     int woken_with;
     sch_condition_t condition;
-    uint64_t history;          /* hash of all it has read: with its program, that is where it stands */
+    uint64_t history;          /* hash of all that it has read and may remember: with its program, that is where it stands */
     pending_t pending[PENDING_MAX];
     unsigned n_pending;
     ucontext_t start;
@@ -58,7 +58,6 @@ static const sch_program_t *program;
 static sch_decide_t decide;
 static bool is_traced, is_free;   /* is_free: there are decisions; before, all goes the plainest way */
 static unsigned n_steps;
-static uint64_t memory_hash;
 static char failure[400];
 static jmp_buf driver;
 static const void *constants[CONSTANTS_MAX];
@@ -73,6 +72,8 @@ uint64_t sch_mix(uint64_t a, uint64_t b) {
 }
 
 /* ---- traces ---- */
+
+void sch_forget_words(void) { n_names = n_constants = 0; }
 
 void sch_name(const void *from, unsigned size, const char *format, int number) {
     if (n_names == NAMES_MAX)
@@ -134,10 +135,7 @@ static uint64_t read_word(const void *at, unsigned size) {
 }
 
 static void commit(void *at, unsigned size, uint64_t value) {
-    uint64_t key = (uint64_t)(uintptr_t)at, before = read_word(at, size);
-    value = size == 8 ? value : value & ((1ull << size * 8) - 1);
-    memory_hash ^= sch_mix(key, before) ^ sch_mix(key, value);
-    memcpy(at, &value, size);
+    memcpy(at, &value, size);   /* little-endian */
 }
 
 static void drain_one(int i, unsigned n) {
@@ -172,11 +170,13 @@ uint64_t sch_note(uint64_t value) {
     return value;
 }
 
+void sch_forget(uint64_t all_but) { actors[current].history = all_but; }
+
 uint64_t sch_state(void) {
-    uint64_t state = memory_hash;
+    uint64_t state = 0;
     for (int i = 0; i < n_actors; i++) {
         const actor_t *a = &actors[i];
-        uint64_t of = sch_mix(a->history, (uint64_t)a->life << 8 | (uint64_t)i);
+        uint64_t of = sch_mix(a->history ^ (uintptr_t)a->futex * (a->life == ON_FUTEX), (uint64_t)a->life << 8 | (uint64_t)i);
         for (unsigned n = 0; n < a->n_pending; n++)
             of = sch_mix(of, sch_mix((uint64_t)(uintptr_t)a->pending[n].at, a->pending[n].value));
         state += of;
@@ -520,7 +520,6 @@ int sch_start(const char *name, int number, bool may_die, void (*run)(int number
 }
 
 void sch_decide_from_here(void) { is_free = true; }
-int sch_self(void) { return current; }
 bool sch_has_ended(int i) { return actors[i].life == ENDED || actors[i].life == KILLED; }
 bool sch_was_killed(int i) { return actors[i].life == KILLED; }
 bool sch_sleeps_on(int i, const void *word) { return actors[i].life == ON_FUTEX && (const void *)(uintptr_t)actors[i].futex == word; }
@@ -533,7 +532,6 @@ sch_result_t sch_run(const sch_program_t *p, sch_decide_t d, sch_budget_t budget
     is_free = false;
     n_actors = 0;
     n_steps = 0;
-    memory_hash = 0;
     current = -1;
     int code = _setjmp(driver);
     if (code == 0) {

@@ -19,7 +19,7 @@ void sch_until(sch_condition_t condition);     /* sleeps until it holds, as on a
 void sch_task(void);                           /* a task: it ends only when nobody else can do anything */
 unsigned sch_choose(unsigned n);                /* a decision of the program's own: 0 to n - 1 */
 uint64_t sch_note(uint64_t value);             /* the actor has read this elsewhere than in atomic words; the value */
-int sch_self(void);
+void sch_forget(uint64_t all_but);             /* what it has read so far does not matter to what it does next, but for this */
 bool sch_has_ended(int actor);                 /* by itself, or killed */
 bool sch_was_killed(int actor);
 bool sch_sleeps_on(int actor, const void *word);
@@ -27,6 +27,7 @@ int sch_last_actor(void);
 const char *sch_name_of(int actor);
 void sch_constant(const void *word);           /* nobody changes it during a run: reading it is no step */
 void sch_name(const void *from, unsigned size, const char *format, int number);   /* for traces */
+void sch_forget_words(void);                   /* those two, for another program */
 void sch_say(const char *format, ...);         /* a line in the trace */
 _Noreturn void sch_fail(const char *format, ...);
 #define sch_check(condition, ...) ((condition) ? (void)0 : sch_fail(__VA_ARGS__))
@@ -58,7 +59,7 @@ sch_result_t sch_run(const sch_program_t *program, sch_decide_t decide, sch_budg
 const char *sch_failure(void);
 unsigned sch_steps(void);                      /* of the last run */
 _Noreturn void sch_stop_run(void);             /* from within `decide`: the run is KNOWN */
-uint64_t sch_state(void);                      /* a hash: what is in memory and pending, and all that each actor has read */
+uint64_t sch_state(void);                      /* a hash: where each actor stands, and its pending stores; not memory */
 uint64_t sch_mix(uint64_t a, uint64_t b);
 
 #endif
