@@ -19,6 +19,7 @@
 #define DEPTH_MAX 20000
 #define STATES_MAX (1u << 23)   /* known states; what comes after that many is explored without them */
 #define CHANGES_MAX 6
+#define LENGTH_GUESS 300        /* decisions of a run: about as many */
 
 const pool_t pools[] = {
     {"two", 2, 2, 0, NOBODY_LEADS, "p", false, false, true},
@@ -67,20 +68,20 @@ static void forget_states(void) {
 
 /* ---- exhaustive ---- */
 
-static struct { unsigned n, chosen; } path[DEPTH_MAX];
+static struct { unsigned n, chosen; sch_saved_t *saved; } path[DEPTH_MAX];
 static unsigned depth, length;
 
 static unsigned decide_next(const sch_option_t *options, unsigned n) {
     (void)options;
-    if (depth == length) {
-        if (length == DEPTH_MAX)
-            abort();
-        if (note_state())
-            sch_stop_run();
-        path[length].n = n;
-        path[length++].chosen = 0;
-    }
-    return path[depth++].chosen;
+    if (length == DEPTH_MAX)
+        abort();
+    if (note_state())
+        sch_stop_run();
+    path[length].n = n;
+    path[length].chosen = 0;
+    if (!sch_save(&path[length].saved))
+        length++;
+    return path[length - 1].chosen;
 }
 
 static unsigned decide_again(const sch_option_t *options, unsigned n) {
@@ -105,9 +106,7 @@ static int exhaust(const pool_t *pool, double limit_s, sch_budget_t budget) {
     length = 0;
     forget_states();
     do {
-        depth = 0;
-        sch_result_t result = sch_run(program, decide_next, budget, false);
-        n_runs++;
+        sch_result_t result = n_runs++ == 0 ? sch_run(program, decide_next, budget, false) : sch_resume(path[length - 1].saved, decide_next, NULL, false);
         if (result == SCH_FAILED) {
             depth = 0;
             sch_run(program, decide_again, budget, true);
@@ -115,7 +114,7 @@ static int exhaust(const pool_t *pool, double limit_s, sch_budget_t budget) {
             return 1;
         }
         is_complete = !advance();
-    } while (!is_complete && seconds() - start < limit_s);
+    } while (!is_complete && (n_runs % 64 || seconds() - start < limit_s));
     printf("exhaust %-8s %u pre-emptions, %u kills, %u delays, %u vain wakes: %s, %lu interleavings, %u states, %.1f s\n", pool->name,
            budget.preemptions, budget.kills, budget.delays, budget.vain_wakes, is_complete ? "complete" : "time is over", n_runs,
            n_states, seconds() - start);
@@ -126,7 +125,7 @@ static int exhaust(const pool_t *pool, double limit_s, sch_budget_t budget) {
 /* ---- random ---- */
 
 static uint64_t random_state;
-static unsigned n_decisions, n_changes, changes[CHANGES_MAX], length_guess = 400;
+static unsigned n_decisions, n_changes, changes[CHANGES_MAX];
 static int priority[ACTORS_MAX], lowest;
 static bool by_priority;
 
@@ -141,7 +140,7 @@ static void begin_random(uint64_t seed, sch_budget_t *budget) {
     by_priority = draw(2);
     n_changes = draw(CHANGES_MAX);
     for (unsigned i = 0; i < n_changes; i++)
-        changes[i] = draw(length_guess);
+        changes[i] = draw(LENGTH_GUESS);
     for (int i = 0; i < ACTORS_MAX; i++)
         priority[i] = (int)draw(1000);
     lowest = 0;
@@ -163,7 +162,7 @@ static unsigned pick_first(const sch_option_t *options, unsigned n) {
 
 static unsigned decide_random(const sch_option_t *options, unsigned n) {
     n_decisions++;
-    if (states && n_decisions % 4 == 0)
+    if (states && n_decisions % 32 == 0)
         note_state();
     if (options[0].deed == SCH_ANSWER)
         return draw(n);
@@ -176,24 +175,35 @@ static unsigned decide_random(const sch_option_t *options, unsigned n) {
     return is_going(o) && draw(5) == 0 ? odd : 0;
 }
 
-static sch_result_t run_random(const sch_program_t *program, uint64_t seed, bool traced) {
+static sch_saved_t *beginning;
+
+static unsigned decide_first(const sch_option_t *options, unsigned n) {
+    if (!sch_save(&beginning))
+        sch_stop_run();
+    return decide_random(options, n);
+}
+
+/* Up to the first decision, from where random runs begin. */
+static void prepare(const pool_t *pool) {
+    sch_run(pool_program(pool), decide_first, (sch_budget_t){.preemptions = 1u << 30}, false);
+}
+
+static sch_result_t run_random(uint64_t seed, bool traced) {
     sch_budget_t budget;
     begin_random(seed, &budget);
-    sch_result_t result = sch_run(program, decide_random, budget, traced);
-    length_guess = 400;
-    return result;
+    return sch_resume(beginning, decide_random, &budget, traced);
 }
 
 static int explore_random(const pool_t *pool, double limit_s, uint64_t seed) {
-    const sch_program_t *program = pool_program(pool);
+    prepare(pool);
     double start = seconds();
     unsigned long n_runs = 0, n_steps = 0;
     forget_states();
     do {
-        sch_result_t result = run_random(program, seed + n_runs++, false);
+        sch_result_t result = run_random(seed + n_runs++, false);
         n_steps += sch_steps();
         if (result == SCH_FAILED) {
-            run_random(program, seed + n_runs - 1, true);
+            run_random(seed + n_runs - 1, true);
             printf("FOUND %s: %s; seed %llu, run %lu, %.1f s\n", pool->name, sch_failure(), (unsigned long long)(seed + n_runs - 1), n_runs,
                    seconds() - start);
             return 1;
@@ -213,9 +223,9 @@ static int hunt(double limit_s, uint64_t seed) {
     states = NULL;
     for (;; seed += 100)
         for (unsigned i = 0; i < n_pools; i++) {
-            const sch_program_t *program = pool_program(&pools[i]);
+            prepare(&pools[i]);
             for (unsigned n = 0; n < 100; n++, n_runs++)
-                if (run_random(program, seed + n, false) == SCH_FAILED) {
+                if (run_random(seed + n, false) == SCH_FAILED) {
                     printf("%s: %s; seed %llu, run %lu, %.1f s\n", pools[i].name, sch_failure(), (unsigned long long)(seed + n), n_runs + 1,
                            seconds() - start);
                     return 1;
@@ -250,7 +260,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "random") == 0 && argc == 5)
         return explore_random(find_pool(argv[2]), atof(argv[3]), strtoull(argv[4], NULL, 10));
     if (strcmp(what, "replay") == 0 && argc == 4)
-        return run_random(pool_program(find_pool(argv[2])), strtoull(argv[3], NULL, 10), true) == SCH_FAILED;
+        return prepare(find_pool(argv[2])), run_random(strtoull(argv[3], NULL, 10), true) == SCH_FAILED;
     if (strcmp(what, "hunt") == 0 && argc == 4)
         return hunt(atof(argv[2]), strtoull(argv[3], NULL, 10));
     fputs("usage: explore list | exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES | random POOL SECONDS SEED | hunt SECONDS SEED | replay POOL SEED\n", stderr);

@@ -543,8 +543,17 @@ static void begin(void) {
     sch_start("main", 0, false, run_main);
 }
 
+static unsigned list_memory(sch_region_t *out) {
+    const sch_region_t regions[] = {{core, core_used()}, {&hub, sizeof hub}, {&m, sizeof m}, {arena, malloc_usable_size(arena)}};
+    unsigned n = sizeof regions / sizeof *regions;
+    memcpy(out, regions, sizeof regions);
+    for (unsigned i = 0; i < PP_BLOCKS; i++)
+        out[n++] = (sch_region_t){arenas + i * 4096, 8};   /* an argument is no larger */
+    return n;
+}
+
 const sch_program_t *pool_program(const pool_t *p) {
-    static const sch_program_t program = {begin, check_quiet, check_end};
+    static const sch_program_t program = {begin, list_memory, check_quiet, check_end};
     pool = p;
     pp_arena_free(arena);
     arena = NULL;

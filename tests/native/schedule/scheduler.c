@@ -46,17 +46,19 @@ typedef struct {
     uint64_t history;          /* hash of all that it has read and may remember: with its program, that is where it stands */
     pending_t pending[PENDING_MAX];
     unsigned n_pending;
-    ucontext_t start;
+    unsigned char *low;        /* of its stack: nothing below matters */
     jmp_buf at;
 } actor_t;
 
 static actor_t actors[ACTORS_MAX];
 static _Alignas(64) unsigned char stacks[ACTORS_MAX][STACK_BYTES];
+static ucontext_t starts[ACTORS_MAX];
 static int n_actors, current;
 static sch_budget_t left;
 static const sch_program_t *program;
 static sch_decide_t decide;
-static bool is_traced, is_free;   /* is_free: there are decisions; before, all goes the plainest way */
+bool sch_is_traced;
+static bool is_free;           /* there are decisions; before, all goes the plainest way */
 static unsigned n_steps;
 static char failure[400];
 static jmp_buf driver;
@@ -95,27 +97,16 @@ static const char *name_of(const void *at) {
     return text;
 }
 
-static void say(int actor, const char *format, va_list args) {
+void sch_trace(int actor, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
     printf("%5u  %-12s ", n_steps, actor < 0 ? "-" : actors[actor].name);
     vprintf(format, args);
     putchar('\n');
-}
-
-void sch_say(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    if (is_traced)
-        say(current, format, args);
     va_end(args);
 }
 
-static void say_of(int actor, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    if (is_traced)
-        say(actor, format, args);
-    va_end(args);
-}
+#define say_of(actor, ...) (sch_is_traced ? sch_trace(actor, __VA_ARGS__) : (void)0)
 
 void sch_fail(const char *format, ...) {
     va_list args;
@@ -194,12 +185,16 @@ static _Noreturn void resume(int i) {
     if (actors[i].has_begun)
         _longjmp(actors[i].at, 1);
     actors[i].has_begun = true;
-    setcontext(&actors[i].start);
+    setcontext(&starts[i]);
     abort();
 }
 
+/* With room for what the compiler keeps below a frame. */
+static inline __attribute__((always_inline)) unsigned char *low_here(void) { return (unsigned char *)__builtin_frame_address(0) - 512; }
+
 static void go(int i) {
     actors[i].life = RUNNABLE;
+    actors[current].low = low_here();
     if (i != current && _setjmp(actors[current].at) == 0)
         resume(i);
 }
@@ -509,12 +504,13 @@ int sch_start(const char *name, int number, bool may_die, void (*run)(int number
     a->history = 0;
     a->n_pending = 0;
     snprintf(a->name, sizeof a->name, "%s %d", name, number);
-    if (a->start.uc_stack.ss_sp == NULL)
-        getcontext(&a->start);
-    a->start.uc_stack.ss_sp = stacks[i];
-    a->start.uc_stack.ss_size = STACK_BYTES;
-    a->start.uc_link = NULL;
-    makecontext(&a->start, (void (*)(void))run_actor, 1, i);
+    a->low = stacks[i + 1] - 512;
+    if (starts[i].uc_stack.ss_sp == NULL)
+        getcontext(&starts[i]);
+    starts[i].uc_stack.ss_sp = stacks[i];
+    starts[i].uc_stack.ss_size = STACK_BYTES;
+    starts[i].uc_link = NULL;
+    makecontext(&starts[i], (void (*)(void))run_actor, 1, i);
     say_of(i, "starts");
     return i;
 }
@@ -528,7 +524,7 @@ sch_result_t sch_run(const sch_program_t *p, sch_decide_t d, sch_budget_t budget
     program = p;
     decide = d;
     left = budget;
-    is_traced = traced;
+    sch_is_traced = traced;
     is_free = false;
     n_actors = 0;
     n_steps = 0;
@@ -538,13 +534,82 @@ sch_result_t sch_run(const sch_program_t *p, sch_decide_t d, sch_budget_t budget
         program->begin();
         current = 0;
         actors[0].has_begun = true;
-        setcontext(&actors[0].start);
+        setcontext(&starts[0]);
     }
     return (sch_result_t)(code - 1);
+}
+
+/* ---- going back: all that a run changes is copied, the actors' stacks too, to the same addresses ---- */
+
+struct sch_saved {
+    jmp_buf at;
+    int n_actors, current;
+    sch_budget_t left;
+    unsigned n_steps;
+    sch_region_t regions[REGIONS_MAX + 1 + ACTORS_MAX];
+    unsigned n_regions;
+    size_t size, n_bytes;
+    unsigned char *bytes;
+};
+
+static bool has_stack(const actor_t *a) { return a->life != UNUSED && a->life != ENDED && a->life != KILLED; }
+
+static void list_regions(sch_saved_t *s) {
+    s->n_regions = program->regions(s->regions);
+    s->regions[s->n_regions++] = (sch_region_t){actors, (size_t)n_actors * sizeof *actors};
+    for (int i = 0; i < n_actors; i++)
+        if (i == current || has_stack(&actors[i]))   /* one that has just ended chooses who goes on */
+            s->regions[s->n_regions++] = (sch_region_t){actors[i].low, (size_t)(stacks[i + 1] - actors[i].low)};
+    s->n_bytes = 0;
+    for (unsigned i = 0; i < s->n_regions; i++)
+        s->n_bytes += s->regions[i].size;
+}
+
+static sch_saved_t *renew(sch_saved_t **to) {
+    if (*to == NULL && (*to = calloc(1, sizeof **to)) == NULL)
+        abort();
+    sch_saved_t *s = *to;
+    s->n_actors = n_actors;
+    s->current = current;
+    s->left = left;
+    s->n_steps = n_steps;
+    list_regions(s);
+    if (s->n_bytes > s->size && (s->bytes = realloc(s->bytes, s->size = s->n_bytes)) == NULL)
+        abort();
+    return s;
+}
+
+__attribute__((noinline)) bool sch_save(sch_saved_t **to) {
+    actors[current].low = low_here();
+    sch_saved_t *s = renew(to);
+    if (_setjmp(s->at))
+        return true;
+    unsigned char *at = s->bytes;
+    for (unsigned i = 0; i < s->n_regions; at += s->regions[i++].size)
+        memcpy(at, s->regions[i].at, s->regions[i].size);
+    return false;
+}
+
+sch_result_t sch_resume(const sch_saved_t *s, sch_decide_t d, const sch_budget_t *budget, bool traced) {
+    int code = _setjmp(driver);
+    if (code)
+        return (sch_result_t)(code - 1);
+    const unsigned char *at = s->bytes;
+    for (unsigned i = 0; i < s->n_regions; at += s->regions[i++].size)
+        memcpy(s->regions[i].at, at, s->regions[i].size);
+    n_actors = s->n_actors;
+    current = s->current;
+    left = budget ? *budget : s->left;
+    n_steps = s->n_steps;
+    is_free = true;
+    decide = d;
+    sch_is_traced = traced;
+    _longjmp(*(jmp_buf *)(uintptr_t)&s->at, 1);
 }
 
 _Noreturn void sch_stop_run(void) { _longjmp(driver, 1 + SCH_KNOWN); }
 const char *sch_failure(void) { return failure; }
 unsigned sch_steps(void) { return n_steps; }
+int sch_current(void) { return current; }
 int sch_last_actor(void) { return n_actors - 1; }
 const char *sch_name_of(int actor) { return actors[actor].name; }

@@ -28,7 +28,10 @@ const char *sch_name_of(int actor);
 void sch_constant(const void *word);           /* nobody changes it during a run: reading it is no step */
 void sch_name(const void *from, unsigned size, const char *format, int number);   /* for traces */
 void sch_forget_words(void);                   /* those two, for another program */
-void sch_say(const char *format, ...);         /* a line in the trace */
+#define sch_say(...) (sch_is_traced ? sch_trace(sch_current(), __VA_ARGS__) : (void)0)   /* a line in the trace */
+extern bool sch_is_traced;
+void sch_trace(int actor, const char *format, ...);
+int sch_current(void);
 _Noreturn void sch_fail(const char *format, ...);
 #define sch_check(condition, ...) ((condition) ? (void)0 : sch_fail(__VA_ARGS__))
 
@@ -38,8 +41,15 @@ typedef struct {                               /* how much of each may happen in
     unsigned preemptions, kills, delays, vain_wakes;
 } sch_budget_t;
 
+#define REGIONS_MAX 16
+typedef struct {
+    void *at;
+    size_t size;
+} sch_region_t;
+
 typedef struct {
     void (*begin)(void);                       /* makes the first actors */
+    unsigned (*regions)(sch_region_t *out);    /* all memory that a run changes; how many */
     void (*busy)(void);                        /* nobody can do anything but end a task: checks */
     void (*end)(void);                         /* nobody can do anything: checks */
 } sch_program_t;
@@ -56,6 +66,9 @@ typedef struct {                               /* one thing that may happen next
 typedef unsigned (*sch_decide_t)(const sch_option_t *options, unsigned n);
 
 sch_result_t sch_run(const sch_program_t *program, sch_decide_t decide, sch_budget_t budget, bool traced);
+typedef struct sch_saved sch_saved_t;
+bool sch_save(sch_saved_t **to);               /* from within `decide`: false; true once `sch_resume` has gone back to here */
+sch_result_t sch_resume(const sch_saved_t *from, sch_decide_t decide, const sch_budget_t *budget, bool traced);   /* NULL: what was left */
 const char *sch_failure(void);
 unsigned sch_steps(void);                      /* of the last run */
 _Noreturn void sch_stop_run(void);             /* from within `decide`: the run is KNOWN */
