@@ -17,6 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef PP_SCHEDULE   /* tests/native/schedule: each access is a step of a scheduler, and the segment is tiny */
+#include "schedule_ops.h"
+#else
 #define pp_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
 #define pp_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
 #define pp_load_seq_cst(p) atomic_load_explicit((p), memory_order_seq_cst)
@@ -28,21 +31,24 @@
 #define pp_swap_seq_cst(p, v) atomic_exchange_explicit((p), (v), memory_order_seq_cst)
 #define pp_cas_seq_cst(p, expected, v) \
     atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_seq_cst, memory_order_seq_cst)
+#endif
 
 /* Shared with every process that maps a segment: change any of these and both sides change together. */
+#ifndef PP_SCHEDULE
 #define PP_SLOTS 1024u               /* tasks that wait in shared memory at once; a power of two */
 #define PP_SLOT_INLINE 72u           /* payload bytes inside a slot, which is two cache lines */
 #define PP_TASK_BYTES (1u << 20)     /* ring for payloads that do not fit a slot; a power of two */
 #define PP_RESULT_BYTES (1u << 18)   /* ring of results, one per worker; a power of two */
 #define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
+#define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
+#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks; less under RLIMIT_FSIZE */
+#define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
+#endif
 /* Buffers from here on are not copied out of their block, but used where they are. Best times of an array there and back, its
  * pages read, on a busy 2-core VM: 1 MB copied 0.16 ms, kept 0.21; 2 MB 0.34 and 0.39 (first quartiles 0.80 and 0.62);
  * 4 MB 7.7 and 1.0 ms, since malloc takes fresh pages from the system for such sizes. */
 #define PP_KEEP_MIN (2u << 20)
-#define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
-#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks; less under RLIMIT_FSIZE */
 #define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
-#define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
 
 /* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python), and that after it was
  * woken, too (some 50 us): else two that have once slept go on waking each other. Measured round trips of a process pool on 2 cores:
@@ -66,6 +72,7 @@ typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_
 typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* what workers are told */
 typedef enum { PP_LANE_EMPTY, PP_LANE_STARTING, PP_LANE_READY, PP_LANE_EXITED } pp_lane_state_t;
 typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's futex word */
+#define PP_NOT_REFUSED UINT64_MAX
 enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who waits for results: bits */
 
 typedef struct {           /* a block of an arena: where it is in the segment's file */
@@ -105,6 +112,8 @@ typedef struct {           /* one worker's part of the segment */
     _Atomic uint32_t tid;                   /* of the thread that runs tasks, 0: none yet; the worker */
     _Alignas(64) _Atomic uint64_t tail;     /* results: written by the worker up to here */
     _Alignas(64) _Atomic uint64_t head;     /* results: taken by the parent up to here */
+    uint64_t taken_job;                     /* and the task of the newest of them; only the parent uses these two */
+    uint32_t taken_index;
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_lane_t;
 
@@ -138,6 +147,8 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
     _Atomic uint32_t events;                /* something happened to a worker: the parent looks at all */
     _Atomic uint32_t is_traced;             /* the parent wants events */
+    _Atomic uint32_t has_room;              /* a put that was refused is worth another try: the parent is to look */
+    _Atomic uint64_t room_at;               /* whoever ends the wait of this task or a later one tells so; or PP_NOT_REFUSED */
     _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, the parent may help */
     _Alignas(64) _Atomic uint32_t bell;     /* futex word of the parent's waiters */
     _Atomic uint32_t waiting;               /* whom a result must wake: PP_FOREGROUND | PP_BACKGROUND */
@@ -265,7 +276,6 @@ struct pp_hub {            /* the parent's private half; one thread at a time pu
     pp_segment_t *segment;
     _Atomic uint64_t tail;                  /* slots published; the putting thread writes, the leader reads */
     _Atomic uint64_t reclaimed;             /* slots that may be used again; as `tail` */
-    _Atomic int64_t starved;                /* a put found no room: tasks waiting from which on it is worth a try; or -1 */
     uint64_t bytes_tail, bytes_head;        /* task ring */
     uint64_t slot_bytes[PP_SLOTS];          /* bytes_head once that slot is reclaimed */
     _Atomic uint32_t leader;                /* somebody in the foreground takes results */
@@ -286,6 +296,7 @@ void pp_hub_init(pp_hub_t *h, pp_segment_t *s);
 bool pp_hub_has_room(pp_hub_t *h);
 uint64_t pp_hub_n_waiting(pp_hub_t *h);
 void pp_hub_note_full(pp_hub_t *h);
+bool pp_hub_is_starved(pp_hub_t *h);
 bool pp_hub_take_room(pp_hub_t *h);
 int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
 void pp_hub_wake(pp_hub_t *h, unsigned n_tasks);

@@ -37,8 +37,8 @@ static pp_lane_t *lane_of(pp_hub_t *h, unsigned lane) { return pp_segment_lane(h
 void pp_hub_init(pp_hub_t *h, pp_segment_t *s) {
     memset(h, 0, sizeof *h);   /* before any other thread has it */
     h->segment = s;
-    pp_store_relaxed(&h->starved, -1);
     pp_leading_init(&h->leading);
+    pp_store_relaxed(&s->shared->room_at, PP_NOT_REFUSED);
 }
 
 /* Slots are used again in order. The head may still point at the oldest one if the worker that claimed it died before
@@ -69,35 +69,50 @@ uint64_t pp_hub_n_waiting(pp_hub_t *h) {
     return head < tail ? tail - head : 0;
 }
 
-/* No slot can be used again before the oldest, and that is still in its worker's hands, who may have died with it. */
-static bool is_oldest_held(pp_hub_t *h) {
-    uint64_t oldest = pp_load_relaxed(&h->reclaimed);
-    uint64_t state = pp_load_seq_cst(&h->segment->shared->slots[oldest & MASK].state);
-    return sequence_in(state) == oldest && tag_in(state) == CLAIMED;
+/* Whether a task is in nobody's hands any more: its slot may be used again as soon as it is the oldest. */
+static bool is_over(pp_hub_t *h, uint64_t sequence) {
+    uint64_t state = pp_load_seq_cst(&h->segment->shared->slots[sequence & MASK].state);
+    return sequence_in(state) != sequence || tag_in(state) == TAKEN || tag_in(state) == REVOKED;
 }
 
-static bool is_worth_a_try(pp_hub_t *h, int64_t below) {
-    return (int64_t)pp_hub_n_waiting(h) <= below && !is_oldest_held(h);
+/* The task after which a put is worth another try: of those that wait, the one half way, so that workers have the other half
+ * meanwhile; if none waits, the oldest that a worker is still copying. UINT64_MAX: neither. */
+static uint64_t find_target(pp_hub_t *h) {
+    reclaim(h);
+    uint64_t tail = pp_load_relaxed(&h->tail), first = pp_load_relaxed(&h->reclaimed), n_waiting = pp_hub_n_waiting(h);
+    for (uint64_t i = tail - n_waiting / 2 - 1; n_waiting > 0 && i < tail; i++)
+        if (!is_over(h, i))
+            return i;
+    for (uint64_t i = first; i < tail; i++)
+        if (!is_over(h, i))
+            return i;
+    return UINT64_MAX;
 }
 
-/* After a put that found no room: the leader tells when there is some, after a result or a burial. Unless it took the last
- * of these just before: then nobody is starved, and the caller tries again at once. */
+/* After a put that found no room: whoever ends the target's wait tells the leader. If that happened before it could know, nobody is
+ * starved, and the caller tries again at once. */
 void pp_hub_note_full(pp_hub_t *h) {
-    int64_t below = (int64_t)pp_hub_n_waiting(h) / 2;
-    pp_store_seq_cst(&h->starved, below);
-    if (is_worth_a_try(h, below))
-        pp_store_seq_cst(&h->starved, -1);
+    pp_shared_t *shared = h->segment->shared;
+    uint64_t target = find_target(h);
+    pp_store_seq_cst(&shared->room_at, target);
+    if (target == UINT64_MAX || is_over(h, target))
+        pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);
 }
 
-static bool has_room_for_starved(pp_hub_t *h, int64_t *below) {
-    *below = pp_load_seq_cst(&h->starved);
-    return *below >= 0 && is_worth_a_try(h, *below);
-}
+bool pp_hub_is_starved(pp_hub_t *h) { return pp_load_seq_cst(&h->segment->shared->room_at) != PP_NOT_REFUSED; }
 
-/* For the leader: true once for each put that found no room. Who asks must see to it that somebody puts. */
+/* For the leader: true once for each time that a refused put became worth a try. Who asks must see to it that somebody puts. */
 bool pp_hub_take_room(pp_hub_t *h) {
-    int64_t below;
-    return has_room_for_starved(h, &below) && pp_cas_seq_cst(&h->starved, &below, -1);
+    pp_shared_t *shared = h->segment->shared;
+    return pp_load_seq_cst(&shared->has_room) && pp_swap_seq_cst(&shared->has_room, 0);
+}
+
+/* By whoever has made a slot TAKEN or REVOKED, after that. */
+static void note_over(pp_shared_t *shared, uint64_t sequence) {
+    if (sequence < pp_load_seq_cst(&shared->room_at) || pp_swap_seq_cst(&shared->room_at, PP_NOT_REFUSED) == PP_NOT_REFUSED)
+        return;
+    pp_store_seq_cst(&shared->has_room, 1);
+    pp_ring(shared, false);
 }
 
 static void *open_bytes(pp_hub_t *h, uint32_t size, uint64_t *at) {
@@ -174,6 +189,7 @@ bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy) {
         return false;
     if (copy->where == PP_IN_BLOCK)
         pp_block_release(h->segment, 0, ((pp_blockref_t *)copy->data)->id);
+    note_over(h->segment->shared, sequence);
     return true;
 }
 
@@ -189,6 +205,7 @@ bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy) {
 
 void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_lane_t *l = lane_of(h, lane);
+    l->taken_job = UINT64_MAX;
     pp_store_relaxed(&l->head, 0);
     pp_store_relaxed(&l->tail, 0);
     pp_store_relaxed(&l->full, 0);
@@ -202,26 +219,30 @@ void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_store_seq_cst(&l->state, PP_LANE_STARTING);
 }
 
-/* After the death of a lane's worker, once its results are taken: true with the task that it had begun, if any. The
- * task may be one whose result was just taken (killed between reply and finish): the caller knows what is pending. */
+static bool is_result_taken(const pp_lane_t *l, uint64_t job, uint32_t index) {
+    return l->taken_job == job && l->taken_index == index;
+}
+
+/* After the death of a lane's worker, once its results are taken: true with the task that is lost with it, if any. A task whose
+ * result was the last that was taken is not: the worker was killed between its reply and pp_end_finish. */
 bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     pp_shared_t *shared = h->segment->shared;
     pp_lane_t *l = lane_of(h, lane);
-    bool lost = false;
-    if (pp_load_acquire(&l->holds)) {
+    bool held = pp_load_acquire(&l->holds), lost = false;
+    if (held) {
         uint32_t block = pp_load_relaxed(&l->block);
         if (block)
             pp_block_release(h->segment, 0, block - 1);
         *job = pp_load_relaxed(&l->job);
         *index = pp_load_relaxed(&l->index);
-        lost = true;
+        lost = !is_result_taken(l, *job, *index);
     }
     for (unsigned i = 0; i < PP_SLOTS; i++) {   /* all: the putting thread may not have counted the newest task yet */
         pp_slot_t *slot = &shared->slots[i];
         uint64_t state = pp_load_acquire(&slot->state), sequence = sequence_in(state);
         if (state != state_of(sequence, lane, CLAIMED))
             continue;
-        if (!lost && slot->where == PP_IN_BLOCK)   /* else it was released above, and may be in use again */
+        if (!held && slot->where == PP_IN_BLOCK)   /* else it was released above, and may be in use again */
             pp_block_release(h->segment, 0, ((pp_blockref_t *)slot->data)->id);
         *job = slot->job;
         *index = slot->index;
@@ -236,6 +257,8 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     for (unsigned i = 0; i < shared->n_lanes; i++)   /* it may have died in wake_lane: its sleeper is SEEKING and still asleep */
         pp_futex_wake(&lane_of(h, i)->park, 1, UINT32_MAX);
     pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
+    pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);   /* it may have died before it told of room: look again */
+    pp_store_seq_cst(&shared->has_room, 1);
     return lost;
 }
 
@@ -268,6 +291,10 @@ const pp_frame_t *pp_hub_peek(pp_hub_t *h, unsigned lane) {
 
 void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
     pp_lane_t *l = lane_of(h, lane);
+    if (frame->size != PAD) {
+        l->taken_job = frame->job;
+        l->taken_index = frame->index;
+    }
     pp_store_seq_cst(&l->head, pp_load_relaxed(&l->head) + frame->frame_size);
     if (pp_load_seq_cst(&l->full) && pp_swap_seq_cst(&l->full, 0))
         pp_futex_wake(&l->full, 1, UINT32_MAX);
@@ -284,8 +311,7 @@ bool pp_hub_has_news(pp_hub_t *h) {
         if (pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head))
             return true;
     }
-    int64_t below;
-    return has_room_for_starved(h, &below) || pp_lead_is_claimed(h);
+    return pp_load_seq_cst(&shared->has_room) != 0 || pp_lead_is_claimed(h);
 }
 
 static void ring(pp_shared_t *shared, uint32_t whom) {
@@ -427,6 +453,7 @@ bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
      * one that was busy may have claimed it, not moved the head on yet, and will not look whether another follows. */
     if (sought && is_ready(e))
         wake_for(e->segment, 1);
+    note_over(e->shared, sequence);
     return true;
 }
 

@@ -715,7 +715,7 @@ static PyObject *get_n_taken(pp_channel_t *self, void *closure) {
 
 static PyObject *get_is_starved(pp_channel_t *self, void *closure) {
     (void)closure;
-    return PyBool_FromLong(pp_load_seq_cst(&self->hub.starved) >= 0);
+    return PyBool_FromLong(pp_hub_is_starved(&self->hub));
 }
 
 static PyObject *get_wants_runner(pp_channel_t *self, void *closure) {

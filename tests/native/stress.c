@@ -204,10 +204,7 @@ static void start_worker(pool_t *p, unsigned lane) {
 static void settle(pool_t *p, uint64_t id, uint8_t outcome) {
     uint8_t before = PENDING;
     CHECK(id < p->n_max, "no such task", id);
-    if (!atomic_compare_exchange_strong(&p->outcomes[id], &before, outcome)) {
-        CHECK(outcome == LOST && before == DONE, "two outcomes of task", id);   /* killed between reply and finish */
-        return;
-    }
+    CHECK(atomic_compare_exchange_strong(&p->outcomes[id], &before, outcome), "two outcomes of task", id);
     if (outcome == TAKEN_BACK)
         pp_add_seq_cst(&p->n_revoked, 1);
     if (outcome == LOST)
@@ -260,8 +257,7 @@ static void bury(pool_t *p, unsigned lane) {
     uint32_t index;
     take_lane(p, lane);
     if (pp_hub_bury(&p->hub, lane, &job, &index)) {
-        if (pp_load_relaxed(&p->outcomes[job]) == PENDING)
-            pp_add_seq_cst(&n_met[index], 1);                /* those that wait for it */
+        pp_add_seq_cst(&n_met[index], 1);                    /* those that wait for it */
         settle(p, job, LOST);
     }
     pp_add_seq_cst(&p->n_deaths, 1);
@@ -1072,13 +1068,14 @@ static void test_death(void) {
         CHECK(claims(&ends[2], 701, 8), "claim", sequence);
     }
     CHECK(last - first < PP_SLOTS && pp_hub_n_waiting(&h) == 0, "full of finished tasks", last - first);
+    pp_hub_take_room(&h);                                    /* that of earlier burials */
     pp_hub_note_full(&h);
-    CHECK(pp_load_seq_cst(&h.starved) >= 0 && !pp_hub_take_room(&h), "room before the burial", last);
+    CHECK(pp_hub_is_starved(&h) && !pp_hub_take_room(&h), "room before the burial", last);
     CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 700, "lost", job);
     CHECK(pp_hub_take_room(&h) && !pp_hub_take_room(&h), "told once of the room after the burial", last);
     CHECK(put_one(&h, 702, 8, PP_IN_PLACE) == last + 1 && claims(&ends[2], 702, 8), "after the burial", last);
     pp_hub_note_full(&h);
-    CHECK(pp_load_seq_cst(&h.starved) < 0, "nothing waits and nobody holds anything: try at once", last);
+    CHECK(!pp_hub_is_starved(&h), "nothing waits and nobody holds anything: try at once", last);
 
     /* Claimed by a worker that died before the putting thread, stopped in pp_hub_put, could count the task. */
     sequence = put_one(&h, 500, 8, PP_IN_PLACE);
@@ -1095,6 +1092,55 @@ static void test_death(void) {
     pp_hub_wake(&h, 1);
     CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_ASLEEP && !pp_hub_bury(&h, 1, &job, &index), "seeker", 0);
     CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_SEEKING, "nobody runs what a dead seeker was counted on for", 0);
+    pp_segment_unref(s);
+}
+
+/* Whoever takes or takes back the task half way through those that wait tells that there is room, not its result. */
+static void test_room(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[2];
+    pp_slot_t copy;
+    open_units(&s, &h, ends, 2);
+    for (uint64_t i = 0; i < PP_SLOTS; i++)
+        put_one(&h, i, 8, PP_IN_PLACE);
+    pp_hub_note_full(&h);
+    for (uint64_t i = 0; i < PP_SLOTS / 2; i++) {
+        CHECK(pp_hub_is_starved(&h) && !pp_hub_has_news(&h), "told too early, after", i);
+        CHECK(claims(&ends[i % 2], i, 8), "claim", i);
+    }
+    CHECK(!pp_hub_is_starved(&h) && pp_hub_has_news(&h) && pp_hub_take_room(&h) && !pp_hub_take_room(&h), "half is taken", 0);
+
+    for (uint64_t i = 0; i < PP_SLOTS / 2; i++)
+        CHECK(put_one(&h, PP_SLOTS + i, 8, PP_IN_PLACE) == PP_SLOTS + i, "room", i);
+    pp_hub_note_full(&h);
+    CHECK(pp_hub_revoke(&h, PP_SLOTS - 2, &copy) && !pp_hub_has_news(&h), "taken back before the target", 0);
+    CHECK(pp_hub_revoke(&h, PP_SLOTS - 1, &copy) && pp_hub_take_room(&h), "the target is taken back", 0);
+    while (pp_hub_pop_waiting(&h, &copy)) {}
+    pp_hub_note_full(&h);
+    CHECK(!pp_hub_is_starved(&h), "everything is taken back: try at once", 0);
+    pp_segment_unref(s);
+}
+
+/* Killed between the reply and pp_end_finish: the result counts, whether it was taken before the burial or long ago. */
+static void test_delivered(void) {
+    pp_segment_t *s;
+    pp_hub_t h;
+    pp_end_t ends[1];
+    uint64_t job;
+    uint32_t index;
+    open_units(&s, &h, ends, 1);
+    put_one(&h, 5, 8, PP_IN_PLACE);
+    CHECK(claims(&ends[0], 5, 8), "claim", 5);
+    pp_store_relaxed(&ends[0].lane->holds, 1);               /* `claims` has finished it */
+    pp_frame_t frame = {.job = 5, .index = pp_load_relaxed(&ends[0].lane->index), .size = 8};
+    CHECK(pp_end_reply(&ends[0], &frame, "8 bytes") == 0, "reply", 5);
+    pp_hub_take(&h, 0, pp_hub_peek(&h, 0));
+    CHECK(!pp_hub_bury(&h, 0, &job, &index), "lost, and its result was taken", job);
+    pp_hub_open_lane(&h, 0);
+    put_one(&h, 5, 8, PP_IN_PLACE);                          /* the same task again, for another worker */
+    claim_and_die(s, 1, 0);
+    CHECK(pp_hub_bury(&h, 0, &job, &index) && job == 5, "not lost, because of another worker's result", 5);
     pp_segment_unref(s);
 }
 
@@ -1237,6 +1283,8 @@ int main(int argc, char **argv) {
         test_spin();
         test_wrap_around();
         test_death();
+        test_room();
+        test_delivered();
         test_pass_on();
         test_half_wake();
         test_stop();

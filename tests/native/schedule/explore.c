@@ -1,0 +1,268 @@
+/* Explores the pools of pools[] under the scheduler. Ends with 1, and the trace of the run, if one breaks a promise.
+ *
+ *   explore exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES    every run with at most so many of each
+ *   explore random POOL SECONDS SEED                                    runs SEED, SEED + 1, ...
+ *   explore hunt SECONDS SEED                                           random runs of all pools in turn, without a trace
+ *   explore replay POOL SEED                                            one random run, with its trace
+ *   explore list                                                        the pools
+ *
+ * Exhaustive: depth first over the decisions, and a state that was seen before is not explored again. It is compared by a hash: of
+ * the shared words, the pending stores, and all that each actor has read. Random: half of the runs go by priorities that change at
+ * a few random steps (PCT: Burckhardt and others, 2010), half change the actor at random. */
+#include "pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEPTH_MAX 20000
+#define STATES_MAX (1u << 23)   /* known states; what comes after that many is explored without them */
+#define CHANGES_MAX 6
+#define LENGTH_GUESS 300        /* decisions of a run: about as many */
+
+const pool_t pools[] = {
+    {"two", 2, 2, 0, NOBODY_LEADS, "p", false, false, true},
+    {"full", 2, 3, 0, NOBODY_LEADS, "p", false, false, false},
+    {"wide", 3, 3, 0, NOBODY_LEADS, "p", false, false, false},
+    {"led", 2, 3, 0, MAIN_LEADS, "pr", false, false, false},
+    {"blocks", 2, 3, 0, MAIN_LEADS_FIRST, "b", false, false, false},
+    {"cancel", 2, 3, 0, MAIN_LEADS, "pb", true, false, false},
+    {"short", 2, 4, 1, NOBODY_LEADS, "pr", false, false, false},
+    {"patient", 1, 4, 0, MAIN_LEADS, "p", false, true, false},
+    {"three", 3, 6, 0, MAIN_LEADS_FIRST, "prb", false, false, false},
+    {"four", 4, 8, 0, NOBODY_LEADS, "prb", true, true, false},
+};
+const unsigned n_pools = sizeof pools / sizeof *pools;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- states ---- */
+
+static uint64_t *states;
+static unsigned n_states;
+
+/* Whether this state was noted before; notes it. */
+static bool note_state(void) {
+    uint64_t state = sch_mix(sch_state(), pool_state()) | 1;
+    unsigned i = (unsigned)(state >> 20) % STATES_MAX;
+    while (states[i] && states[i] != state)
+        i = (i + 1) % STATES_MAX;
+    if (states[i])
+        return true;
+    if (n_states < STATES_MAX / 4 * 3) {
+        states[i] = state;
+        n_states++;
+    }
+    return false;
+}
+
+static void forget_states(void) {
+    memset(states, 0, STATES_MAX * sizeof *states);
+    n_states = 0;
+}
+
+/* ---- exhaustive ---- */
+
+static struct { unsigned n, chosen; sch_saved_t *saved; } path[DEPTH_MAX];
+static unsigned depth, length;
+
+static unsigned decide_next(const sch_option_t *options, unsigned n) {
+    (void)options;
+    if (length == DEPTH_MAX)
+        abort();
+    if (note_state())
+        sch_stop_run();
+    path[length].n = n;
+    path[length].chosen = 0;
+    if (!sch_save(&path[length].saved))
+        length++;
+    return path[length - 1].chosen;
+}
+
+static unsigned decide_again(const sch_option_t *options, unsigned n) {
+    (void)options, (void)n;
+    return depth < length ? path[depth++].chosen : 0;
+}
+
+static bool advance(void) {
+    while (length > 0 && path[length - 1].chosen + 1 == path[length - 1].n)
+        length--;
+    if (length == 0)
+        return false;
+    path[length - 1].chosen++;
+    return true;
+}
+
+static int exhaust(const pool_t *pool, double limit_s, sch_budget_t budget) {
+    const sch_program_t *program = pool_program(pool);
+    double start = seconds();
+    unsigned long n_runs = 0;
+    bool is_complete = false;
+    length = 0;
+    forget_states();
+    do {
+        sch_result_t result = n_runs++ == 0 ? sch_run(program, decide_next, budget, false) : sch_resume(path[length - 1].saved, decide_next, NULL, false);
+        if (result == SCH_FAILED) {
+            depth = 0;
+            sch_run(program, decide_again, budget, true);
+            printf("FOUND %s: %s; run %lu, %.1f s\n", pool->name, sch_failure(), n_runs, seconds() - start);
+            return 1;
+        }
+        is_complete = !advance();
+    } while (!is_complete && (n_runs % 64 || seconds() - start < limit_s));
+    printf("exhaust %-8s %u pre-emptions, %u kills, %u delays, %u vain wakes: %s, %lu interleavings, %u states, %.1f s\n", pool->name,
+           budget.preemptions, budget.kills, budget.delays, budget.vain_wakes, is_complete ? "complete" : "time is over", n_runs,
+           n_states, seconds() - start);
+    fflush(stdout);
+    return 0;
+}
+
+/* ---- random ---- */
+
+static uint64_t random_state;
+static unsigned n_decisions, n_changes, changes[CHANGES_MAX];
+static int priority[ACTORS_MAX], lowest;
+static bool by_priority;
+
+static unsigned draw(unsigned below) {
+    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+    return (unsigned)(random_state >> 11) % below;
+}
+
+static void begin_random(uint64_t seed, sch_budget_t *budget) {
+    random_state = sch_mix(seed, 77) | 1;
+    n_decisions = 0;
+    by_priority = draw(2);
+    n_changes = draw(CHANGES_MAX);
+    for (unsigned i = 0; i < n_changes; i++)
+        changes[i] = draw(LENGTH_GUESS);
+    for (int i = 0; i < ACTORS_MAX; i++)
+        priority[i] = (int)draw(1000);
+    lowest = 0;
+    *budget = (sch_budget_t){1u << 30, draw(2) * draw(4), draw(3) ? 0 : 1u << 20, draw(2) * draw(4)};
+}
+
+static bool is_going(const sch_option_t *o) { return o->deed == SCH_GO || o->deed == SCH_TIMEOUT; }
+
+static unsigned pick_first(const sch_option_t *options, unsigned n) {
+    for (unsigned i = 0; i < n_changes; i++)
+        if (changes[i] == n_decisions)
+            priority[options[0].actor] = --lowest;
+    unsigned best = 0;
+    for (unsigned i = 1; i < n; i++)
+        if (is_going(&options[i]) && priority[options[i].actor] > priority[options[best].actor])
+            best = i;
+    return best;
+}
+
+static unsigned decide_random(const sch_option_t *options, unsigned n) {
+    n_decisions++;
+    if (states && n_decisions % 32 == 0)
+        note_state();
+    if (options[0].deed == SCH_ANSWER)
+        return draw(n);
+    unsigned odd = draw(n);
+    const sch_option_t *o = &options[odd];
+    if (o->deed == SCH_DRAIN ? draw(4) == 0 : !is_going(o) && draw(30) == 0)
+        return odd;
+    if (by_priority)
+        return pick_first(options, n);
+    return is_going(o) && draw(5) == 0 ? odd : 0;
+}
+
+static sch_saved_t *beginning;
+
+static unsigned decide_first(const sch_option_t *options, unsigned n) {
+    if (!sch_save(&beginning))
+        sch_stop_run();
+    return decide_random(options, n);
+}
+
+/* Up to the first decision, from where random runs begin. */
+static void prepare(const pool_t *pool) {
+    sch_run(pool_program(pool), decide_first, (sch_budget_t){.preemptions = 1u << 30}, false);
+}
+
+static sch_result_t run_random(uint64_t seed, bool traced) {
+    sch_budget_t budget;
+    begin_random(seed, &budget);
+    return sch_resume(beginning, decide_random, &budget, traced);
+}
+
+static int explore_random(const pool_t *pool, double limit_s, uint64_t seed) {
+    prepare(pool);
+    double start = seconds();
+    unsigned long n_runs = 0, n_steps = 0;
+    forget_states();
+    do {
+        sch_result_t result = run_random(seed + n_runs++, false);
+        n_steps += sch_steps();
+        if (result == SCH_FAILED) {
+            run_random(seed + n_runs - 1, true);
+            printf("FOUND %s: %s; seed %llu, run %lu, %.1f s\n", pool->name, sch_failure(), (unsigned long long)(seed + n_runs - 1), n_runs,
+                   seconds() - start);
+            return 1;
+        }
+    } while (n_runs % 64 || seconds() - start < limit_s);
+    printf("random  %-8s seeds %llu to %llu: %lu interleavings, %u states, %lu steps a run, %.1f s\n", pool->name, (unsigned long long)seed,
+           (unsigned long long)(seed + n_runs - 1), n_runs, n_states, n_steps / n_runs, seconds() - start);
+    fflush(stdout);
+    return 0;
+}
+
+/* All pools in turn, for as long as nothing is found; without a trace. */
+static int hunt(double limit_s, uint64_t seed) {
+    double start = seconds();
+    unsigned long n_runs = 0;
+    free(states);
+    states = NULL;
+    for (;; seed += 100)
+        for (unsigned i = 0; i < n_pools; i++) {
+            prepare(&pools[i]);
+            for (unsigned n = 0; n < 100; n++, n_runs++)
+                if (run_random(seed + n, false) == SCH_FAILED) {
+                    printf("%s: %s; seed %llu, run %lu, %.1f s\n", pools[i].name, sch_failure(), (unsigned long long)(seed + n), n_runs + 1,
+                           seconds() - start);
+                    return 1;
+                }
+            if (seconds() - start > limit_s) {
+                printf("nothing: %lu interleavings, %.1f s\n", n_runs, seconds() - start);
+                return 0;
+            }
+        }
+}
+
+static const pool_t *find_pool(const char *name) {
+    for (unsigned i = 0; i < n_pools; i++)
+        if (strcmp(pools[i].name, name) == 0)
+            return &pools[i];
+    fprintf(stderr, "explore: no pool %s\n", name);
+    exit(2);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    states = calloc(STATES_MAX, sizeof *states);
+    if (states == NULL)
+        return 2;
+    if (strcmp(what, "list") == 0) {
+        for (unsigned i = 0; i < n_pools; i++)
+            puts(pools[i].name);
+        return 0;
+    }
+    if (strcmp(what, "exhaust") == 0 && argc == 8)
+        return exhaust(find_pool(argv[2]), atof(argv[3]), (sch_budget_t){(unsigned)atoi(argv[4]), (unsigned)atoi(argv[5]), (unsigned)atoi(argv[6]), (unsigned)atoi(argv[7])});
+    if (strcmp(what, "random") == 0 && argc == 5)
+        return explore_random(find_pool(argv[2]), atof(argv[3]), strtoull(argv[4], NULL, 10));
+    if (strcmp(what, "replay") == 0 && argc == 4)
+        return prepare(find_pool(argv[2])), run_random(strtoull(argv[3], NULL, 10), true) == SCH_FAILED;
+    if (strcmp(what, "hunt") == 0 && argc == 4)
+        return hunt(atof(argv[2]), strtoull(argv[3], NULL, 10));
+    fputs("usage: explore list | exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES | random POOL SECONDS SEED | hunt SECONDS SEED | replay POOL SEED\n", stderr);
+    return 2;
+}

@@ -1,0 +1,44 @@
+/* What native.h's atomic operations are in a build with PP_SCHEDULE: calls of a scheduler, which may run any other actor before
+ * each of them, and which keeps relaxed and releasing stores back for a while. The segment is so small that a few tasks fill it. */
+#ifndef SCHEDULE_OPS_H
+#define SCHEDULE_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { SCH_RELAXED, SCH_RELEASE, SCH_ACQUIRE, SCH_SEQ_CST } sch_order_t;
+typedef enum { SCH_ADD, SCH_OR, SCH_SWAP } sch_rmw_t;
+
+uint64_t sch_load(void *at, unsigned size, sch_order_t order);
+void sch_store(void *at, unsigned size, uint64_t value, sch_order_t order);
+uint64_t sch_rmw(void *at, unsigned size, sch_rmw_t what, uint64_t value);
+bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
+
+#define SCH_AT(p) ((void *)(uintptr_t)(p)), (unsigned)sizeof *(p)
+#define pp_load_relaxed(p) ((__typeof__(*(p)))sch_load(SCH_AT(p), SCH_RELAXED))
+#define pp_load_acquire(p) ((__typeof__(*(p)))sch_load(SCH_AT(p), SCH_ACQUIRE))
+#define pp_load_seq_cst(p) ((__typeof__(*(p)))sch_load(SCH_AT(p), SCH_SEQ_CST))
+#define pp_store_relaxed(p, v) sch_store(SCH_AT(p), (uint64_t)(v), SCH_RELAXED)
+#define pp_store_release(p, v) sch_store(SCH_AT(p), (uint64_t)(v), SCH_RELEASE)
+#define pp_store_seq_cst(p, v) sch_store(SCH_AT(p), (uint64_t)(v), SCH_SEQ_CST)
+#define pp_add_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_ADD, (uint64_t)(v)))
+#define pp_or_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_OR, (uint64_t)(v)))
+#define pp_swap_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_SWAP, (uint64_t)(v)))
+#define pp_cas_seq_cst(p, expected, v) \
+    sch_cas((void *)(uintptr_t)(p), (void *)(expected), (unsigned)sizeof *(p), (uint64_t)(v))
+
+#ifndef PP_SLOTS
+#define PP_SLOTS 2u
+#endif
+#define PP_SLOT_INLINE 72u
+#define PP_INLINE_MAX 8u
+#define PP_TASK_BYTES 16u      /* two payloads */
+#define PP_RESULT_BYTES 64u    /* two results */
+#define PP_BLOCKS 8u   /* more than tasks can have at once: those that wait, and one for each worker */
+#define PP_ARENA_BYTES (1ull << 16)
+#define PP_EVENTS 1u
+
+/* A worker's process number is that of its actor, so that the parent's side sees another process. */
+#define getpid sch_getpid
+
+#endif
