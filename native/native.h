@@ -479,8 +479,6 @@ int pp_open_of(int pid, int fd, int *out);                        /* what anothe
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_drop_pages(void *memory, size_t size);                    /* as that, of a file that is mapped shared */
 void pp_name_thread(const char *name);
-uint64_t pp_lengthen_slice(void);                                 /* who wakes up then preempts this thread; what it was, for */
-void pp_set_slice(uint64_t ns);                                   /* putting it back; 0: nothing was done */
 void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
 int pp_start_detached(void *(*main)(void *));                     /* a thread without signals */
 int pp_n_cpus(void);                                              /* that this process's main thread could run on when first asked */

@@ -56,6 +56,11 @@ def test_a_reason_that_does_not_pickle_either():
     assert "in __reduce__" in str(error.__cause__)
 
 
+def test_the_repr_of_a_large_value_is_cut():
+    _, (_, text, _) = outcome_of([threading.Lock(), "x" * 1_000_000])
+    assert len(text) < 11_000 and text.endswith(" characters)")
+
+
 def test_both_raise_the_same_for_all_other_outcomes():
     try:
         raise ValueError("of the task")

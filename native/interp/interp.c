@@ -62,21 +62,15 @@ static int start_thread(void *(*main)(void *), thread_t *t, bool is_joined) {
 
 /* ---- in the new thread ---- */
 
-/* Making an interpreter takes milliseconds of computing. Meanwhile whoever wakes up comes first, such as the thread that the
- * first worker's first result is for: on two cores that one waited up to 3 ms for the second interpreter to be made. The
- * kernel lets the thread with the shorter slice preempt the other one (from Linux 6.12 on; before, this does nothing). Not
- * much longer: on a busy machine a thread waits the longer for its turn, too. */
 static PyThreadState *open_interpreter(thread_t *t) {
     PyInterpreterConfig config = {
         .use_main_obmalloc = 0, .allow_fork = 0, .allow_exec = 0, .allow_threads = 1, .allow_daemon_threads = 0,
         .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL,
     };
     PyThreadState *state = NULL;
-    uint64_t slice_ns = pp_lengthen_slice();
     pthread_mutex_lock(&births_and_deaths);
     PyStatus status = Py_NewInterpreterFromConfig(&state, &config);
     pthread_mutex_unlock(&births_and_deaths);
-    pp_set_slice(slice_ns);
     if (!PyStatus_Exception(status))
         return state;
     strncpy(t->error, status.err_msg ? status.err_msg : "the interpreter could not be made", sizeof t->error - 1);

@@ -171,35 +171,6 @@ void pp_drop_pages(void *memory, size_t size) { madvise(memory, size, MADV_REMOV
 
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
 
-/* As linux/sched/types.h has it, which does not go together with every libc's sched.h. */
-typedef struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-    uint32_t util_min, util_max;
-} sched_attr_t;
-
-uint64_t pp_lengthen_slice(void) {
-    sched_attr_t attr = {.size = sizeof attr};
-    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) < 0 || attr.policy != SCHED_OTHER)
-        return 0;
-    uint64_t before = attr.runtime;
-    attr.runtime = before + before / 8;
-    if (before > 0)   /* else the kernel is too old to tell, and to do anything about it */
-        (void)!syscall(SYS_sched_setattr, 0, &attr, 0);
-    return before;
-}
-
-void pp_set_slice(uint64_t ns) {
-    sched_attr_t attr = {.size = sizeof attr};
-    if (ns == 0 || syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) < 0)
-        return;
-    attr.runtime = ns;
-    (void)!syscall(SYS_sched_setattr, 0, &attr, 0);
-}
-
 int pp_start_detached(void *(*main)(void *)) {
     sigset_t every, before;
     sigfillset(&every);

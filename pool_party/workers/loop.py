@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+REPR_MAX = 10_000  # of a value that could not be sent: maybe because it was too large
+
+
 def format_traceback(error: BaseException) -> str:
     """The traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
     import traceback
@@ -54,7 +57,10 @@ def describe_unencodable(error: BaseException, result: object) -> "tuple[str, st
 
     A pool raises an error that is made of the first two, an executor raises the reason itself.
     """
-    return safe_repr(error), safe_repr(result), describe(error)
+    text = safe_repr(result)
+    if len(text) > REPR_MAX:
+        text = f"{text[:REPR_MAX]}... ({len(text)} characters)"
+    return safe_repr(error), text, describe(error)
 
 
 def keep(error: BaseException) -> BaseException:

@@ -141,7 +141,8 @@ def _start(process: Any, method: str | None) -> None:
     """Starts a process with SIGINT blocked, until it ignores that.
 
     What the fork server and the resource tracker are started with they keep, and pass on to processes that are none of
-    ours. So whoever is still missing starts before, with the caller's own mask.
+    ours. So whoever is still missing starts before, with the caller's own mask. As everywhere with `multiprocessing`,
+    Ctrl-C therefore ends a fork server, with a traceback, that is still importing what it needs (some 0.1 s).
     """
     if method in ("forkserver", "spawn"):
         from multiprocessing import resource_tracker

@@ -3,13 +3,15 @@
 import gc
 import os
 import signal
+import tempfile
 
 import psutil
-from probe import TIMEOUT_S, ComposablePool, expect, gates, main, open_fds, resources, tasks
+from probe import TIMEOUT_S, ComposablePool, expect, gates, is_gone, main, open_fds, resources, tasks
 
 from pool_party import WorkerLost, share
 
 MiB = 1 << 20
+FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 kept = []
 
 
@@ -132,6 +134,46 @@ def bytes_that_never_arrive(kind):
     assert sizes[-1] - sizes[0] < 300, f"{sizes} MB"  # each pool had some 60 MB under way; allocators keep some of it
 
 
+class Wait:
+    """No result that comes after it is received until the worker does nothing more by itself, or is dead."""
+
+    def __reduce__(self):
+        return _wait, (os.getpid(),)
+
+
+def _wait(pid):
+    gates.wait_until(lambda: is_gone(pid) or waits(pid), "the worker waits or is dead")
+
+
+def waits(pid):
+    """Whether the main thread is in a futex call."""
+    try:
+        with open(f"/proc/{pid}/syscall") as file:
+            return file.read().split()[0] == str(FUTEX)
+    except OSError:
+        return False
+
+
+def share_some():
+    return share(bytes(range(250)))
+
+
+def worker_dies_in_the_next_task(kind):
+    """What it shared in the task before has arrived by then."""
+    with ComposablePool(1, kind=kind) as pool, gates.Gate(os.path.join(tempfile.mkdtemp(), "gate")) as gate:
+        for _ in range(5):
+            held = pool.apply_async(tasks.pass_gate, (gate.path,))
+            gate.wait_arrived()
+            waiting = pool.apply_async(Wait)
+            shared = pool.apply_async(share_some)
+            killed = pool.apply_async(tasks.kill_self)
+            gate.release()
+            assert held.get(TIMEOUT_S) is waiting.get(TIMEOUT_S) is None
+            assert bytes(shared.get(TIMEOUT_S)) == bytes(range(250))
+            expect(WorkerLost, killed.get, TIMEOUT_S)
+        assert pool.statistics().n_workers_lost == 5
+
+
 def worker_dies_with_a_handle(kind):
     with ComposablePool(1, kind=kind) as pool:
         shared = share(bytes(MiB))
@@ -158,6 +200,7 @@ if __name__ == "__main__":
             "shared_memory_is_freed": shared_memory_is_freed,
             "bytes_that_never_arrive": bytes_that_never_arrive,
             "worker_dies_with_a_handle": worker_dies_with_a_handle,
+            "worker_dies_in_the_next_task": worker_dies_in_the_next_task,
         },
         hang_s=90,
     )

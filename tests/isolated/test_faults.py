@@ -299,7 +299,15 @@ def test_memory_goes_with_its_values(kind, how):
     check("memory.py", how, kind, timeout=100)
 
 
-@pytest.mark.parametrize("how", ["arguments_of_dead_workers", "results_in_a_forked_child", "worker_dies_with_a_handle"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "arguments_of_dead_workers",
+        "results_in_a_forked_child",
+        "worker_dies_with_a_handle",
+        "worker_dies_in_the_next_task",
+    ],
+)
 def test_memory_of_processes_that_die_or_fork(how):
     options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is on purpose
     check("memory.py", how, "process", options=options, timeout=100)

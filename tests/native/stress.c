@@ -772,7 +772,7 @@ static void test_small_arenas(void) {
     pp_segment_unref(other);
     pp_arena_t *arena = pp_arena_new(s, 0);
     for (uint32_t i = 0, r = 7; i < 300; i++) {
-        uint64_t size = i < 2 * N_SIZES ? s->arena_bytes >> i % N_SIZES : 1 + draw(&r, (uint32_t)s->arena_bytes);
+        uint64_t size = i < 2 * N_SIZES ? s->arena_bytes >> (N_SIZES - 1 - i % N_SIZES) : 1 + draw(&r, (uint32_t)s->arena_bytes);
         CHECK(pp_block_open(arena, size, &ref, &memory) == 0, "room for", size);
         CHECK(ref.at + size <= pp_segment_arena_at(s, 1), "inside", ref.at);
         memset(memory, 1, size);
