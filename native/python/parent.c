@@ -81,28 +81,21 @@ static void drop_all(pp_channel_t *self) {
         }
 }
 
-/* Results may keep some blocks for long: all others go now. */
-static void give_blocks_back(pp_channel_t *self) {
-    for (unsigned i = 0; pp_load_seq_cst(&self->segment->refs) > 1 && i <= self->segment->shared->n_lanes; i++)
-        pp_arena_forget(self->segment, i);
-}
-
-/* The memory that both sides map goes, with its descriptor; values that outlive the pool keep their own part of it. */
+/* The memory that both sides map goes, with its descriptor; values that outlive the pool keep their own part of it. In a forked
+ * child only our mapping of it goes. */
 static void close_segment(pp_channel_t *self) {
     pp_segment_t *segment = self->segment;
     pp_arena_t *arena = self->arena;
-    bool is_ours = self->n_forks == pp_load_relaxed(&pp_n_forks);
-    if (segment && arena && is_ours) {
-        if (self->by_reference)
-            drop_all(self);
-        else
-            give_blocks_back(self);
-    }
+    if (segment && arena && self->by_reference && self->n_forks == pp_load_relaxed(&pp_n_forks))
+        drop_all(self);
     self->arena = NULL;
     self->segment = NULL;
     pp_arena_free(arena);
-    if (segment)
+    if (segment) {
         pp_orphans_drop(segment);
+        if (self->n_forks == pp_load_relaxed(&pp_n_forks))
+            pp_segment_close(segment);
+    }
     pp_segment_unref(segment);
 }
 
@@ -261,6 +254,8 @@ static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
         pp_hub_note_full(&self->hub);
         Py_RETURN_NONE;
     }
+    if (!error)
+        pp_block_hold(self->arena, &packed.block);
     return error ? NULL : new_published(self, &packed.block);
 }
 
