@@ -74,3 +74,4 @@ class Worker(Protocol):
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds; whether it has ended."""
+        ...
