@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import sys
+import sysconfig
 
 import fresh
 import gates
@@ -191,6 +192,11 @@ def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatc
     monkeypatch.setenv("GATE", str(tmp_path / "gate"))
     # The default filters: a forgotten pool's ResourceWarning is for those who ask for it.
     fresh.check(run("ending.py", how, kind, options=()), "")
+
+
+@pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="nobody may look at a thread that runs")
+def test_an_interpreter_that_is_ended_amid_an_import_closes_its_file(tmp_path):
+    check("ending.py", "reading_a_module", "interp", tmp_path / "module.py")
 
 
 def test_shutdown_waits_for_an_executor(kind):
