@@ -1,7 +1,10 @@
+import sys
 from collections.abc import Buffer, Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, final
+
+from typing_extensions import disjoint_base
 
 STATUS_OK: int
 STATUS_FAILED: int
@@ -40,15 +43,20 @@ def is_shared(buffer: Buffer, /) -> bool: ...
 def hold_interrupts[*Ts, T](function: Callable[[*Ts], T], /, *args: *Ts) -> T: ...
 def allow_interrupts[*Ts, T](function: Callable[[*Ts], T], /, *args: *Ts) -> T: ...
 def n_loads() -> int: ...
-def keep_keywords() -> None: ...  # before 3.13 only
+
+if sys.version_info < (3, 13):
+    def keep_keywords() -> None: ...
+
 def has_thread_library() -> bool: ...
 def call_setter(address: int, n: int, /) -> None: ...
 def call_getter(address: int, /) -> int: ...
 
+@final
 class Memory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def protect(self) -> None: ...
 
+@disjoint_base
 class Job:
     id: int
     n_items: int
@@ -61,6 +69,7 @@ class Job:
     def settle(self, index: int, error: BaseException, /) -> bool: ...
     def take_results(self) -> list[Any]: ...
 
+@final
 class Channel:
     fd: int
     n_waiting: int
@@ -104,6 +113,7 @@ class Channel:
     def worker(self, n: int, /) -> Worker: ...
     def start_interpreter(self, n: int, /) -> Interpreter: ...
 
+@final
 class Worker:
     must_stop: bool
     @classmethod
@@ -119,6 +129,7 @@ class Worker:
     def ready(self) -> None: ...
     def exited(self) -> None: ...
 
+@final
 class Interpreter:
     error: str
     leaked: bool
@@ -127,6 +138,7 @@ class Interpreter:
     def join(self, timeout_s: float | None = None, /) -> bool: ...
     def interrupt(self) -> None: ...
 
+@final
 class Gate:
     fd: int
     held: int
