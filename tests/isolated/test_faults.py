@@ -268,21 +268,28 @@ WAYS_TO_END = (
 )
 
 
+# Ten find what each pool leaves; thirty, what is left now and then.
+several = pytest.mark.parametrize("n_pools", [10, pytest.param(30, marks=pytest.mark.slow)])
+
+
+@several
 @pytest.mark.parametrize("how", WAYS_TO_END)
-def test_thirty_pools_leave_nothing(kind, how):
-    check("leaks.py", "check", how, kind, timeout=110)
+def test_pools_leave_nothing(kind, how, n_pools):
+    check("leaks.py", "check", how, kind, "default", n_pools, timeout=110)
 
 
+@several
 @pytest.mark.parametrize("how", ["never_joined", "forgotten"])
-def test_pools_that_nobody_joined_leave_nothing(kind, how):
+def test_pools_that_nobody_joined_leave_nothing(kind, how, n_pools):
     options = (*fresh.STRICT, "-W", "ignore::ResourceWarning")
-    check("leaks.py", "check", how, kind, options=options, timeout=110)
+    check("leaks.py", "check", how, kind, "default", n_pools, options=options, timeout=110)
 
 
+@several
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("how", ["close_and_join", "lost_workers"])
-def test_thirty_process_pools_leave_nothing(method, how):
-    check("leaks.py", "check", how, "process", method, timeout=110)
+def test_process_pools_leave_nothing(method, how, n_pools):
+    check("leaks.py", "check", how, "process", method, n_pools, timeout=110)
 
 
 # ---- memory that values lie in ---------------------------------------------
