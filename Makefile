@@ -3,25 +3,28 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test lint types bench pyperformance sanitize clean
+.PHONY: help demo test test-all lint types bench pyperformance sanitize clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
 
 help:      ## this list
-	@sed -n 's/^#  //p; s/^\([a-z]*\): *## /  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^#  //p; s/^\([a-z-]*\): *## /  make \1\t/p' Makefile | expand -t 22
 
 demo:      ## a short tour on this machine
 	$(call with_env,demo) -m pool_party.cli.main demo $(ARGS)
 
-test:      ## all tests
+test:      ## the tests but the slow ones
+	$(call with_env,test) -m pytest -m 'not slow' $(ARGS)
+
+test-all:  ## all tests
 	$(call with_env,test) -m pytest $(ARGS)
 
 lint:      ## ruff
 	$(call with_env,dev) -m ruff check $(ARGS)
 
-types:     ## mypy, strict
-	$(call with_env,dev) -m mypy $(ARGS)
+types:     ## mypy, strict; and whether the native module is what its stub says
+	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native
 
 bench:     ## all benchmarks and their report, 45 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)

@@ -166,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--list | head` ends without a message, as other commands do
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -1,7 +1,10 @@
+import sys
 from collections.abc import Buffer, Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, final
+
+from typing_extensions import disjoint_base
 
 STATUS_OK: int
 STATUS_FAILED: int
@@ -46,15 +49,20 @@ def n_helped() -> int: ...
 def share(size: int, /) -> Memory: ...
 def is_shared(buffer: Buffer, /) -> bool: ...
 def n_loads() -> int: ...
-def keep_keywords() -> None: ...  # before 3.13 only
+
+if sys.version_info < (3, 13):
+    def keep_keywords() -> None: ...
+
 def has_thread_library() -> bool: ...
 def call_setter(address: int, n: int, /) -> None: ...
 def call_getter(address: int, /) -> int: ...
 
+@final
 class Memory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def protect(self) -> None: ...
 
+@disjoint_base
 class Job:
     id: int
     n_items: int
@@ -84,6 +92,7 @@ class Task:
 
 class Published: ...
 
+@final
 class Channel:
     fd: int
     n_waiting: int
@@ -148,6 +157,7 @@ class Channel:
     def worker(self, n: int, /) -> Worker: ...
     def start_interpreter(self, n: int, /) -> Interpreter: ...
 
+@final
 class Worker:
     must_stop: bool
     @classmethod
@@ -163,6 +173,7 @@ class Worker:
     def ready(self) -> None: ...
     def exited(self) -> None: ...
 
+@final
 class Interpreter:
     error: str
     leaked: bool
@@ -171,6 +182,7 @@ class Interpreter:
     def join(self, timeout_s: float | None = None, /) -> bool: ...
     def interrupt(self) -> None: ...
 
+@final
 class Gate:
     fd: int
     held: int

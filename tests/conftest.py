@@ -26,7 +26,6 @@ _stderr_fd = None
 
 def pytest_configure(config):
     global _stderr_fd
-    config.addinivalue_line("markers", "slow: takes more than 5 s")
     config.addinivalue_line("markers", "hang_s(seconds): a longer time-out than the usual")
     _stderr_fd = os.dup(2)  # the real one, before pytest captures it
 

@@ -131,6 +131,17 @@ def write_all(path, data):
         os.close(fd)
 
 
+def read_module(path, arrived):
+    """Read a module's file as `import` does, and never end; `path` is a FIFO, whose opening waits for a writer."""
+    from importlib.machinery import SourceFileLoader
+
+    loader = SourceFileLoader("module", path)
+    write_all(arrived, b"reading\n")
+    loader.get_data(path)
+    while True:
+        pass
+
+
 def log_line(path, text):
     """Append a line, atomically, for tests that count what ran."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -54,6 +54,7 @@ SMALLEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_smallest_case_runs(name, tmp_path):
     file = tmp_path / "figures.json"
@@ -65,6 +66,7 @@ def test_smallest_case_runs(name, tmp_path):
     assert any("thread" in subject for subject in subjects)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_transfer_runs(tmp_path):
     file = tmp_path / "figures.json"
@@ -77,6 +79,7 @@ def test_smallest_case_of_transfer_runs(tmp_path):
     assert all(set(by_size) == {"1", "16384"} for by_size in found["median_us"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_packing_runs(tmp_path):
     file = tmp_path / "figures.json"
@@ -88,6 +91,7 @@ def test_smallest_case_of_packing_runs(tmp_path):
         assert all(figures["n_rounds"] > 0 for figures in load["layouts"]["contiguous"].values())
 
 
+@pytest.mark.slow
 def test_smallest_case_of_tracing_runs(tmp_path):
     file = tmp_path / "figures.json"
     done = run("tracing.py", "--quick", "--kinds", "thread", "--json", str(file))
@@ -98,6 +102,7 @@ def test_smallest_case_of_tracing_runs(tmp_path):
     assert set(figures) == {"no trace", "a trace"}
 
 
+@pytest.mark.slow
 def test_smallest_case_of_the_profile_runs(tmp_path):
     file = tmp_path / "figures.json"
     done = run("profile_task.py", "--quick", "--only", "map", "--kinds", "thread", "--json", str(file))
@@ -141,6 +146,7 @@ def test_a_sample_belongs_to_the_innermost_step_and_to_the_side_of_its_thread(on
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_cells_runs(tmp_path):
     file = tmp_path / "figures.json"
@@ -151,6 +157,7 @@ def test_smallest_case_of_cells_runs(tmp_path):
     assert (row["way"], row["cell"], row["ratio"]) == ("one-thread", "balanced-little", 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_scaling_runs(tmp_path):
     file = tmp_path / "figures.json"
@@ -166,6 +173,7 @@ def test_smallest_case_of_scaling_runs(tmp_path):
 HAS_SCIENCE = all(importlib.util.find_spec(name) for name in ("numpy", "scipy", "pandas", "sklearn"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_SCIENCE, reason="needs NumPy, SciPy, pandas and scikit-learn")
 def test_smallest_case_of_science_runs(tmp_path):
     file = tmp_path / "figures.json"

@@ -302,7 +302,7 @@ def openblas():
         (2, 1, 2, "counting", 20),
         (2, 4, 2, "counting", 6),
         (4, 1, 2, "counting", 2),
-        (4, 3, 4, "counting", 1),
+        pytest.param(4, 3, 4, "counting", 1, marks=pytest.mark.slow),
         (2, 3, 4, "exclusive", 6),
         (2, 3, 0, "without a gate", 6),
     ],

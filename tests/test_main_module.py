@@ -5,6 +5,8 @@ import textwrap
 import fresh
 import pytest
 
+from pool_party.wire import main_module
+
 
 def program(kind, body, *, guarded=False, definitions=""):
     """A program that makes a pool `p` of the kind and runs `body` with it."""
@@ -482,3 +484,19 @@ def test_redefinitions_reach_workers_that_have_the_old_ones(kind):
     """
     text = program(kind, body, guarded=True)
     fresh.check(fresh.run(["-c", text]), "[2, 4] 6 [5, 10] 21")
+
+
+# ---- fingerprints ----------------------------------------------------------
+
+
+def test_fingerprints_need_no_hash_for_security(monkeypatch):
+    """Under FIPS 140, OpenSSL refuses SHA-1 for any other use."""
+    unpatched = main_module.hashlib.sha1
+
+    def sha1(data=b"", *, usedforsecurity=True):
+        if usedforsecurity:
+            raise ValueError("[digital envelope routines] unsupported")
+        return unpatched(data, usedforsecurity=False)
+
+    monkeypatch.setattr(main_module.hashlib, "sha1", sha1)
+    assert main_module.fingerprint(lambda x: x + 1) != main_module.fingerprint(lambda x: x + 2)

@@ -1,6 +1,8 @@
 """What the native module claims of itself: multi-phase init, state per module, heap types, its own GIL, no GIL."""
 
 import importlib.util
+import os
+import pathlib
 import sys
 import sysconfig
 from collections import deque
@@ -10,6 +12,7 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
+from pool_party.workers.interp import elf
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 TYPES = ("Job", "Task", "Published", "Channel", "Worker", "Interpreter", "Gate")
@@ -20,6 +23,12 @@ def load_again():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.skipif("-g" in os.environ.get("CFLAGS", ""), reason="it was asked for debug sections")
+def test_the_file_has_nothing_of_the_machine_that_built_python():
+    assert elf.Dynamic(_native.__file__).folders == []
+    assert b".debug_info" not in pathlib.Path(_native.__file__).read_bytes()  # a name of a section
 
 
 def test_each_load_is_a_module_of_its_own():

@@ -34,6 +34,7 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 @needs_support
 def test_numpys_own_tests_in_two_interpreters():
     completed = fresh.run([RUN, "--interpreters", "2", "numpy.fft"], timeout=110)
@@ -42,6 +43,7 @@ def test_numpys_own_tests_in_two_interpreters():
     assert len(counts) == 2 and int(counts[0]) == int(counts[1]) > 100, completed
 
 
+@pytest.mark.slow
 @needs_support
 def test_what_goes_wrong_is_seen(package):
     (package / "test_all.py").write_text(SUITE)

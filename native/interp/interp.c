@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { UNTOLD, TOLD, DISMISSED };
+enum { READING_NS = 1000000 };   /* between looks whether a module has been read: a guess, much longer than most take */
 
 typedef struct {
     _Atomic long refs;              /* the thread's and the handle's */
@@ -351,20 +352,57 @@ static bool is_interruptible(pp_lane_t *lane) {
     return pp_load_acquire(&lane->holds) || pp_load_seq_cst(&lane->initializes);
 }
 
-/* In a thread of its own, since it must wait for the GIL of an interpreter that may be inside a long C call. */
-static void *interrupt_task(void *arg) {
-    thread_t *t = arg;
+static PyThreadState *find_thread(PyInterpreterState *interpreter, unsigned long ident) {
+    PyThreadState *state = PyInterpreterState_ThreadHead(interpreter);
+    while (state && state->thread_id != ident)
+        state = PyThreadState_Next(state);
+    return state;
+}
+
+static bool has_name(PyObject *text, const char *name) { return PyUnicode_CompareWithASCIIString(text, name) == 0; }
+
+/* Whether a thread is inside the function by which the import system reads a file. An exception between the opening of the
+ * file and the `with` that closes it would leave that to the file's destructor, which warns on standard error. The caller
+ * holds the interpreter's GIL, so the answer holds as well. Without a GIL, nobody may look at a thread that runs. */
+static bool is_reading_module(PyInterpreterState *interpreter, unsigned long ident) {
+    PyThreadState *state = PP_HAS_GIL ? find_thread(interpreter, ident) : NULL;
+    PyFrameObject *frame = state ? PyThreadState_GetFrame(state) : NULL;
+    if (frame == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool is_reading = has_name(code->co_name, "get_data") && has_name(code->co_filename, "<frozen importlib._bootstrap_external>");
+    Py_DECREF(code);
+    Py_DECREF(frame);
+    return is_reading;
+}
+
+/* False if it has to be tried again a little later. */
+static bool try_interrupt(thread_t *t) {
+    bool is_done = true;
     pthread_mutex_lock(&t->mutex);
     pp_lane_t *lane = pp_segment_lane(t->segment, t->lane);
     if (t->interpreter && is_interruptible(lane)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        if (is_interruptible(lane))   /* it may have ended while we waited for its GIL */
-            PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
+        if (is_interruptible(lane)) {   /* it may have ended while we waited for its GIL */
+            is_done = !is_reading_module(t->interpreter, t->ident);
+            if (is_done)
+                PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
+        }
         PyThreadState_Clear(state);
         PyThreadState_DeleteCurrent();
     }
     pthread_mutex_unlock(&t->mutex);
+    return is_done;
+}
+
+/* In a thread of its own, since it must wait for the GIL of an interpreter that may be inside a long C call. */
+static void *interrupt_task(void *arg) {
+    thread_t *t = arg;
+    while (!try_interrupt(t))
+        pp_futex_wait(&t->done, 0, pp_now_ns() + READING_NS, UINT32_MAX);
     pp_store_seq_cst(&t->is_interrupting, 0);
     thread_unref(t);
     return NULL;

@@ -32,6 +32,7 @@ class Policy(Protocol):
 
     def shares(self, state: State) -> Sequence[Share]:
         """The budget of each worker, from now on."""
+        ...
 
 
 class Static:

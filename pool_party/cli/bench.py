@@ -12,6 +12,7 @@ pool-party: the benchmarks are not installed with the package. Clone its reposit
     make bench                      in an environment of its own
     python benchmarks/bench.py      to measure the pool_party that this Python has installed"""
 _FAILED = 1
+_SIGNALLED = 128  # and the signal's number: what a shell reports for a program that a signal ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace, root: Path = _ROOT) -> int:
         [sys.executable, str(program), *options, "--", *arguments.names], env=_environment()
     ) as child:
         try:
-            return child.wait()
+            status = child.wait()
         except KeyboardInterrupt:  # which the child has got as well: let it keep what it has measured
             child.wait()
             raise
+    return status if status >= 0 else _SIGNALLED - status

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pool_party import __version__
+from pool_party.cli import output
+
 _USAGE_ERROR = 2  # as argparse has it
 _INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
 
@@ -113,10 +116,10 @@ def _run_timeline(arguments: argparse.Namespace) -> int:
     from pool_party._core.errors import PoolPartyError
     from pool_party.observe import chrome, timeline
 
-    output = arguments.output or arguments.trace.with_suffix(".svg")
+    picture = arguments.output or arguments.trace.with_suffix(".svg")
     try:
         trace = chrome.read(arguments.trace)
-        timeline.save(trace, output)
+        timeline.save(trace, picture)
     except OSError as error:
         print(f"pool-party: {error.filename}: {error.strerror}", file=sys.stderr)
         return _USAGE_ERROR
@@ -124,7 +127,7 @@ def _run_timeline(arguments: argparse.Namespace) -> int:
         print(f"pool-party: {error}", file=sys.stderr)
         return _USAGE_ERROR
     print(timeline.describe(trace))
-    print(f"\n{output}: a row for each worker")
+    print(f"\n{picture}: a row for each worker")
     return 0
 
 
@@ -140,6 +143,7 @@ _COMMANDS = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pool-party", description="Worker pools for Python.")
+    parser.add_argument("--version", action="version", version=f"pool-party {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True)
     for name, command in _COMMANDS.items():
         subparser = subparsers.add_parser(name, help=command.summary, description=command.summary)
@@ -147,11 +151,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    return _COMMANDS[arguments.command].run(arguments)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names (default: the program's own); return its exit status."""
-    arguments = _parser().parse_args(argv)
     try:
-        return _COMMANDS[arguments.command].run(arguments)
+        return output.run(lambda: _run(argv))
     except KeyboardInterrupt:
         print("\npool-party: interrupted", file=sys.stderr)
         return _INTERRUPTED

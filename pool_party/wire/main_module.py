@@ -61,12 +61,17 @@ def _class_key(cls: type) -> list[object]:
     return key
 
 
+def _digest(text: str) -> str:
+    """A hash that tells definitions apart and protects nothing: under FIPS 140, SHA-1 is allowed for that alone."""
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
 def fingerprint(definition: Any) -> str:
     """A hash of a function's or class's code, the same in every process that runs the same source."""
     known = _fingerprints.get(definition)
     if known is None:
         key = _class_key(definition) if isinstance(definition, type) else _function_key(definition)
-        known = _fingerprints[definition] = hashlib.sha1(repr(key).encode()).hexdigest()
+        known = _fingerprints[definition] = _digest(repr(key))
     return known
 
 
@@ -156,6 +161,10 @@ def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     return maker, (metaclass, name, bases, namespace, *rest), (state, slotstate), *others
 
 
+def _is_shared_memory(value: object) -> bool:
+    return type(value) is memoryview and _native.is_shared(value)
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's pickler, with this module's rules for `__main__`."""
 
@@ -169,7 +178,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return file.getvalue()
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is memoryview and _native.is_shared(obj):  # any other becomes bytes, as cloudpickle has it
+        if _is_shared_memory(obj):  # any other memoryview becomes bytes, as cloudpickle has it
             return copyreg.dispatch_table[memoryview](obj)
         reduced = super().reducer_override(obj)
         if not (isinstance(reduced, tuple) and len(reduced) == 6 and _is_definition(obj)):

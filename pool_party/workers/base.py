@@ -56,9 +56,11 @@ class Worker(Protocol):
 
     def start(self) -> None:
         """Makes it run. If that is broken off it ends by itself once the channel says so, or with `terminate`."""
+        ...
 
     def enrol(self) -> None:
         """After `start`, in a thread that no signal handler interrupts: opens what its end will be told by. Idempotent."""
+        ...
 
     @property
     def pid(self) -> int | None: ...
@@ -80,6 +82,7 @@ class Worker(Protocol):
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds; whether it has ended."""
+        ...
 
     def release(self) -> None:
         """After its end: closes at once all that this process holds of it.
@@ -87,3 +90,4 @@ class Worker(Protocol):
         Further calls do nothing, nor does one before its end. `pid`, `name` and `exitcode` stay readable, and every
         other method may still be called.
         """
+        ...

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 
-from probe import ComposablePool, gates, main, tasks
+from probe import TIMEOUT_S, ComposablePool, are_others_asleep, gates, main, tasks
 
 from pool_party import ComposableExecutor
 
@@ -88,6 +88,21 @@ def executor_busy(kind):
     futures[-1].add_done_callback(lambda _: os.write(1, b"last done\n"))
     atexit.register(lambda: print(len(results), set(results)))
     forgotten.append((executor, futures))
+
+
+def reading_a_module(kind, path):
+    """A pool is terminated while its worker opens the file of a module: the file must be closed all the same."""
+    os.mkfifo(path)
+    os.mkfifo(path + ".arrived")
+    arrived = os.open(path + ".arrived", os.O_RDWR)
+    pool = ComposablePool(1, kind=kind)
+    pool.apply_async(tasks.read_module, (path, path + ".arrived"))
+    assert os.read(arrived, 100) == b"reading\n"
+    gates.wait_until(are_others_asleep, "the worker waits for a writer")
+    pool.terminate()
+    gates.wait_until(are_others_asleep, "the interrupt has come")
+    os.close(os.open(path, os.O_WRONLY))
+    pool.join(timeout=TIMEOUT_S)
 
 
 def sys_exit_in_with(kind):

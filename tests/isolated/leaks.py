@@ -1,4 +1,4 @@
-"""Open and close 30 pools: fds, threads, children and memfds stay as they were."""
+"""Open and close pools, one after the other: fds, threads, children and memfds stay as they were."""
 
 import gc
 import multiprocessing
@@ -82,7 +82,7 @@ def bad_initializer(**options):
         pool.join(timeout=TIMEOUT_S)
 
 
-def check(what, kind, method="default", n=30):
+def check(what, kind, method, n):
     options = {"kind": kind}
     if method != "default":
         options["context"] = multiprocessing.get_context(method)

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 
 import gates
 import tasks
@@ -32,6 +33,16 @@ def open_fds():
         with contextlib.suppress(FileNotFoundError):
             targets.append(os.readlink(f"/proc/self/fd/{fd}"))
     return sorted(target for target in targets if not target.startswith("/proc/"))
+
+
+def are_others_asleep():
+    """Whether every other thread of this process waits for something."""
+    states = []
+    for thread in thread_ids():
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/self/task/{thread}/stat") as stat:
+            if thread != threading.get_native_id():
+                states.append(stat.read().rpartition(")")[2].split()[0])
+    return set(states) == {"S"}
 
 
 def thread_ids():

@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import sys
+import sysconfig
 
 import fresh
 import gates
@@ -199,6 +200,11 @@ def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatc
     fresh.check(run("ending.py", how, kind, options=()), "")
 
 
+@pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="nobody may look at a thread that runs")
+def test_an_interpreter_that_is_ended_amid_an_import_closes_its_file(tmp_path):
+    check("ending.py", "reading_a_module", "interp", tmp_path / "module.py")
+
+
 def test_shutdown_waits_for_an_executor(kind):
     fresh.check(run("ending.py", "executor_busy", kind, options=()), "last done 200 {332833500}")
 
@@ -271,21 +277,28 @@ WAYS_TO_END = (
 )
 
 
+# Ten find what each pool leaves; thirty, what is left now and then.
+several = pytest.mark.parametrize("n_pools", [10, pytest.param(30, marks=pytest.mark.slow)])
+
+
+@several
 @pytest.mark.parametrize("how", WAYS_TO_END)
-def test_thirty_pools_leave_nothing(kind, how):
-    check("leaks.py", "check", how, kind, timeout=110)
+def test_pools_leave_nothing(kind, how, n_pools):
+    check("leaks.py", "check", how, kind, "default", n_pools, timeout=110)
 
 
+@several
 @pytest.mark.parametrize("how", ["never_joined", "forgotten"])
-def test_pools_that_nobody_joined_leave_nothing(kind, how):
+def test_pools_that_nobody_joined_leave_nothing(kind, how, n_pools):
     options = (*fresh.STRICT, "-W", "ignore::ResourceWarning")
-    check("leaks.py", "check", how, kind, options=options, timeout=110)
+    check("leaks.py", "check", how, kind, "default", n_pools, options=options, timeout=110)
 
 
+@several
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("how", ["close_and_join", "lost_workers"])
-def test_thirty_process_pools_leave_nothing(method, how):
-    check("leaks.py", "check", how, "process", method, timeout=110)
+def test_process_pools_leave_nothing(method, how, n_pools):
+    check("leaks.py", "check", how, "process", method, n_pools, timeout=110)
 
 
 # ---- memory that values lie in ---------------------------------------------

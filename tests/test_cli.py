@@ -1,0 +1,52 @@
+"""The command `pool-party` itself: its version, its interrupted output. Each subcommand has tests of its own."""
+
+import os
+import subprocess
+import sys
+
+import fresh
+import pytest
+
+import pool_party
+from pool_party.cli import main as _cli
+from pool_party.cli import output
+
+ENDED_BY_SIGPIPE = 141  # as shells report it
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as exit:
+        _cli.main(["--version"])
+    assert not exit.value.code
+    assert capsys.readouterr().out == f"pool-party {pool_party.__version__}\n"
+
+
+def run_unread(arguments, buffered):
+    """Run the command with a standard output whose reader is gone: its status and what it wrote to stderr."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, *fresh.STRICT, "-m", "pool_party.cli.main", *arguments]
+    environment = {**fresh.environment(), "PYTHONUNBUFFERED": "" if buffered else "1"}
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env=environment)
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "doctor --import=", "bench --list"])
+def test_unread_output_ends_a_command_quietly(arguments):
+    assert run_unread(arguments.split(), buffered=True) == (ENDED_BY_SIGPIPE, "")
+
+
+@pytest.mark.parametrize("arguments", ["doctor --import=", "bench --list"])
+def test_unread_output_ends_a_command_where_it_prints(arguments):
+    assert run_unread(arguments.split(), buffered=False) == (ENDED_BY_SIGPIPE, "")
+
+
+def test_broken_pipes_of_others_are_errors():
+    def command():
+        raise BrokenPipeError("a worker's")
+
+    with pytest.raises(BrokenPipeError, match="a worker's"):
+        output.run(command)
