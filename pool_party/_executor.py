@@ -28,8 +28,8 @@ _log = logging.getLogger("concurrent.futures")
 class PoolFuture(Future[Any]):
     """A Future of a ComposableExecutor. It counts as running from the moment that a worker begins its task.
 
-    The outcome is the call's, and can be had as soon as the call is done. The state that `concurrent.futures` keeps of a
-    Future, which `wait` and `as_completed` look at, follows a moment later, in the thread that also runs its callbacks.
+    The outcome is the call's, and can be had as soon as the call is done. The state that `concurrent.futures` keeps of
+    a Future, which `wait` and `as_completed` look at, follows a moment later, in the thread that runs its callbacks.
     """
 
     _call: "_FutureCall"

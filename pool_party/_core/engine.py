@@ -1,7 +1,7 @@
 """One pool's life: it opens, runs, breaks, ends. Joins the channel's table of calls, the submitter and the workers.
 
-All that happens to workers, and all that ends a pool, is done by one thread of its own, the background thread: no signal
-handler interrupts it, and it holds up nobody who waits for a result. Others ask it: a word is stored, the thread is summoned.
+All that happens to workers, and all that ends a pool, is done by a thread of its own, the background thread. No signal
+handler interrupts it, and it holds up nobody who waits for a result. Others ask it to: they store a word and summon it.
 """
 
 import threading
@@ -80,7 +80,7 @@ class Engine:
             raise
 
     def _open(self, setup: Setup) -> None:
-        """Forked workers come from the calling thread, while there is no other one; the rest is done in the background."""
+        """Forked workers come from the calling thread, while there is no other one; others are the background's."""
         self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
         if self._is_forking:
             self._preparing.start()  # it takes locks, and no signal handler interrupts it
@@ -136,7 +136,7 @@ class Engine:
         self._note(self._submitter.map(call, fn, items, star), call, fn)
 
     def submit_stream(self, call: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
-        """A call of fn for each item of an iterator. Raises: as `submit_call`; RuntimeError if no thread can read it."""
+        """A call of fn for each item of an iterator. Raises: as `submit_call`; RuntimeError if no thread can be had."""
         self._note(self._submitter.stream(call, fn, source), call, fn)
 
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
@@ -240,8 +240,9 @@ class Engine:
             n_done = self._channel.n_done(worker.n)
             lost = self._channel.reap(worker.n)
             why = self._workers.remove(worker, n_done, lost is not None)
-            if lost is not None and lost[0] is not None:
-                self._channel.deliver(*lost, _native.STATUS_RAISED, _loss(worker))
+            call, index = lost or (None, 0)
+            if call is not None:
+                self._channel.deliver(call, index, _native.STATUS_RAISED, _loss(worker))
             if why is not None:
                 self._break(worker_lost(why, worker.pid, worker.exitcode))
 
@@ -350,7 +351,7 @@ class Engine:
             self._workers.terminate()  # once more: a task may have swallowed the exception
 
     def abandon(self) -> None:
-        """The pool object is garbage: the background thread terminates. For any thread may collect, at any moment: it only asks."""
+        """The pool object is garbage: the background thread ends the pool. Only asks, for any thread may collect."""
         self._ask_for_end()
 
     def release(self) -> None:
@@ -410,7 +411,7 @@ class Engine:
         from pool_party._core.statistics import Statistics
 
         n_submitted, n_pending, n_failed = self._channel.call_counts()
-        budget, n_starting = self._look()
+        (policy, n_threads, n_lends, n_reclaims, n_waits, waited_s), n_starting = self._look()
         return Statistics(
             self.kind,
             self.n_workers,
@@ -420,7 +421,12 @@ class Engine:
             n_pending,
             self._workers.n_started,
             self._workers.n_lost,
-            *budget,
+            policy,
+            n_threads,
+            n_lends,
+            n_reclaims,
+            n_waits,
+            waited_s,
             n_starting,
         )
 

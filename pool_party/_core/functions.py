@@ -1,8 +1,8 @@
 """Functions on their way to workers: published once, by name or pickled, and fetched by each worker once.
 
 A function that its module has under its name keeps its place in shared memory for later calls; any other (a closure, a
-bound method) may change between two calls and travels with each. One of `__main__` keeps it as long as what it is made of
-is the same: its code, its defaults, and the globals that it names.
+bound method) may change between two calls and travels with each. One of `__main__` keeps its place while it is made of
+the same: its code, its defaults, and the globals that it names.
 """
 
 import sys
@@ -15,7 +15,7 @@ from typing import Any
 from pool_party import _native
 
 MAX_KEPT = 128  # functions that keep their place; guess: more than programs use at a time
-LARGE_BYTES = 1 << 16  # values from here on are not kept alive for a comparison; guess: no constant of a script's is as large
+LARGE_BYTES = 1 << 16  # values from here on are not kept alive to be compared; guess: scripts' constants are smaller
 
 _MISSING = object()
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...))

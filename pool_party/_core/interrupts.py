@@ -7,10 +7,10 @@ from typing import Any
 
 def _code_of(handler: Any) -> types.CodeType | None:
     """The code that a signal handler runs first, if it is written in Python."""
-    for function in (handler, getattr(handler, "__func__", None), getattr(type(handler), "__call__", None)):
-        if isinstance(function, types.FunctionType):
-            return function.__code__
-    return None
+    if isinstance(handler, types.MethodType):
+        handler = handler.__func__
+    function = handler if isinstance(handler, types.FunctionType) else type(handler).__dict__.get("__call__")
+    return function.__code__ if isinstance(function, types.FunctionType) else None
 
 
 def is_from_handler(error: BaseException) -> bool:

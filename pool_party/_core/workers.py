@@ -1,8 +1,8 @@
 """The workers of a pool: starting them, noting their end, filling their places.
 
-They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`), and when to give up
-is its decision, too. Workers are started by the background thread, which no signal handler interrupts (but the first ones, if they are
-forked); whoever ends the pool first says so (`stop`) and then ends those that it finds.
+They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`), and when to give
+up is its decision, too. Workers are started by the background thread, which no signal handler interrupts (but the first
+ones, if they are forked). Whoever ends the pool first says so (`stop`) and then ends those that it finds.
 """
 
 from collections import deque
@@ -86,7 +86,7 @@ class WorkerSet:
                 self.enforcer.grant(n)
 
     def start(self) -> None:
-        """Starts all workers. Takes no lock: forked ones are started by a thread that a signal handler may interrupt."""
+        """Starts all workers. Takes no lock: a signal handler may interrupt the thread that starts forked ones."""
         for n in range(len(self.places)):
             if not self.is_stopping:
                 self._start_worker(n)

@@ -16,12 +16,12 @@ from time import monotonic, monotonic_ns
 from typing import Any, Self
 
 from pool_party import _native
+from pool_party._core.threads import start_thread
 from pool_party.observe import assemble, chrome
 from pool_party.observe.assemble import Life, Present
 from pool_party.observe.delays import Look, read_delay
 from pool_party.observe.events import Budget, Mark, Trace
 from pool_party.workers.base import Worker
-from pool_party._core.threads import start_thread
 
 _log = logging.getLogger("pool_party")
 

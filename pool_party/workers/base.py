@@ -59,7 +59,7 @@ class Worker(Protocol):
         ...
 
     def enrol(self) -> None:
-        """After `start`, in a thread that no signal handler interrupts: opens what its end will be told by. Idempotent."""
+        """After `start`, in a thread that no signal handler interrupts: opens what tells of its end. Idempotent."""
         ...
 
     @property

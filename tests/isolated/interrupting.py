@@ -4,7 +4,6 @@ import contextlib
 import functools
 import gc
 import itertools
-import logging
 import os
 import pathlib
 import signal

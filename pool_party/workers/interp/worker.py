@@ -68,7 +68,8 @@ class InterpreterWorker:
         self.name = f"InterpreterPoolWorker-{n + 1}"
         self.pid = os.getpid()
         self._setup = setup
-        self._interpreter = (setup.begun or {}).pop(n, None) or channel.start_interpreter(n)
+        begun = setup.begun or {}
+        self._interpreter = begun.pop(n) if n in begun else channel.start_interpreter(n)
 
     def start(self) -> None:
         try:
