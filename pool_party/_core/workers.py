@@ -1,7 +1,7 @@
 """The workers of a pool: starting them, noting their end, filling their places.
 
-They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`), and when to give
-up is its decision, too. Workers are started by the background thread, which no signal handler interrupts (but the first
+They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`); when to give up
+is its decision, too. Workers are started by the background thread, which no signal handler interrupts (but the first
 ones, if they are forked). Whoever ends the pool first says so (`stop`) and then ends those that it finds.
 """
 
