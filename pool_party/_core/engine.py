@@ -175,7 +175,6 @@ class Engine:
     # ---- the background thread ----
 
     def _run(self) -> None:
-        self._submitter.background_ident = threading.get_ident()
         try:
             self._start_workers()
             while not self._workers.is_over():
@@ -284,7 +283,8 @@ class Engine:
         """After the last worker: ends the other threads, and gives memory and descriptors back."""
         try:
             self._finish_trace()
-            self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
+            if not self._is_exiting:
+                self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
             if self._channel.wants_runner:
                 self._callbacks.start()
             self._callbacks.end()
@@ -310,6 +310,7 @@ class Engine:
         """Waits for the end of a closed pool; False after `timeout` seconds."""
         self._check_not_foreign()
         deadline = None if timeout is None else monotonic() + timeout
+        self._callbacks.leave()
         for call in self.calls():
             call.lift_window()
         if not self.wait(self._ended, timeout):
