@@ -23,7 +23,7 @@ def dumps(
     """The pickle of what plain pickle refuses, or of what it would send as a name in `__main__`.
 
     buffer_callback: as in pickle. refusal: what plain pickle raised.
-    Raises what the object raised, with a note that says where in `value` it was; what a signal handler raised, as it is.
+    Raises what the object raised, with a note that says where in `value` it was; what a signal handler raised, as is.
     """
     from pool_party.wire.interrupts import is_from_handler
     from pool_party.wire.main_module import Pickler

@@ -27,8 +27,8 @@ def is_from_handler(error: BaseException) -> bool:
     while traceback is not None:
         arguments = _arguments(traceback.tb_frame)
         frame_type = type(traceback.tb_frame)
-        for number, frame in zip(arguments, arguments[1:], strict=False):
-            if isinstance(frame, frame_type) and isinstance(number, int):
+        for i, argument in enumerate(arguments[1:]):
+            if isinstance(argument, frame_type) and isinstance(arguments[i], int):
                 return True
         traceback = traceback.tb_next
     return False
