@@ -53,7 +53,7 @@ class Callbacks:
             self._channel.summon()
 
     def leave(self) -> None:
-        """The calling thread is going to wait for the pool's end, which then does not await the callback that it runs."""
+        """The calling thread is going to wait for the pool's end, which then leaves out its callback."""
         self.delegate()
         if (call := self._running.get(get_ident())) is not None:
             self._channel.finish(call)

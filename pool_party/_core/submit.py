@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
 
 
+N_TRIES = 3  # to put a task for which there is no room, though nobody will tell when there is
+
+
 class _Map:
     """The tasks of a map from the call's cursor on, encoded as they are put."""
 
@@ -40,6 +43,7 @@ class Submitter:
         self._by_reference = by_reference
         self._backlog = backlog
         self._functions = Functions(channel)
+        self.must_retry = False  # the background thread is to feed again a little later
         self._entering: dict[int, Call] = {}  # what threads are submitting now, by their ident
         channel.put_waiting = self.put_waiting
 
@@ -132,9 +136,17 @@ class Submitter:
         if self._channel.has_pins:
             self._channel.unpin()
         backlog = self._backlog
+        n_refused = 0
         try:
-            while backlog and self._put(backlog[0]):
-                backlog.popleft()
+            while backlog:
+                if self._put(backlog[0]):
+                    backlog.popleft()
+                elif self._channel.is_starved:  # whoever makes room says so
+                    return
+                elif (n_refused := n_refused + 1) > N_TRIES:  # it is for a value to go that a task has kept
+                    self.must_retry = True
+                    self._channel.summon()
+                    return
         except IndexError:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left
 
