@@ -217,6 +217,7 @@ class Program:
 
 class PoolMachine(RuleBasedStateMachine):
     program: Program
+    pool_class = ComposablePool
 
     def __init__(self):
         super().__init__()
@@ -257,7 +258,7 @@ class PoolMachine(RuleBasedStateMachine):
         context = context if self.kind == "process" else None
         self.note(f"open {n} workers, max_tasks {max_tasks}, context {context}, ending {ending}")
         self.n_workers, self.ending, self.replaces_workers = n, ending, max_tasks is not None
-        self.pool = ComposablePool(n, maxtasksperchild=max_tasks, context=context, kind=self.kind)
+        self.pool = self.pool_class(n, maxtasksperchild=max_tasks, context=context, kind=self.kind)
         self.make_executor = functools.partial(
             ComposableExecutor, n, kind=self.kind, context=context, max_tasks_per_child=max_tasks
         )
@@ -919,7 +920,8 @@ class PoolMachine(RuleBasedStateMachine):
             if call.handle is not None:
                 self._finish(call)
         for call in self.calls:
-            if call.wants_callbacks and not self.may_miss_callbacks and len(call.callbacks) != min(call.n_items, 1):
+            was_admitted = call.handle is not None
+            if call.wants_callbacks and was_admitted and not self.may_miss_callbacks and len(call.callbacks) != min(call.n_items, 1):
                 raise Violation(f"{call!r}: callbacks {call.callbacks!r}")
 
     def _check_runs(self):
