@@ -85,7 +85,7 @@ def pid(ident):
 
 
 def lock(ident):
-    return threading.Lock()
+    return [ident, threading.Lock()]
 
 
 def explode(ident):

@@ -128,6 +128,11 @@ class Call:
         return [ident for chunk in self.chunks for ident, _ in chunk]
 
 
+def is_same(first, second):
+    """Whether two looks at a call saw the same; each look at a future that was cancelled makes an error of its own."""
+    return first is second or (type(first) is type(second) and type(first).__name__ == "CancelledError")
+
+
 class Trap:
     """Sends a signal to this thread at the n-th line that it runs in the package, wherever that is."""
 
@@ -465,7 +470,7 @@ class PoolMachine(RuleBasedStateMachine):
         if call.outcome is None:
             call.outcome = outcome
             verdict.check_whole(call, outcome, self.world_of(call))
-        elif call.outcome[0] != outcome[0] or call.outcome[1] is not outcome[1]:
+        elif call.outcome[0] != outcome[0] or not is_same(call.outcome[1], outcome[1]):
             raise Violation(f"two outcomes of {call!r}: {call.outcome!r}, {outcome!r}"[:600])
         if call.wants_callbacks and not self.may_miss_callbacks:
             expected = [outcome] if call.n_items else []
@@ -645,6 +650,22 @@ class PoolMachine(RuleBasedStateMachine):
         if pid in descendants(os.getpid()) and not is_gone(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    @precondition(lambda self: self.kind == "process" and not self.is_ending)
+    @rule(
+        verb=st.sampled_from(["imap_unordered", "imap_unordered", "imap", "map_async", "executor.map"]),
+        delays=st.lists(st.sampled_from([None, None, 0.0, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005]), min_size=3, max_size=10),
+    )
+    def lose(self, verb, delays):
+        """Workers that are killed when they send their result, or between that and the end of their task."""
+        self.let_go()
+        deeds = [("value", 0) if delay is None else ("doomed", delay) for delay in delays]
+        call = self.plan(verb, deeds)
+        self.act(0, f"lose {verb}", self._lose, call)
+
+    def _lose(self, call):
+        self._submit(call, 0, "note", True, None)
+        self._finish(call)
 
     @precondition(lambda self: not self.is_ending and self.n_floods < 1 and self.n_steps > 6)
     @rule(verb=st.sampled_from(["map_async", "imap", "slow callback"]), how=st.sampled_from(["get", "wait", "next", "result"]))

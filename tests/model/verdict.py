@@ -52,7 +52,7 @@ def is_value(ident, deed, value):
     if name == "pid":
         return value[0] == ident and isinstance(value[1], int)
     if name == "lock":
-        return hasattr(value, "acquire")
+        return isinstance(value, list) and value[0] == ident
     if name == "explode":
         return isinstance(value, tasks.ExplodesElsewhere) and value.text == ident
     return value == ident
