@@ -663,6 +663,35 @@ class PoolMachine(RuleBasedStateMachine):
         call = self.plan(verb, deeds)
         self.act(0, f"lose {verb}", self._lose, call)
 
+    @precondition(lambda self: self.kind == "process" and not self.is_ending)
+    @rule(n=st.integers(3, 12), ordered=st.booleans(), every=st.integers(1, 4))
+    def shoot(self, n, ordered, every):
+        """Workers that are killed as soon as their result is here: they may not have ended their task yet."""
+        self.let_go()
+        self.world.n_kills += n
+        call = self.plan("imap" if ordered else "imap_unordered", [("pid",)] * n)
+        self.act(0, "shoot", self._shoot, call, every)
+
+    def _shoot(self, call, every):
+        self._submit(call, 0, None, True, None)
+        for n in itertools.count():
+            success, value = self.timed(None, call.handle.next) if call.handle else (False, StopIteration())
+            if success and n % every == 0:
+                self._shoot_at(value[1])
+            if success:
+                call.stream.take_value(value, self.world)
+            elif isinstance(value, StopIteration):
+                break
+            else:
+                call.stream.take_error(value, self.world)
+        if call.handle:
+            call.stream.end(self.world)
+
+    def _shoot_at(self, pid):
+        """At once, for the moment counts; no pid comes twice in so short a time."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
     def _lose(self, call):
         self._submit(call, 0, "note", True, None)
         self._finish(call)

@@ -50,7 +50,7 @@ def is_value(ident, deed, value):
     if name == "value":
         return value == duties.value(ident, *deed[1:])
     if name == "pid":
-        return value[0] == ident and isinstance(value[1], int)
+        return isinstance(value, tuple) and value[0] == ident and isinstance(value[1], int)
     if name == "lock":
         return isinstance(value, list) and value[0] == ident
     if name == "explode":
