@@ -1,7 +1,7 @@
 """A long life in a hostile world, `make soak MINUTES=60`: pools are opened, used, disturbed and ended at random.
 
-Workers are killed; Ctrl-C is caught and the pool used again; handlers of SIGTERM and SIGALRM raise, or terminate the pool;
-large arrays come and go; the program forks. Each minute has one line of counts. At the end they must be flat: what the
+Workers are killed; Ctrl-C is caught and the pool used again; handlers of SIGTERM and SIGALRM raise, or terminate the
+pool; large arrays come and go; the program forks. Each minute has one line of counts. At the end they must be flat: what the
 process holds in the second half of the time is no more than in the first. Everything is drawn from one seed, which the
 first line tells; the moments of signals depend on the machine, too.
 """
@@ -47,8 +47,8 @@ class Soak:
         kind = self.rng.choice(self.kinds)
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         options = {"kind": kind, "context": self.context if kind == "process" else None}
-        deed = self.rng.choice([self.calm, self.calm, self.interrupted, self.alarmed, self.ended_by_handler, self.fork,
-                                self.large, self.executor, self.killed if kind == "process" else self.calm])  # fmt: skip
+        deeds = [self.calm, self.calm, self.interrupted, self.alarmed, self.ended_by_handler, self.fork, self.large]
+        deed = self.rng.choice([*deeds, self.executor, self.killed if kind == "process" else self.calm])
         self.counts[deed.__name__] += 1
         if deed == self.executor:
             self.use_executor(ComposableExecutor(self.rng.choice([1, 2, 3]), **options))

@@ -30,7 +30,7 @@ def run(program, *args):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_done_each_task_has_one_outcome(kind):
-    run("machine.py", kind, "--seconds", SECONDS)
+    run("play.py", kind, "--seconds", SECONDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,7 +27,9 @@ watchdog = None
 # ---- what is drawn ---------------------------------------------------------
 
 NUMBERS = st.lists(st.integers(-3, 9), max_size=12)
-GOOD = st.one_of(NUMBERS.map(lambda xs: [abs(x) * 2 for x in xs]), st.lists(st.sampled_from(["a", "b" * 50_000]), max_size=4))
+GOOD = st.one_of(
+    NUMBERS.map(lambda xs: [abs(x) * 2 for x in xs]), st.lists(st.sampled_from(["a", "b" * 50_000]), max_size=4)
+)
 ONE_ODD = NUMBERS.map(lambda xs: [2 * x for x in xs] + [7] + [2] * (len(xs) // 2))  # one failure: no race of errors
 FUNCTIONS = st.sampled_from(["identity", "fail_if_odd", "make_lock"])
 CHUNKS = st.sampled_from([None, 1, 2, 5])
@@ -127,10 +129,16 @@ def run_statement(pool, statement, hold):
     if verb == "keywords":
         return seen(pool.apply, tasks.affine, (args[0],), {args[1]: 5})
     if verb in ("map", "map_async", "starmap", "starmap_async"):
-        function = tasks.multiply if verb.startswith("star") else tasks.fail_if_odd if all_numbers(args[0]) else tasks.identity
+        function = (
+            tasks.multiply if verb.startswith("star") else tasks.fail_if_odd if all_numbers(args[0]) else tasks.identity
+        )
         shape = "list" if verb.startswith("star") and args[1] == "range" else args[1]
         call = function, shaped(args[0], shape), args[2]
-        return with_callbacks(getattr(pool, verb), *call, wanted=args[3]) if "async" in verb else seen(getattr(pool, verb), *call)
+        return (
+            with_callbacks(getattr(pool, verb), *call, wanted=args[3])
+            if "async" in verb
+            else seen(getattr(pool, verb), *call)
+        )
     if verb == "starmap_odd":
         return seen(pool.starmap, tasks.multiply, args[0])
     if verb in ("imap", "imap_unordered"):
@@ -161,7 +169,9 @@ def run_iterator(pool, verb, items, shape, chunk):
     if verb == "imap":
         return outcomes
     has_failed = any(outcome[0] == "error" for outcome in outcomes[:-1])
-    return "an error" if chunk > 1 and (has_failed or outcomes[-1][1] != "StopIteration") else sorted(map(repr, outcomes))
+    return (
+        "an error" if chunk > 1 and (has_failed or outcomes[-1][1] != "StopIteration") else sorted(map(repr, outcomes))
+    )
 
 
 def run_timed(pool, hold, how):
@@ -256,7 +266,9 @@ def main():
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0)
-    parser.add_argument("--profile", choices=("fixed", "random"), default=os.environ.get("POOL_PARTY_MODEL_PROFILE", "fixed"))
+    parser.add_argument(
+        "--profile", choices=("fixed", "random"), default=os.environ.get("POOL_PARTY_MODEL_PROFILE", "fixed")
+    )
     parser.add_argument("--seed", type=int)
     options = parser.parse_args()
     watchdog = Watchdog(Journal())

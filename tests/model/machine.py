@@ -1,4 +1,4 @@
-"""Random programs against the public interface, `python machine.py kind`: a state machine for hypothesis.
+"""Random programs against the public interface, `python play.py kind`: a state machine for hypothesis.
 
 One example is the life of a pool and, at times, of an executor beside it. Its rules submit calls with every verb, from
 the main thread and two others, wait for them with and without a time-out, cancel them, kill workers, interrupt the main
@@ -19,7 +19,6 @@ import logging
 import multiprocessing
 import os
 import pathlib
-import pickle
 import random
 import signal
 import sys
@@ -49,6 +48,7 @@ from pool_party import ComposableExecutor, ComposablePool, PoolClosed, PoolTermi
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
 KINDS = ("thread", "process", "interp")
+EXAMPLES = {"thread": 25, "process": 6, "interp": 12}  # about 15 s on two busy cores
 STEP_S = float(os.environ.get("POOL_PARTY_MODEL_STEP_S", "60"))  # no step takes so long, on any machine
 # How late a timed wait may be beyond what the system itself is late. The pool promises 20 ms; a machine that runs
 # several test suites at once is not the place to measure that.
@@ -241,7 +241,6 @@ class PoolMachine(RuleBasedStateMachine):
         # What is drawn next depends on these alone, which only the main thread changes: else no example came twice.
         self.is_ending, self.n_pids = False, 0
         self.pids = []  # of workers, as tasks told them
-        self.is_spoiled = False  # a signal handler's exception came into the pool's own work: only terminate is left
         self.pool = self.executor = None
         self.in_callback = 0
         self.may_miss_callbacks = False  # the main thread was interrupted, and may have been amid a callback
@@ -350,7 +349,7 @@ class PoolMachine(RuleBasedStateMachine):
         self._submit_drawn(**drawn)
 
     def _submit_drawn(self, data, actor, verb, n, chunk, ballast, callback, sized, buffersize):
-        deeds_strategy = deeds_of(self.kind)
+        deeds_strategy = deeds_of(self.kind) if data.draw(st.integers(0, 2)) == 0 else SIMPLE
         if verb in ("apply", "apply_async", "submit"):
             n = chunk = 1
         call = self.plan(verb, [data.draw(deeds_strategy) for _ in range(n)], chunk)
@@ -397,7 +396,9 @@ class PoolMachine(RuleBasedStateMachine):
         verb, pool, chunk = call.verb, self.pool, len(call.chunks[0]) if call.chunks else 1
         callbacks = self.callbacks_of(call, callback) if call.wants_callbacks else {}
         if verb == "apply":
-            return True, pool.apply(duties.perform_args, arguments[0][:2], dict(zip(("deed", "ballast"), arguments[0][2:])))
+            return True, pool.apply(
+                duties.perform_args, arguments[0][:2], dict(zip(("deed", "ballast"), arguments[0][2:]))
+            )
         if verb == "apply_async":
             call.handle = pool.apply_async(duties.perform, arguments, **callbacks)
         elif verb == "map":
@@ -426,7 +427,11 @@ class PoolMachine(RuleBasedStateMachine):
         """An input without a length, which may be read so far ahead only."""
         for argument in arguments:
             window = call.window
-            if window is not None and call.n_read > call.n_taken + window + len(call.chunks[0]) and not self.world.is_closing:
+            if (
+                window is not None
+                and call.n_read > call.n_taken + window + len(call.chunks[0])
+                and not self.world.is_closing
+            ):
                 raise Violation(f"{call.n_read} items read, {call.n_taken} taken, buffersize {window}")
             call.n_read += 1
             yield argument
@@ -481,7 +486,12 @@ class PoolMachine(RuleBasedStateMachine):
             self.pids.append(outcome[1][1])
 
     @precondition(lambda self: self.calls)
-    @rule(actor=ACTORS, index=st.integers(0, 1_000), how=st.sampled_from(["get", "wait", "ask", "cancel"]), timeout=TIMEOUTS)
+    @rule(
+        actor=ACTORS,
+        index=st.integers(0, 1_000),
+        how=st.sampled_from(["get", "wait", "ask", "cancel"]),
+        timeout=TIMEOUTS,
+    )
     def look(self, actor, index, how, timeout):
         call = self.calls[index % len(self.calls)]
         if call.verb == "executor.map":
@@ -654,7 +664,9 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kind == "process" and not self.is_ending)
     @rule(
         verb=st.sampled_from(["imap_unordered", "imap_unordered", "imap", "map_async", "executor.map"]),
-        delays=st.lists(st.sampled_from([None, None, 0.0, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005]), min_size=3, max_size=10),
+        delays=st.lists(
+            st.sampled_from([None, None, 0.0, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005]), min_size=2, max_size=6
+        ),
     )
     def lose(self, verb, delays):
         """Workers that are killed when they send their result, or between that and the end of their task."""
@@ -664,7 +676,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.act(0, f"lose {verb}", self._lose, call)
 
     @precondition(lambda self: self.kind == "process" and not self.is_ending)
-    @rule(n=st.integers(3, 12), ordered=st.booleans(), every=st.integers(1, 4))
+    @rule(n=st.integers(3, 6), ordered=st.booleans(), every=st.integers(1, 4))
     def shoot(self, n, ordered, every):
         """Workers that are killed as soon as their result is here: they may not have ended their task yet."""
         self.let_go()
@@ -697,7 +709,10 @@ class PoolMachine(RuleBasedStateMachine):
         self._finish(call)
 
     @precondition(lambda self: not self.is_ending and self.n_floods < 1 and self.n_steps > 6)
-    @rule(verb=st.sampled_from(["map_async", "imap", "slow callback"]), how=st.sampled_from(["get", "wait", "next", "result"]))
+    @rule(
+        verb=st.sampled_from(["map_async", "imap", "slow callback"]),
+        how=st.sampled_from(["get", "wait", "next", "result"]),
+    )
     def flood(self, verb, how):
         """A timed wait, while many results of another call arrive."""
         self.n_floods += 1
@@ -978,7 +993,12 @@ class PoolMachine(RuleBasedStateMachine):
                 self._finish(call)
         for call in self.calls:
             was_admitted = call.handle is not None
-            if call.wants_callbacks and was_admitted and not self.may_miss_callbacks and len(call.callbacks) != min(call.n_items, 1):
+            if (
+                call.wants_callbacks
+                and was_admitted
+                and not self.may_miss_callbacks
+                and len(call.callbacks) != min(call.n_items, 1)
+            ):
                 raise Violation(f"{call!r}: callbacks {call.callbacks!r}")
 
     def _check_runs(self):
@@ -1063,7 +1083,7 @@ def main():
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--profile", "--hypothesis-profile", choices=("fixed", "random"),
                         default=os.environ.get("POOL_PARTY_MODEL_PROFILE", "fixed"))  # fmt: skip
-    parser.add_argument("--examples", type=int, default=40)
+    parser.add_argument("--examples", type=int, help=f"of a batch; default: {EXAMPLES}")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=0, help="of the random profile: at least one batch")
     parser.add_argument("--seed", type=int, help="of the random profile's first batch")
@@ -1071,10 +1091,7 @@ def main():
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--forgive", default=[], type=lambda text: text.split(","), metavar="PROPERTY,...")
     options = parser.parse_args()
+    options.examples = options.examples or EXAMPLES[options.kind]
     multiprocessing.set_forkserver_preload(["duties"])
     logging.disable()  # callbacks that raise are part of the programs
     run(options)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,6 @@ import pool_party
 from pool_party import PoolTerminated, WorkerLost
 
 
-
 class Violation(AssertionError):
     """The pool did what it must never do."""
 

@@ -12,7 +12,7 @@ import traceback
 
 
 class Journal:
-    """The newest steps of a program. It is printed if the program fails, for what ran concurrently is never repeated."""
+    """The newest steps of a program. It is printed if the program fails, for what ran at once never comes again so."""
 
     def __init__(self):
         self._lines = collections.deque(maxlen=400)
