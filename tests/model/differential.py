@@ -3,8 +3,8 @@ the same, wherever the standard library defines the answer.
 
 A program is a list of statements on one pool. Each statement gives a line of what was seen: the value, or the type and
 the arguments of the error, and which callbacks were called with what. Left out is what the standard library leaves to
-chance (which of several errors arrives first) or would hang at (SystemExit, raising callbacks), and what we do otherwise
-on purpose (README, "What differs").
+chance (which of several errors arrives first) or would hang at (SystemExit, raising callbacks), and what we do another
+way on purpose (README, "What differs").
 """
 
 import argparse
@@ -35,6 +35,9 @@ FUNCTIONS = st.sampled_from(["identity", "fail_if_odd", "make_lock"])
 CHUNKS = st.sampled_from([None, 1, 2, 5])
 SHAPES = st.sampled_from(["list", "tuple", "generator", "failing generator", "range"])
 CALLBACKS = st.booleans()
+PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6)
+WRONG_USES = st.sampled_from(["map None", "map 3", "imap 3", "imap chunk 0", "pickle", "join", "args"])
+ERRORS = st.sampled_from(["ValueError", "PlainError", "AttributeCarryingError", "StopIteration"])
 
 STATEMENTS = st.one_of(
     st.tuples(st.just("apply"), st.sampled_from([1, 2, "x", None]), st.sampled_from(["identity", "fail_if_odd"])),
@@ -42,15 +45,15 @@ STATEMENTS = st.one_of(
     st.tuples(st.just("keywords"), st.integers(0, 3), st.sampled_from(["a", "b", "c"])),
     st.tuples(st.just("map"), ONE_ODD | GOOD, SHAPES, CHUNKS),
     st.tuples(st.just("map_async"), ONE_ODD | GOOD, SHAPES, CHUNKS, CALLBACKS),
-    st.tuples(st.just("starmap"), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6), SHAPES, CHUNKS),
+    st.tuples(st.just("starmap"), PAIRS, SHAPES, CHUNKS),
     st.tuples(st.just("starmap_async"), st.lists(st.sampled_from([(1, 2)]), max_size=3), SHAPES, CHUNKS, CALLBACKS),
     st.tuples(st.just("starmap_odd"), st.sampled_from([[1, 2], [(1,)], [(1, 2, 3)], ["ab"]])),
     st.tuples(st.just("imap"), ONE_ODD | GOOD, SHAPES, st.sampled_from([1, 1, 2, 5])),
     st.tuples(st.just("imap_unordered"), ONE_ODD | GOOD, SHAPES, st.sampled_from([1, 1, 2])),
     st.tuples(st.just("not ready")),
     st.tuples(st.just("time out"), st.sampled_from(["get", "next", "wait"])),
-    st.tuples(st.just("wrong use"), st.sampled_from(["map None", "map 3", "imap 3", "imap chunk 0", "pickle", "join", "args"])),
-    st.tuples(st.just("raise"), st.sampled_from(["ValueError", "PlainError", "AttributeCarryingError", "StopIteration"])),
+    st.tuples(st.just("wrong use"), WRONG_USES),
+    st.tuples(st.just("raise"), ERRORS),
 )  # fmt: skip
 ENDINGS = st.sampled_from(["close", "terminate", "with", "close twice", "close, terminate", "terminate, close"])
 
@@ -264,7 +267,7 @@ def main():
 
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--examples", type=int, default=60)
+    parser.add_argument("--examples", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument(
         "--profile", choices=("fixed", "random"), default=os.environ.get("POOL_PARTY_MODEL_PROFILE", "fixed")
@@ -285,7 +288,8 @@ def main():
                 test = seed(number)(test)
             settings(
                 max_examples=options.examples, deadline=None, database=None, derandomize=not is_random, print_blob=True,
-                report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+                report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
+                suppress_health_check=list(HealthCheck),
             )(test)()  # fmt: skip
             number += 1
             if not is_random or time.monotonic() > deadline:

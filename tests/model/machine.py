@@ -397,7 +397,7 @@ class PoolMachine(RuleBasedStateMachine):
         callbacks = self.callbacks_of(call, callback) if call.wants_callbacks else {}
         if verb == "apply":
             return True, pool.apply(
-                duties.perform_args, arguments[0][:2], dict(zip(("deed", "ballast"), arguments[0][2:]))
+                duties.perform_args, arguments[0][:2], {"deed": arguments[0][2], "ballast": arguments[0][3]}
             )
         if verb == "apply_async":
             call.handle = pool.apply_async(duties.perform, arguments, **callbacks)
@@ -757,7 +757,7 @@ class PoolMachine(RuleBasedStateMachine):
             self._finish(call)
 
     def work(self, n_rounds):
-        """What a program does when a signal comes: verbs of all sorts. Its tasks may run or not, if it is interrupted."""
+        """What a program does when a signal comes: verbs of all sorts. If it is interrupted, tasks may run or not."""
         try:
             self._work(n_rounds)
         except PoolClosed as error:  # another thread ended the pool meanwhile, or the signal's handler
@@ -806,7 +806,7 @@ class PoolMachine(RuleBasedStateMachine):
         self._end("terminate")
 
     def _interrupt(self, number, error_type, spring, n_rounds):
-        """Work until a signal comes; what its handler raises must come out, or be reported where Python cannot raise it."""
+        """Work until a signal comes; what its handler raises must come out, or be reported by Python as unraisable."""
         self.may_miss_callbacks = self.program.forgives("callbacks-apart")
         unraisable = []
         before, sys.unraisablehook = sys.unraisablehook, lambda info: unraisable.append(info.exc_type)
