@@ -1,9 +1,9 @@
 """A long life in a hostile world, `make soak MINUTES=60`: pools are opened, used, disturbed and ended at random.
 
 Workers are killed; Ctrl-C is caught and the pool used again; handlers of SIGTERM and SIGALRM raise, or terminate the
-pool; large arrays come and go; the program forks. Each minute has one line of counts. At the end they must be flat: what
-the process holds in the second half of the time is no more than in the first. Everything is drawn from one seed, which the
-first line tells; the moments of signals depend on the machine, too.
+pool; large arrays come and go; the program forks. Each minute has one line of counts. At the end they must be flat:
+what the process holds in the second half of the time is no more than in the first. Everything is drawn from one seed,
+which the first line tells; the moments of signals depend on the machine, too.
 """
 
 import argparse
