@@ -242,6 +242,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.is_ending, self.n_pids = False, 0
         self.pids = []  # of workers, as tasks told them
         self.pool = self.executor = None
+        self.opening = threading.Lock()
         self.in_callback = 0
         self.may_miss_callbacks = False  # the main thread was interrupted, and may have been amid a callback
 
@@ -437,8 +438,9 @@ class PoolMachine(RuleBasedStateMachine):
             yield argument
 
     def need_executor(self):
-        if self.executor is None:
-            self.executor = self.make_executor()
+        with self.opening:  # two threads may need it at once
+            if self.executor is None:
+                self.executor = self.make_executor()
 
     def callbacks_of(self, call, how):
         owner = weakref.ref(self)
