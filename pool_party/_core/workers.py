@@ -224,8 +224,9 @@ class WorkerSet:
         self.is_stopping = True
 
     def terminate(self) -> bool:
-        """Stops workers in the middle of their tasks. Never blocks. False: some are to be asked again a little later."""
-        return all([worker.terminate() for worker in self.places if worker is not None])
+        """Stops workers in the middle of their tasks. Never blocks. False: call it again a little later."""
+        answers = [worker.terminate() for worker in self.places if worker is not None]
+        return all(answers)
 
     def wait_ended(self) -> None:
         """After `terminate`: waits for those that end at once, and makes sure that processes do."""

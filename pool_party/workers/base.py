@@ -75,7 +75,7 @@ class Worker(Protocol):
     def is_alive(self) -> bool: ...
 
     def terminate(self) -> bool:
-        """Asks it to stop, in the middle of a task if that is possible. Never blocks. False: ask again a little later."""
+        """Asks it to stop, in the middle of a task if that is possible. Never blocks. False: ask again later."""
         ...
 
     def kill(self) -> bool:
