@@ -23,6 +23,7 @@
 
 static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who leads, where tasks are; cancels, is patient, at once */
     {"two", 2, 2, 2, 0, NOBODY_LEADS, "p", false, false, true},
+    {"pair", 2, 2, 2, 0, NOBODY_LEADS, "p", false, false, false},
     {"full", 2, 2, 3, 0, NOBODY_LEADS, "p", false, false, false},
     {"wide", 2, 3, 3, 0, NOBODY_LEADS, "p", false, false, false},
     {"ring", 2, 2, 3, 0, NOBODY_LEADS, "r", false, false, false},
@@ -131,6 +132,7 @@ static uint64_t random_state;
 static unsigned n_decisions, n_changes, changes[CHANGES_MAX];
 static int priority[ACTORS_MAX], lowest;
 static bool by_priority;
+static unsigned oddity;         /* one odd deed in so many that offer themselves */
 
 static unsigned draw(unsigned below) {
     random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
@@ -142,6 +144,7 @@ static void begin_random(uint64_t seed, sch_budget_t *budget) {
     n_decisions = 0;
     by_priority = draw(2);
     n_changes = draw(CHANGES_MAX);
+    oddity = (unsigned[]){3, 10, 40}[draw(3)];
     for (unsigned i = 0; i < n_changes; i++)
         changes[i] = draw(LENGTH_GUESS);
     for (int i = 0; i < ACTORS_MAX; i++)
@@ -171,7 +174,7 @@ static unsigned decide_random(const sch_option_t *options, unsigned n) {
         return draw(n);
     unsigned odd = draw(n);
     const sch_option_t *o = &options[odd];
-    if (o->deed == SCH_DRAIN ? draw(4) == 0 : !is_going(o) && draw(30) == 0)
+    if (o->deed == SCH_DRAIN ? draw(4) == 0 : !is_going(o) && draw(oddity) == 0)
         return odd;
     if (by_priority)
         return pick_first(options, n);
