@@ -42,7 +42,7 @@ INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
 
 class Engine:
-    """The engine of a pool. Its workers are running when it is made. Thread-safe, also inside signal handlers."""
+    """The engine of a pool, which runs from `open` on. Thread-safe, also inside signal handlers."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Engine:
         self._cause: BaseException | None = None  # why the pool is broken
         self._must_terminate = False  # some workers are to be told once more
         self._has_stopped = False  # the background thread has done what `terminate` asks for
-        self._wants_close = self._wants_end = False  # asked of the background thread
+        self._wants_end = False  # asked of the background thread
         self._is_exiting = False  # the interpreter ends
         self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
         self._opened = _native.Job()  # done once the workers have been started, or that has failed:
@@ -76,13 +76,16 @@ class Engine:
         self._is_forking = False
         self._preparing = threading.Thread(target=self._try, args=(self._workers.prepare,))
         self._background = threading.Thread(target=self._run, name="pool_party-background")
+
+    def open(self, setup: Setup) -> _native.Keeper:
+        """Starts the workers. When nobody has what this returns any more, the pool ends."""
         try:
-            self._open(setup)
+            return self._open(setup)
         except BaseException:
             self._undo_open()
             raise
 
-    def _open(self, setup: Setup) -> None:
+    def _open(self, setup: Setup) -> _native.Keeper:
         """Forked workers come from the calling thread, while there is no other one; others are the background's."""
         self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
         if self._is_forking:
@@ -95,7 +98,9 @@ class Engine:
         if self._open_error is not None:
             raise self._open_error
         _exit.register(self, self.kind)
+        keeper = self._channel.keeper()
         self.state = RUN
+        return keeper
 
     def _undo_open(self) -> None:
         if self._background.ident is not None:
@@ -233,9 +238,15 @@ class Engine:
             self._must_terminate = not self._workers.terminate()
         if self._wants_end and not self._has_stopped:
             self._stop()
-        elif self._wants_close:
-            self._wants_close = False
+        elif channel.is_abandoned and self.state == RUN:
+            self._end_abandoned()
+
+    def _end_abandoned(self) -> None:
+        """Nobody has the pool any more. What was submitted to an executor still runs."""
+        if self.drains_at_exit:
             self.close()
+        else:
+            self._ask_for_end()
 
     def _start_callbacks(self) -> None:
         try:
@@ -363,15 +374,6 @@ class Engine:
             self.join()
         while self.kind == "interp" and not self.join(0.25):
             self._workers.terminate()  # once more: a task may have swallowed the exception
-
-    def abandon(self) -> None:
-        """The pool object is garbage: the background thread ends the pool. Only asks, for any thread may collect."""
-        self._ask_for_end()
-
-    def release(self) -> None:
-        """The executor is garbage: as `close`, by the background thread."""
-        self._wants_close = True
-        self._channel.summon()
 
     def disown(self) -> None:
         """We are in a forked child: the workers are our parent's."""
