@@ -29,7 +29,7 @@ PERIOD_S = 0.02  # between two looks. A guess: a ring holds 37 ms of the smalles
 EFFORT = 0.05  # of its time, at most, a large pool's thread spends on looking
 MAX_NAME = 200  # characters of a function's name
 
-_EVENT = struct.Struct("=6Q")  # mirrors native/native.h
+_EVENT = struct.Struct(f"={_native.EVENT_WORDS}Q")
 
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
@@ -251,7 +251,7 @@ class Tracing:
         """Notes how long the worker had no CPU so far. While it sleeps that does not change."""
         life = self._lives[n]
         _, state, _, tid, _, _ = self._channel.present(n)
-        if life is None or tid == 0 or (state == assemble.SLEEPS and life.looks):
+        if life is None or tid == 0 or (state == _native.PRESENT_SLEEPS and life.looks):
             return
         delay_ns = read_delay(life.pid, tid)
         if delay_ns is None:
@@ -288,7 +288,7 @@ class Tracing:
         if life is None:
             return
         _, state, since_ns, _, call, index = self._channel.present(n)
-        if state != assemble.LOOKS:
+        if state != _native.PRESENT_LOOKS:
             life.last = Present(monotonic_ns(), state, since_ns, call, index, is_dead)
             self._append(self._closed, life)
 
