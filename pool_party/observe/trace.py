@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, monotonic_ns
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pool_party import _native
 from pool_party._core.threads import start_thread
@@ -21,7 +21,9 @@ from pool_party.observe import assemble, chrome
 from pool_party.observe.assemble import Life, Present
 from pool_party.observe.delays import Look, read_delay
 from pool_party.observe.events import Budget, Mark, Trace
-from pool_party.workers.base import Worker
+
+if TYPE_CHECKING:
+    from pool_party.workers.base import Worker
 
 _log = logging.getLogger("pool_party")
 
@@ -81,7 +83,7 @@ class Tracing:
 
     # ---- the beginning and the end ----
 
-    def start(self, workers: Callable[[], Iterable[Worker]], budget: Sequence[int]) -> None:
+    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         """Begins. workers: those that live; budget: the threads of each. What is told before that is not noted."""
         with self._stopping:
             if self._is_over.is_set():
@@ -91,7 +93,7 @@ class Tracing:
             self._begin(workers, budget)
             start_thread(self._thread)
 
-    def _begin(self, workers: Callable[[], Iterable[Worker]], budget: Sequence[int]) -> None:
+    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._lock:
             self._next = [self._channel.present(n)[0] for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
@@ -189,7 +191,7 @@ class Tracing:
             if len(self._names) > self._max_events:
                 del self._names[next(iter(self._names))]
 
-    def note_start(self, worker: Worker) -> None:
+    def note_start(self, worker: "Worker") -> None:
         """A worker was started in the place of another."""
         with self._lock:
             if self._start_ns == 0 or self._workers[worker.n] is worker:
@@ -197,12 +199,12 @@ class Tracing:
             life = self._enter(worker)
             self._append(self._marks, Mark(worker.n, monotonic_ns(), "worker started", _who(life)))
 
-    def _enter(self, worker: Worker) -> Life:
+    def _enter(self, worker: "Worker") -> Life:
         self._workers[worker.n] = worker
         self._lives[worker.n] = life = Life(worker.n, worker.pid or 0, worker.name)
         return life
 
-    def note_end(self, worker: Worker) -> None:
+    def note_end(self, worker: "Worker") -> None:
         """A worker has ended, and the channel has not forgotten it yet."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
