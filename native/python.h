@@ -202,7 +202,7 @@ typedef struct {
 void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
 bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* once it has ended, before its arenas go */
 
-/* keys.c: thread-specific keys that private copies create */
+/* tss_keys.c: thread-specific keys that private copies create */
 void pp_keys_watch(void *library);                      /* a copy that was just loaded */
 void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
 
