@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test test-all lint types bench pyperformance sanitize clean
+.PHONY: help demo test test-all model soak lint types bench pyperformance sanitize clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -19,6 +19,12 @@ test:      ## the tests but the slow ones
 
 test-all:  ## all tests
 	$(call with_env,test) -m pytest $(ARGS)
+
+model:     ## new random programs against the interface: KIND=interp SECONDS=600, ARGS='--seed 1' or ARGS=--shrink
+	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests:tests/isolated "$$python" tests/model/play.py $(or $(KIND),process) --profile random --seconds $(or $(SECONDS),60) $(ARGS)
+
+soak:      ## pools in a hostile world for MINUTES=60; what they hold must stay flat. ARGS='--kind interp --seed 1'
+	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/isolated "$$python" tests/soak.py --minutes $(or $(MINUTES),60) $(ARGS)
 
 lint:      ## ruff
 	$(call with_env,dev) -m ruff check $(ARGS)

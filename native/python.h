@@ -209,7 +209,7 @@ void pp_keys_free(int64_t interpreter);                 /* its id; once its copi
 /* calls.c */
 extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[], pp_deliver_doc[],
     pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_open_doc[], pp_next_deferred_doc[], pp_end_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[],
-    pp_feed_doc[], pp_wait_doc[], pp_next_doc[], pp_wait_background_doc[], pp_take_doc[], pp_reap_doc[], pp_take_reports_doc[],
+    pp_feed_doc[], pp_feed_again_doc[], pp_wait_doc[], pp_next_doc[], pp_wait_background_doc[], pp_take_doc[], pp_reap_doc[], pp_take_reports_doc[],
     pp_refuse_doc[], pp_skip_doc[];
 void pp_channel_count(pp_channel_t *self, unsigned n_tasks);
 void pp_channel_open_ticket(pp_channel_t *self, pp_job_t *ticket);
@@ -231,6 +231,7 @@ PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on);
 PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job);
 PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
@@ -242,6 +243,7 @@ PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
 extern PyType_Spec pp_channel_spec, pp_published_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
+bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
 /* interrupts.c */

@@ -364,7 +364,7 @@ static bool has_name(PyObject *text, const char *name) { return PyUnicode_Compar
 /* Whether a thread is inside the function by which the import system reads a file. An exception between the opening of the
  * file and the `with` that closes it would leave that to the file's destructor, which warns on standard error. The caller
  * holds the interpreter's GIL, so the answer holds as well. Without a GIL, nobody may look at a thread that runs. */
-static bool is_reading_module(PyInterpreterState *interpreter, unsigned long ident) {
+bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident) {
     PyThreadState *state = PP_HAS_GIL ? find_thread(interpreter, ident) : NULL;
     PyFrameObject *frame = state ? PyThreadState_GetFrame(state) : NULL;
     if (frame == NULL) {
@@ -387,7 +387,7 @@ static bool try_interrupt(thread_t *t) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
         if (is_interruptible(lane)) {   /* it may have ended while we waited for its GIL */
-            is_done = !is_reading_module(t->interpreter, t->ident);
+            is_done = !pp_is_reading_module(t->interpreter, t->ident);
             if (is_done)
                 PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
         }

@@ -533,6 +533,12 @@ PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
+const char pp_feed_again_doc[] = PyDoc_STR("feed_again()\n\nAs `feed`, though nobody has said that there is room.");
+PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
+    pp_store_seq_cst(&self->hub.must_feed, 1);
+    return pp_channel_feed(self, ignored);
+}
+
 /* Who waits with a timeout runs no pickling of others' arguments: that may take any time. */
 static int feed_as_leader(pp_channel_t *self, bool is_timed) {
     pp_hub_t *h = &self->hub;

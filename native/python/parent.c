@@ -296,18 +296,18 @@ static bool is_too_much(pp_channel_t *self) {
            pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
 }
 
-static int put(pp_channel_t *self, pp_task_t *task, const function_t *f, PyObject *payload, uint64_t *sequence) {
+static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject *payload, uint64_t *sequence) {
     PyObject *pair[] = {f->object, payload};
-    task->function_id = f->id;
-    task->function_at = f->at;
-    task->function_size = f->size;
+    task.function_id = f->id;
+    task.function_at = f->at;
+    task.function_size = f->size;
     if (self->by_reference) {
-        task->where = PP_IN_PLACE;
-        task->size = sizeof pair;
-        task->data = pair;
+        task.where = PP_IN_PLACE;
+        task.size = sizeof pair;
+        task.data = pair;
         Py_INCREF(pair[0]);
         Py_INCREF(pair[1]);
-        int error = pp_hub_put(&self->hub, task, sequence);
+        int error = pp_hub_put(&self->hub, &task, sequence);
         if (error) {
             Py_DECREF(pair[0]);
             Py_DECREF(pair[1]);
@@ -320,10 +320,10 @@ static int put(pp_channel_t *self, pp_task_t *task, const function_t *f, PyObjec
     int error = pp_pack(self->arena, payload, self->segment->is_local, NULL, &packed);
     if (error)
         return error;
-    task->where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
-    task->size = packed.size;
-    task->data = packed.data;
-    if ((error = pp_hub_put(&self->hub, task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
+    task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
+    task.size = packed.size;
+    task.data = packed.data;
+    if ((error = pp_hub_put(&self->hub, &task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
         pp_block_release(self->segment, 0, packed.block.id);
     return error;
 }
@@ -335,7 +335,7 @@ static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const f
     pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
     Py_BEGIN_CRITICAL_SECTION(job);
     uint64_t sequence;
-    if (!job->settled && (error = put(self, &task, f, pending->payload, &sequence)) == 0) {
+    if (!job->settled && (error = put(self, task, f, pending->payload, &sequence)) == 0) {
         pending->is_put = true;
         if (job->kind == PP_JOB_SINGLE)
             job->sequence = (int64_t)sequence;
@@ -375,7 +375,7 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
         return -1;
     pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
     uint64_t sequence;
-    int error = put(self, &task, f, payload, &sequence);
+    int error = put(self, task, f, payload, &sequence);
     Py_DECREF(payload);
     return error;
 }
@@ -478,7 +478,8 @@ static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
-                            "Raises an exception in the Python code of the task or initializer that a thread of this process runs, if any.");
+                            "Raises an exception in the Python code of the task or initializer that a thread of this process runs, if any.\n"
+                            "False: this is a bad moment, a little later is a better one.");
 static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     PyObject *n, *exception;
     unsigned long ident;
@@ -491,10 +492,11 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     pthread_mutex_lock(&self->segment->interrupts);
     bool has_begun = pp_load_acquire(&lane->holds) || pp_load_seq_cst(&lane->initializes);
     bool runs = has_begun && !pp_load_relaxed(&lane->has_served);
-    if (runs)
+    bool is_reading = runs && pp_is_reading_module(PyInterpreterState_Get(), ident);
+    if (runs && !is_reading)
         PyThreadState_SetAsyncExc(ident, exception);
     pthread_mutex_unlock(&self->segment->interrupts);
-    return PyBool_FromLong(runs);
+    return PyBool_FromLong(!is_reading);
 }
 
 PyDoc_STRVAR(stop_doc, "stop(how)\n\nSTOP_DRAIN: workers end when no task waits; STOP_NOW: at once, between two tasks.");
@@ -749,6 +751,7 @@ static PyGetSetDef getset[] = {
 GUARDED(pp_channel_take_results)
 GUARDED(pp_channel_take_reports)
 GUARDED_QUIET(pp_channel_feed, Py_None)
+GUARDED_QUIET(pp_channel_feed_again, Py_None)
 GUARDED(channel_unpin)
 GUARDED_QUIET(channel_announce, Py_None)
 GUARDED(pp_channel_take_events)
@@ -796,6 +799,7 @@ static PyMethodDef methods[] = {
     METHOD("admit", pp_channel_admit, METH_VARARGS, pp_admit_doc),
     METHOD("enqueue", pp_channel_enqueue, METH_O, pp_enqueue_doc),
     METHOD("feed", pp_channel_feed, METH_NOARGS, pp_feed_doc),
+    METHOD("feed_again", pp_channel_feed_again, METH_NOARGS, pp_feed_again_doc),
     METHOD("deliver", pp_channel_deliver, METH_VARARGS, pp_deliver_doc),
     METHOD("refuse", pp_channel_refuse, METH_VARARGS, pp_refuse_doc),
     METHOD("skip", pp_channel_skip, METH_VARARGS, pp_skip_doc),

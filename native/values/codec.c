@@ -92,9 +92,9 @@ static bool mentions_main(PyObject *pickle) {
     return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "__main__", 8) != NULL;
 }
 
-static PyObject *dumps_slowly(PyObject *value, PyObject *callback) {
+static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *refusal) {
     PyObject *codec = PyImport_ImportModule("pool_party.wire.codec");
-    PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OO", value, callback) : NULL;
+    PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OOO", value, callback, refusal ? refusal : Py_None) : NULL;
     Py_XDECREF(codec);
     return pickle;
 }
@@ -111,10 +111,11 @@ static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyOb
     if (pickle ? !mentions_main(pickle) : !may_pickle_by_value())
         return pickle;
     Py_XDECREF(pickle);
-    PyErr_Clear();
-    if (PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) < 0)
-        return NULL;
-    return dumps_slowly(value, callback);
+    PyObject *refusal = PyErr_GetRaisedException();
+    bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0;
+    pickle = is_empty ? dumps_slowly(value, callback, refusal) : NULL;
+    Py_XDECREF(refusal);
+    return pickle;
 }
 
 static PyObject *encode_pickle(pp_module_t *m, PyObject *value) {

@@ -18,6 +18,7 @@ class Callbacks:
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
         self._threads: dict[int, threading.Thread] = {}  # those that have to end before the pool has, by ident
+        self._running: dict[int, _native.Job] = {}  # whose callbacks each thread runs
 
     def start(self) -> None:
         """Starts the thread. Raises: RuntimeError if the system has none to give."""
@@ -32,12 +33,14 @@ class Callbacks:
         me = get_ident()
         self._threads[me] = threading.current_thread()
         while me in self._threads and (call := self._channel.next_deferred()) is not None:
+            self._running[me] = call
             try:
                 call.run_callbacks()
             except BaseException:
                 log_exception("an outcome could not be told; the pool goes on")
             finally:
                 self._channel.finish(call)
+                del self._running[me]
         self._threads.pop(me, None)
 
     def is_mine(self) -> bool:
@@ -48,6 +51,12 @@ class Callbacks:
         """The calling thread is going to wait: another one runs the callbacks from now on."""
         if self._threads.pop(get_ident(), None) is not None and self._channel.run_deferred(False):
             self._channel.summon()
+
+    def leave(self) -> None:
+        """The calling thread is going to wait for the pool's end, which then leaves out its callback."""
+        self.delegate()
+        if (call := self._running.get(get_ident())) is not None:
+            self._channel.finish(call)
 
     def end(self) -> None:
         """After the last call: ends the thread."""

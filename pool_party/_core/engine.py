@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
     from pool_party.observe.trace import Tracing
 
+RETRY_S = 0.002  # until what could not be done is tried again where nobody will tell when it can
+
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
 
@@ -64,6 +66,7 @@ class Engine:
         self._stopped = _native.Job()  # done once `terminate` has done its work,
         self._ended = _native.Job()  # and once the last worker has ended and all is given back
         self._cause: BaseException | None = None  # why the pool is broken
+        self._must_terminate = False  # some workers are to be told once more
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_close = self._wants_end = False  # asked of the background thread
         self._is_exiting = False  # the interpreter ends
@@ -175,11 +178,10 @@ class Engine:
     # ---- the background thread ----
 
     def _run(self) -> None:
-        self._submitter.background_ident = threading.get_ident()
         try:
             self._start_workers()
             while not self._workers.is_over():
-                self._channel.wait_background(self._workers.retry_in_s())
+                self._channel.wait_background(self._retry_in_s())
                 try:
                     self._attend()
                 except BaseException:
@@ -203,8 +205,16 @@ class Engine:
             except BaseException as error:
                 self._open_error = error
 
+    def _retry_in_s(self) -> float | None:
+        if self._submitter.must_retry or self._must_terminate:
+            return RETRY_S
+        return self._workers.retry_in_s()
+
     def _attend(self) -> None:
         channel = self._channel
+        if self._submitter.must_retry:
+            self._submitter.must_retry = False
+            channel.feed_again()
         channel.feed()
         channel.take_results()
         if channel.wants_runner:
@@ -219,6 +229,8 @@ class Engine:
             cause = self._workers.fill_places()
             if cause is not None:
                 self._break(cause)
+        if self._must_terminate:
+            self._must_terminate = not self._workers.terminate()
         if self._wants_end and not self._has_stopped:
             self._stop()
         elif self._wants_close:
@@ -257,7 +269,7 @@ class Engine:
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
         self._fail_all(self._broken)
-        self._workers.terminate()
+        self._must_terminate = not self._workers.terminate()
 
     def _broken(self) -> PoolPartyError:
         error = initializer_failed(f"the pool is broken, since no worker can be made: {self._cause!r}")
@@ -273,7 +285,7 @@ class Engine:
         self._has_stopped = True
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
-        self._workers.terminate()
+        self._must_terminate = not self._workers.terminate()
         if not self._is_exiting:  # else only daemon threads can wait for results: they stay where they are
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self._workers.wait_ended()
@@ -284,7 +296,8 @@ class Engine:
         """After the last worker: ends the other threads, and gives memory and descriptors back."""
         try:
             self._finish_trace()
-            self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
+            if not self._is_exiting:
+                self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
             if self._channel.wants_runner:
                 self._callbacks.start()
             self._callbacks.end()
@@ -310,6 +323,7 @@ class Engine:
         """Waits for the end of a closed pool; False after `timeout` seconds."""
         self._check_not_foreign()
         deadline = None if timeout is None else monotonic() + timeout
+        self._callbacks.leave()
         for call in self.calls():
             call.lift_window()
         if not self.wait(self._ended, timeout):

@@ -12,13 +12,15 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._core import interrupts
 from pool_party._core.functions import Functions, is_global
 from pool_party._core.results import Call
 from pool_party._core.threads import start_thread
 
 if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
+
+
+N_TRIES = 3  # to put a task for which there is no room, though nobody will tell when there is
 
 
 class _Map:
@@ -41,7 +43,8 @@ class Submitter:
         self._by_reference = by_reference
         self._backlog = backlog
         self._functions = Functions(channel)
-        self.background_ident: int | None = None  # of a thread that no signal handler interrupts
+        self.must_retry = False  # the background thread is to feed again a little later
+        self._entering: dict[int, Call] = {}  # what threads are submitting now, by their ident
         channel.put_waiting = self.put_waiting
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -49,13 +52,24 @@ class Submitter:
         try:
             task = self._task(job, 0, fn, args, kwargs)
         except Exception as error:
-            if interrupts.is_from_handler(error):
+            if _is_from_handler(error):
                 raise
             self._channel.settle(job, _native.STATUS_RAISED, error)
             return True
-        if not self._channel.admit(job, task, 1):
+        return self._enter(job, task, 1)
+
+    def _enter(self, job: Call, entry: "_native.Task | _Map", n_tasks: int) -> bool:
+        """Enters a call in the table, and begins to put it. An exception withdraws what has not been put."""
+        if not self._channel.admit(job, entry, n_tasks):
             return False
-        self._channel.feed()
+        self._entering[get_ident()] = job
+        try:
+            self._channel.feed()
+        except BaseException as error:
+            self._channel.settle(job, _native.STATUS_RAISED, error)
+            raise
+        finally:
+            self._entering.pop(get_ident(), None)
         return True
 
     def _task(
@@ -76,10 +90,7 @@ class Submitter:
             mode = _native.MODE_STAR if star else _native.MODE_ITEM
         else:
             mode = _native.MODE_STARCHUNK if star else _native.MODE_CHUNK
-        if not self._channel.admit(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk)):
-            return False
-        self._channel.feed()
-        return True
+        return self._enter(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk))
 
     def stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> bool:
         """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
@@ -125,9 +136,17 @@ class Submitter:
         if self._channel.has_pins:
             self._channel.unpin()
         backlog = self._backlog
+        n_refused = 0
         try:
-            while backlog and self._put(backlog[0]):
-                backlog.popleft()
+            while backlog:
+                if self._put(backlog[0]):
+                    backlog.popleft()
+                elif self._channel.is_starved:  # whoever makes room says so
+                    return
+                elif (n_refused := n_refused + 1) > N_TRIES:  # it is for a value to go that a task has kept
+                    self.must_retry = True
+                    self._channel.summon()
+                    return
         except IndexError:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left
 
@@ -137,7 +156,7 @@ class Submitter:
             try:
                 return self._put_map(entry) if isinstance(entry, _Map) else self._put_task(entry)
             except BaseException as error:
-                if self._is_for_caller(error):
+                if self._is_for_caller(error, entry.job):
                     raise
                 self._refuse(entry, error)
                 if not isinstance(entry, _Map):
@@ -161,11 +180,16 @@ class Submitter:
             entry.job.function = entry.function = published
         return self._channel.put_many(entry.job, entry.items, entry.mode, entry.function)
 
-    def _is_for_caller(self, error: BaseException) -> bool:
-        """Whether it is meant for the thread that happens to put, as Ctrl-C is, and says nothing of what was put."""
-        if get_ident() == self.background_ident:
-            return False
-        return not isinstance(error, Exception) or interrupts.is_from_handler(error)
+    def _is_for_caller(self, error: BaseException, job: _native.Job) -> bool:
+        """Whether the thread that puts is to have it, and not who waits for the call.
+
+        That is so for what signal handlers raise, and for what is no Exception while the thread submits this very call.
+        """
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            return True
+        if isinstance(error, Exception):
+            return _is_from_handler(error)
+        return self._entering.get(get_ident()) is job
 
     def _refuse(self, entry: "_native.Task | _Map", error: BaseException) -> None:
         """What does not pickle is the outcome of its task; a map's function, that of the call."""
@@ -180,6 +204,12 @@ class Submitter:
         """The pool has ended: forgets what has not been put."""
         self._backlog.clear()
         self._functions.clear()
+
+
+def _is_from_handler(error: BaseException) -> bool:
+    from pool_party.wire.interrupts import is_from_handler  # seldom needed
+
+    return is_from_handler(error)
 
 
 def _read(source: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:

@@ -223,11 +223,10 @@ class WorkerSet:
         """From now on no worker is started."""
         self.is_stopping = True
 
-    def terminate(self) -> None:
-        """Stops workers in the middle of their tasks. Never blocks."""
-        for worker in self.places:
-            if worker is not None:
-                worker.terminate()
+    def terminate(self) -> bool:
+        """Stops workers in the middle of their tasks. Never blocks. False: call it again a little later."""
+        answers = [worker.terminate() for worker in self.places if worker is not None]
+        return all(answers)
 
     def wait_ended(self) -> None:
         """After `terminate`: waits for those that end at once, and makes sure that processes do."""

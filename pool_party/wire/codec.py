@@ -17,17 +17,24 @@ if TYPE_CHECKING:
 type Payload = bytes
 
 
-def dumps(value: object, buffer_callback: Callable[[Any], Any] | None) -> bytes:
+def dumps(
+    value: object, buffer_callback: Callable[[Any], Any] | None, refusal: BaseException | None = None
+) -> bytes:
     """The pickle of what plain pickle refuses, or of what it would send as a name in `__main__`.
 
-    buffer_callback: as in pickle.
-    Raises what the object raised, with a note that says where in `value` it was.
+    buffer_callback: as in pickle. refusal: what plain pickle raised.
+    Raises what the object raised, with a note that says where in `value` it was; what a signal handler raised, as is.
     """
+    from pool_party.wire.interrupts import is_from_handler
     from pool_party.wire.main_module import Pickler
 
+    if refusal is not None and is_from_handler(refusal):
+        raise refusal
     try:
         return Pickler.dumps(value, buffer_callback)
     except Exception as failure:
+        if is_from_handler(failure):
+            raise
         from pool_party.wire.explain import explain
 
         note = explain(value)
@@ -40,8 +47,8 @@ def encode(value: object) -> Payload:
     """The value as bytes, for what does not travel through the channel."""
     try:
         pickle = _pickle.dumps(value, 5)
-    except Exception:
-        return dumps(value, None)
+    except Exception as refusal:
+        return dumps(value, None, refusal)
     return dumps(value, None) if b"__main__" in pickle else pickle
 
 

@@ -74,11 +74,13 @@ class Worker(Protocol):
 
     def is_alive(self) -> bool: ...
 
-    def terminate(self) -> None:
-        """Asks it to stop, in the middle of a task if that is possible. Never blocks."""
+    def terminate(self) -> bool:
+        """Asks it to stop, in the middle of a task if that is possible. Never blocks. False: ask again later."""
+        ...
 
-    def kill(self) -> None:
-        """Stops it if that is possible."""
+    def kill(self) -> bool:
+        """Stops it if that is possible; as `terminate`."""
+        ...
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds; whether it has ended."""

@@ -257,11 +257,13 @@ class ProcessWorker:
     def is_alive(self) -> bool:
         return not self.join(0)
 
-    def terminate(self) -> None:
+    def terminate(self) -> bool:
         self._send(signal.SIGTERM)
+        return True
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         self._send(signal.SIGKILL)
+        return True
 
     def _send(self, number: signal.Signals) -> None:
         """Sends a signal to this process, never to another one that has its pid by now."""

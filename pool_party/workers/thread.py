@@ -65,10 +65,12 @@ class ThreadWorker:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def terminate(self) -> None:
-        """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first."""
-        if self._thread.ident is not None:
-            self._channel.interrupt(self.n, self._thread.ident, SystemExit)
+    def terminate(self) -> bool:
+        """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first.
+
+        Not while the thread reads a module's file, which the exception would leave open.
+        """
+        return self._thread.ident is None or self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 
     kill = terminate
 

@@ -201,8 +201,9 @@ def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="nobody may look at a thread that runs")
-def test_an_interpreter_that_is_ended_amid_an_import_closes_its_file(tmp_path):
-    check("ending.py", "reading_a_module", "interp", tmp_path / "module.py")
+@pytest.mark.parametrize("kind", ["thread", "interp"])
+def test_a_worker_that_is_ended_amid_an_import_closes_the_file(kind, tmp_path):
+    check("ending.py", "reading_a_module", kind, tmp_path / "module.py")
 
 
 def test_shutdown_waits_for_an_executor(kind):

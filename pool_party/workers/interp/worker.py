@@ -89,9 +89,10 @@ class InterpreterWorker:
     def is_alive(self) -> bool:
         return not self._interpreter.join(0)
 
-    def terminate(self) -> None:
+    def terminate(self) -> bool:
         """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first."""
         self._interpreter.interrupt()
+        return True
 
     kill = terminate
 

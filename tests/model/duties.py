@@ -1,0 +1,122 @@
+"""What the random programs have workers do: each task notes that it began, then does one deed.
+
+A deed is a tuple: its name, then its arguments. What a task may come to follows from its deed and the kind of worker
+alone; `verdict.py` knows it. Everything here loads in workers of every kind.
+"""
+
+import os
+import signal
+import threading
+import time
+
+import tasks
+
+
+def pattern(ident, size):
+    """Bytes that tell tasks apart."""
+    return bytes([ident & 255]) * size
+
+
+def note(log, ident):
+    """Add a line to a log: a path, or a descriptor where worker and parent are one process.
+
+    A task of a thread that is terminated may be stopped between any two lines: it must not open anything.
+    """
+    if isinstance(log, int):
+        os.write(log, f"{ident}\n".encode())
+    else:
+        tasks.log_line(log, ident)
+
+
+def perform(item):
+    """One task, given as a single argument."""
+    return perform_args(*item)
+
+
+def perform_args(log, ident, deed, ballast=b""):
+    """One task, given as several arguments."""
+    note(log, ident)
+    if isinstance(ballast, bytes) and ballast != pattern(ident, len(ballast)):
+        raise AssertionError(f"the argument of task {ident} was changed on its way")
+    return DEEDS[deed[0]](ident, *deed[1:])
+
+
+def value(ident, size=0):
+    return (ident, pattern(ident, size)) if size else ident
+
+
+def slow(ident, seconds):
+    time.sleep(seconds)
+    return ident
+
+
+def spin(ident, n):
+    tasks.burn(n)
+    return ident
+
+
+def hold(ident, gate):
+    """Ends when the file `gate` is no more."""
+    _wait_for(lambda: not os.path.exists(gate))
+    return ident
+
+
+def meet(ident, log, n):
+    """Ends when `n` tasks have come here, so that each needs a worker of its own."""
+    note(log, ident)
+    _wait_for(lambda: (os.fstat(log) if isinstance(log, int) else os.stat(log)).st_size >= n * len(f"{ident}\n"))
+    return ident
+
+
+def _wait_for(condition):
+    deadline = time.monotonic() + tasks.GATE_BACKSTOP_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError("nobody came")
+        time.sleep(0.002)  # so many processes shall not keep the CPUs from those that are yet to come
+
+
+def fail(ident, name):
+    tasks.raise_named(name, *((ident, "a reason") if name == "OddInitError" else (ident,)))
+
+
+def pid(ident):
+    return ident, os.getpid()
+
+
+def lock(ident):
+    return [ident, threading.Lock()]
+
+
+def explode(ident):
+    return tasks.make_exploding(ident)
+
+
+def die(ident, how):
+    """A worker process that ends amid its task."""
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def doomed(ident, seconds):
+    """A worker process that is killed at about the moment when it sends its result."""
+    killer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
+    killer.daemon = True
+    killer.start()
+    return ident
+
+
+DEEDS = {f.__name__: f for f in (value, slow, spin, hold, meet, fail, pid, lock, explode, die, doomed)}
+
+
+class Bomb:
+    """An argument whose pickling raises what is no Exception, as a test's time-out or a second Ctrl-C may."""
+
+    def __reduce__(self):
+        raise BombError
+
+
+class BombError(BaseException):
+    """What a Bomb raises."""

@@ -1,0 +1,63 @@
+"""Random programs against the public interface, each kind in a fresh process; see tests/model/.
+
+POOL_PARTY_MODEL_PROFILE=random takes new programs instead of the same ones every time, POOL_PARTY_MODEL_SECONDS goes on
+for so long per kind. A failure shows what was done and when, and how to repeat it; a hang shows every thread's stack.
+"""
+
+import importlib.util
+import os
+import pathlib
+
+import fresh
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent / "model"
+KINDS = ("thread", "process", "interp")
+SECONDS = float(os.environ.get("POOL_PARTY_MODEL_SECONDS", "0"))
+FAILURE_LIMIT_S = 110
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("hypothesis") is None, reason="hypothesis is not installed"),
+    pytest.mark.hang_s(FAILURE_LIMIT_S + SECONDS + 10),
+]
+
+
+def run(program, *args):
+    completed = fresh.run([HERE / program, *args], timeout=FAILURE_LIMIT_S + SECONDS)
+    assert completed.returncode == 0, completed
+    return completed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_done_each_task_has_one_outcome(kind):
+    run("play.py", kind, "--seconds", SECONDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_see_what_they_see_with_multiprocessing(kind):
+    run("differential.py", kind, "--seconds", SECONDS)
+
+
+@pytest.mark.parametrize(("kind", "n_workers"), [("thread", 1500), ("process", 56), ("interp", 40)])
+def test_no_worker_is_idle_while_a_task_waits(kind, n_workers):
+    run("wide.py", kind, n_workers)
+
+
+FAULTS = {
+    "wrong-value": "Violation: task ",
+    "lost-result": "Violation: ",
+    "two-callbacks": "callbacks [",
+    "late": "Violation: a wait of ",
+    "descriptor": "Violation: left after join",
+    "rerun": "Violation: tasks ran more than once",
+    "hang": "HUNG in: ",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_machine_sees_faults(fault, monkeypatch):
+    """The oracle has teeth: a pool with one fault, which is put between it and the machine, does not pass."""
+    if fault == "hang":
+        monkeypatch.setenv("POOL_PARTY_MODEL_STEP_S", "2")
+    completed = fresh.run([HERE / "faulty.py", fault], timeout=FAILURE_LIMIT_S)
+    assert completed.returncode != 0 and FAULTS[fault] in completed.err, completed

@@ -1,0 +1,330 @@
+"""What a call promises whatever else goes on: its timeout, a worker as soon as one is free, an outcome.
+
+Each test is a program that once broke the promise.
+"""
+
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import gates
+import pytest
+import tasks
+
+TIMEOUT_S = 30
+LATE_S = 0.35  # beyond its timeout, for a wait on a machine that does other things, too; broken, it was seconds
+
+
+def how_long(wait, *errors):
+    started = time.monotonic()
+    with pytest.raises(errors):
+        wait()
+    return time.monotonic() - started
+
+
+def half_ms(x):
+    tasks.spin(0.0005)
+    return x
+
+
+# ---- timeouts ----------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(kind, make_pool):
+    """A pool whose results flow for seconds."""
+    pool = make_pool(2, kind=kind)
+    pool.map_async(half_ms, range(16_000), 1)
+    return pool
+
+
+def test_get_keeps_its_timeout_while_other_results_flow(busy):
+    late = busy.apply_async(tasks.square, (3,))
+    assert 0.3 <= how_long(lambda: late.get(timeout=0.3), multiprocessing.TimeoutError) < 0.3 + LATE_S
+    started = time.monotonic()
+    late.wait(0.2)
+    assert time.monotonic() - started < 0.2 + LATE_S
+
+
+def test_next_keeps_its_timeout_while_other_results_flow(busy):
+    late = busy.imap(tasks.square, [3])
+    assert how_long(lambda: late.next(timeout=0.3), multiprocessing.TimeoutError) < 0.3 + LATE_S
+
+
+def test_result_keeps_its_timeout_while_other_results_flow(kind, make_executor):
+    executor = make_executor(2, kind=kind)
+    futures = [executor.submit(half_ms, x) for x in range(6_000)]
+    assert how_long(lambda: futures[-1].result(timeout=0.3), TimeoutError) < 0.3 + LATE_S
+
+
+def test_another_calls_slow_callback_delays_nobody(pool, gate):
+    """Callbacks run one after the other, in a thread that waits for nothing else."""
+    may_end = threading.Event()
+    slow = pool.apply_async(tasks.square, (3,), callback=lambda value: may_end.wait(TIMEOUT_S))
+    never = pool.apply_async(tasks.pass_gate, (gate.path,))
+    assert how_long(lambda: never.get(timeout=0.3), multiprocessing.TimeoutError) < 0.3 + LATE_S
+    assert pool.apply(tasks.square, (4,)) == 16 and not slow.ready()
+    may_end.set()
+    assert slow.get(TIMEOUT_S) == 9
+    gate.release()
+    never.get(TIMEOUT_S)
+
+
+class SlowToPickle:
+    def __init__(self, may_go):
+        self.may_go = may_go
+
+    def __reduce__(self):
+        self.may_go.wait(TIMEOUT_S)
+        return int, ()
+
+
+def test_another_calls_slow_pickling_delays_no_timeout(remote_kind, make_pool, gate):
+    """What waits for room is pickled later; not by a thread that waits with a timeout."""
+    pool, may_go = make_pool(1, kind=remote_kind), threading.Event()
+    held = pool.apply_async(tasks.pass_gate, (gate.path,))
+    gate.wait_arrived()
+    filling = pool.map_async(tasks.identity, range(1024), 1)  # no slot is left
+    slow = pool.map_async(tasks.identity, [SlowToPickle(may_go)], 1)
+    never = pool.apply_async(tasks.square, (3,))
+    gate.release()  # from now on there is room
+    assert how_long(lambda: never.get(timeout=0.3), multiprocessing.TimeoutError) < 0.3 + LATE_S
+    may_go.set()
+    assert slow.get(TIMEOUT_S) == [0] and never.get(TIMEOUT_S) == 9
+    assert filling.get(TIMEOUT_S) == list(range(1024)) and held.get(TIMEOUT_S) is None
+
+
+def test_cancel_does_not_end_another_threads_wait_early(kind, make_executor, gate):
+    """It raised TimeoutError at once, with a minute left."""
+    executor = make_executor(1, kind=kind)
+    held = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    queued = executor.submit(tasks.square, 3)
+    waiting = gates.call_in_thread(queued.result, 60)
+    assert queued.cancel()
+    with pytest.raises(CancelledError):
+        waiting.result(TIMEOUT_S)
+    gate.release()
+    held.result(TIMEOUT_S)
+
+
+# ---- no worker is idle while a task waits --------------------------------------
+
+
+def test_every_process_begins_a_task_at_once(make_pool, gate):
+    """Though not all arguments fit the shared memory: workers that claim make room."""
+    n_workers = 40
+    pool = make_pool(n_workers, kind="process")
+    gates.wait_until(lambda: pool.statistics().n_workers_starting == 0, "all are ready", 100)
+    argument = b"x" * 30_000
+    waiting = pool.map_async(functools.partial(tasks.pass_gate, gate.path), [argument] * n_workers, 1)
+    gate.wait_arrived(n_workers, timeout=60)
+    gate.release(n_workers)
+    waiting.get(60)
+
+
+def test_every_thread_begins_a_task_at_once(make_pool):
+    """Though there are fewer slots than tasks."""
+    n_workers = 1200
+    pool, all_are_there = make_pool(n_workers, kind="thread"), threading.Barrier(n_workers + 1)
+    waiting = pool.map_async(lambda x: all_are_there.wait(60), range(n_workers), 1)
+    all_are_there.wait(60)
+    waiting.get(60)
+
+
+# ---- exceptions amid a call ------------------------------------------------------
+
+
+class RaisesInPickling:
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        raise self.error
+
+
+class Stop(BaseException):
+    """As test runners use it, so that nobody takes it for an error."""
+
+
+@pytest.mark.parametrize("error", [SystemExit("not now"), Stop()], ids=repr)
+@pytest.mark.parametrize("verb", ["apply_async", "map_async", "imap"])
+def test_pickling_that_raises_no_ordinary_exception(remote_kind, verb, error, make_pool):
+    """The call is withdrawn or fails; the pool closes all the same."""
+    pool = make_pool(1, kind=remote_kind)
+    arguments = [(RaisesInPickling(error),)] if verb == "apply_async" else [[RaisesInPickling(error)]]
+    with pytest.raises(type(error)):
+        call = getattr(pool, verb)(tasks.identity, *arguments)
+        call.next(TIMEOUT_S) if verb == "imap" else call.get(TIMEOUT_S)
+    assert pool.apply(tasks.square, (3,)) == 9
+    pool.close()
+    pool.join(timeout=TIMEOUT_S)
+
+
+class TimeIsUp(TimeoutError):
+    pass
+
+
+class AlarmsInPickling:
+    def __reduce__(self):
+        signal.raise_signal(signal.SIGALRM)
+        return int, ()
+
+
+@pytest.mark.parametrize("verb", ["apply_async", "map_async"])
+def test_what_an_alarm_raises_amid_pickling_goes_to_the_caller(remote_kind, verb, make_pool):
+    """It is no failure of pickling, though it is an Exception."""
+
+    def ring(number, frame):
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # once: somebody else tries again
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        pool = make_pool(1, kind=remote_kind)
+        argument = AlarmsInPickling()
+        with pytest.raises(TimeIsUp):
+            getattr(pool, verb)(tasks.identity, (argument,) if verb == "apply_async" else [argument])
+        assert pool.apply(tasks.square, (3,)) == 9
+        pool.close()
+        pool.join(timeout=TIMEOUT_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_no_thread_for_the_input_of_imap(kind, make_pool, monkeypatch):
+    pool = make_pool(1, kind=kind)
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("pool_party._core.submit.start_thread", refuse)
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.imap(tasks.square, iter([1]))
+    monkeypatch.undo()
+    assert pool.statistics().n_pending == 0
+    pool.close()
+    pool.join(timeout=TIMEOUT_S)
+
+
+# ---- callbacks -------------------------------------------------------------------
+
+
+def test_a_callback_may_wait_for_other_calls(pool):
+    """Also for one with a callback of its own: another thread runs that meanwhile."""
+    seen = []
+
+    def note_after_another(value):
+        other = pool.apply_async(tasks.square, (value,), callback=seen.append)
+        seen.append(("other", other.get(TIMEOUT_S)))
+
+    assert pool.apply_async(tasks.square, (2,), callback=note_after_another).get(TIMEOUT_S) == 4
+    assert seen == [16, ("other", 16)]
+
+
+def test_a_callback_may_ask_for_its_own_outcome(pool):
+    seen, is_made = [], threading.Event()
+
+    def ask(value):
+        assert is_made.wait(TIMEOUT_S)
+        seen.append(call.get(TIMEOUT_S))
+
+    call = pool.apply_async(tasks.square, (2,), callback=ask)
+    is_made.set()
+    assert call.get(TIMEOUT_S) == 4 and seen == [4]
+
+
+@pytest.mark.parametrize("how", ["terminate", "close and join"])
+def test_a_callback_may_end_the_pool(kind, how, make_pool):
+    pool = make_pool(1, kind=kind)
+
+    def end(value):
+        if how == "terminate":
+            pool.terminate()
+        else:
+            pool.close()
+            pool.join(timeout=TIMEOUT_S)
+
+    assert pool.apply_async(tasks.square, (2,), callback=end).get(TIMEOUT_S) == 4
+    pool.join(timeout=TIMEOUT_S)
+    assert not pool._pool
+
+
+def test_callbacks_run_in_the_order_of_outcomes_and_one_at_a_time(pool):
+    running, seen, overlaps = threading.Lock(), [], []
+
+    def note(value):
+        if not running.acquire(blocking=False):
+            overlaps.append(value)
+            return
+        seen.append(value)
+        running.release()
+
+    calls = [pool.apply_async(tasks.identity, (x,), callback=note) for x in range(300)]
+    for call in calls:
+        call.get(TIMEOUT_S)
+    assert sorted(seen) == list(range(300)) and not overlaps
+
+
+# ---- what stays --------------------------------------------------------------------
+
+
+def test_a_closed_pool_keeps_nothing_open(kind, make_pool):
+    """Without a run of the cyclic garbage collector; what the system holds for it goes at `join`."""
+
+    def count():
+        with open("/proc/self/maps") as maps:
+            return len(os.listdir("/proc/self/fd")), sum("memfd:" in line for line in maps)
+
+    def use(end):
+        pool = make_pool(1, kind=kind)
+        assert pool.map(tasks.square, range(3), 1) == [0, 1, 4]
+        getattr(pool, end)()
+        pool.join(timeout=TIMEOUT_S)
+
+    use("close")
+    import gc
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = count()
+        for end in ("close", "terminate") * 3:
+            use(end)
+        assert count() <= before
+    finally:
+        gc.enable()
+
+
+def test_values_outlive_the_pool(remote_kind, make_pool):
+    pool = make_pool(1, kind=remote_kind)
+    blob = pool.apply(tasks.make_blob, (5 << 20, 7))
+    pool.close()
+    pool.join(timeout=TIMEOUT_S)
+    assert tasks.blob_checksum(blob) == tasks.blob_checksum(tasks.make_blob(5 << 20, 7))
+
+
+class Big:
+    pass
+
+
+def test_globals_of_functions_of_main_are_let_go(remote_kind, make_pool):
+    """What a function of `__main__` names lives as long as the program wants, not as long as the pool."""
+    import weakref
+
+    main = sys.modules["__main__"]
+    main.big = Big()
+    exec("def name_big():\n    return type(big).__name__", vars(main))
+    gone = weakref.ref(main.big)
+    try:
+        pool = make_pool(1, kind=remote_kind)
+        assert pool.apply(main.name_big) == "Big"
+        del main.big
+        gates.wait_until(lambda: gone() is None, "nobody keeps it")
+    finally:
+        del main.name_big
