@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test test-all model soak lint types bench pyperformance sanitize clean
+.PHONY: help demo test test-all model soak lint types bench pyperformance sanitize explore clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -40,6 +40,9 @@ pyperformance:  ## the pool-party document's workloads in every mode: ARGS='--fa
 
 sanitize:  ## the C code under ASAN, UBSAN and TSAN
 	@set -e; python=$$(tools/setup-env test); PYTHON="$$python" tests/native/run $(ARGS)
+
+explore:   ## the channel under a scheduler that tries interleavings: ARGS='60 7' for 60 minutes, random from seed 7 on
+	@tests/native/explore $(ARGS)
 
 clean:     ## remove everything that the other targets made
 	@rm -rf .venv venv build dist *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache

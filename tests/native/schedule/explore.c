@@ -4,7 +4,7 @@
  *   explore random POOL SECONDS SEED                                    runs SEED, SEED + 1, ...
  *   explore hunt SECONDS SEED                                           random runs of all pools in turn, without a trace
  *   explore replay POOL SEED                                            one random run, with its trace
- *   explore list                                                        the pools
+ *   explore list                                                        the pools of as many slots as this program was built with
  *
  * Exhaustive: depth first over the decisions, and a state that was seen before is not explored again. It is compared by a hash: of
  * the shared words, the pending stores, and all that each actor has read. Random: half of the runs go by priorities that change at
@@ -21,19 +21,23 @@
 #define CHANGES_MAX 6
 #define LENGTH_GUESS 300        /* decisions of a run: about as many */
 
-const pool_t pools[] = {
-    {"two", 2, 2, 0, NOBODY_LEADS, "p", false, false, true},
-    {"full", 2, 3, 0, NOBODY_LEADS, "p", false, false, false},
-    {"wide", 3, 3, 0, NOBODY_LEADS, "p", false, false, false},
-    {"led", 2, 3, 0, MAIN_LEADS, "pr", false, false, false},
-    {"blocks", 2, 3, 0, MAIN_LEADS_FIRST, "b", false, false, false},
-    {"cancel", 2, 3, 0, MAIN_LEADS, "pb", true, false, false},
-    {"short", 2, 4, 1, NOBODY_LEADS, "pr", false, false, false},
-    {"patient", 1, 4, 0, MAIN_LEADS, "p", false, true, false},
-    {"three", 3, 6, 0, MAIN_LEADS_FIRST, "prb", false, false, false},
-    {"four", 4, 8, 0, NOBODY_LEADS, "prb", true, true, false},
+static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who leads, where tasks are; cancels, is patient, at once */
+    {"two", 2, 2, 2, 0, NOBODY_LEADS, "p", false, false, true},
+    {"pair", 2, 2, 2, 0, NOBODY_LEADS, "p", false, false, false},
+    {"full", 2, 2, 3, 0, NOBODY_LEADS, "p", false, false, false},
+    {"wide", 2, 3, 3, 0, NOBODY_LEADS, "p", false, false, false},
+    {"ring", 2, 2, 3, 0, NOBODY_LEADS, "r", false, false, false},
+    {"led", 2, 2, 3, 0, MAIN_LEADS, "pr", false, false, false},
+    {"blocks", 2, 2, 3, 0, MAIN_LEADS_FIRST, "b", false, false, false},
+    {"cancel", 2, 2, 3, 0, MAIN_LEADS, "pb", true, false, false},
+    {"short", 2, 2, 4, 1, NOBODY_LEADS, "pr", false, false, false},
+    {"patient", 2, 1, 4, 0, MAIN_LEADS, "p", false, true, false},
+    {"three", 2, 3, 6, 0, MAIN_LEADS_FIRST, "prb", false, false, false},
+    {"pass", 4, 3, 5, 0, NOBODY_LEADS, "p", false, false, false},
+    {"four", 4, 4, 8, 0, NOBODY_LEADS, "pprb", true, true, false},
 };
-const unsigned n_pools = sizeof pools / sizeof *pools;
+
+#define N_POOLS (sizeof pools / sizeof *pools)
 
 static double seconds(void) {
     struct timespec t;
@@ -128,6 +132,7 @@ static uint64_t random_state;
 static unsigned n_decisions, n_changes, changes[CHANGES_MAX];
 static int priority[ACTORS_MAX], lowest;
 static bool by_priority;
+static unsigned oddity;         /* one odd deed in so many that offer themselves */
 
 static unsigned draw(unsigned below) {
     random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
@@ -139,6 +144,7 @@ static void begin_random(uint64_t seed, sch_budget_t *budget) {
     n_decisions = 0;
     by_priority = draw(2);
     n_changes = draw(CHANGES_MAX);
+    oddity = (unsigned[]){3, 10, 40}[draw(3)];
     for (unsigned i = 0; i < n_changes; i++)
         changes[i] = draw(LENGTH_GUESS);
     for (int i = 0; i < ACTORS_MAX; i++)
@@ -168,7 +174,7 @@ static unsigned decide_random(const sch_option_t *options, unsigned n) {
         return draw(n);
     unsigned odd = draw(n);
     const sch_option_t *o = &options[odd];
-    if (o->deed == SCH_DRAIN ? draw(4) == 0 : !is_going(o) && draw(30) == 0)
+    if (o->deed == SCH_DRAIN ? draw(4) == 0 : !is_going(o) && draw(oddity) == 0)
         return odd;
     if (by_priority)
         return pick_first(options, n);
@@ -222,7 +228,9 @@ static int hunt(double limit_s, uint64_t seed) {
     free(states);
     states = NULL;
     for (;; seed += 100)
-        for (unsigned i = 0; i < n_pools; i++) {
+        for (unsigned i = 0; i < N_POOLS; i++) {
+            if (pools[i].n_slots != PP_SLOTS)
+                continue;
             prepare(&pools[i]);
             for (unsigned n = 0; n < 100; n++, n_runs++)
                 if (run_random(seed + n, false) == SCH_FAILED) {
@@ -238,10 +246,10 @@ static int hunt(double limit_s, uint64_t seed) {
 }
 
 static const pool_t *find_pool(const char *name) {
-    for (unsigned i = 0; i < n_pools; i++)
-        if (strcmp(pools[i].name, name) == 0)
+    for (unsigned i = 0; i < N_POOLS; i++)
+        if (pools[i].n_slots == PP_SLOTS && strcmp(pools[i].name, name) == 0)
             return &pools[i];
-    fprintf(stderr, "explore: no pool %s\n", name);
+    fprintf(stderr, "explore: no pool %s with %u slots\n", name, PP_SLOTS);
     exit(2);
 }
 
@@ -251,8 +259,9 @@ int main(int argc, char **argv) {
     if (states == NULL)
         return 2;
     if (strcmp(what, "list") == 0) {
-        for (unsigned i = 0; i < n_pools; i++)
-            puts(pools[i].name);
+        for (unsigned i = 0; i < N_POOLS; i++)
+            if (pools[i].n_slots == PP_SLOTS)
+                puts(pools[i].name);
         return 0;
     }
     if (strcmp(what, "exhaust") == 0 && argc == 8)

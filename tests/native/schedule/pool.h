@@ -11,14 +11,13 @@ typedef enum { NOBODY_LEADS, MAIN_LEADS, MAIN_LEADS_FIRST } leading_t;   /* who 
 
 typedef struct {
     const char *name;
+    unsigned n_slots;                          /* PP_SLOTS of the program that it is for */
     unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
     leading_t leading;
     const char *where;                         /* of each task in turn: (p)lace, (r)ing, (b)lock */
     bool cancels, is_patient, at_once;         /* at_once: tasks come while workers start */
 } pool_t;
 
-extern const pool_t pools[];
-extern const unsigned n_pools;
 const sch_program_t *pool_program(const pool_t *pool);
 uint64_t pool_state(void);                     /* a hash of all memory */
 

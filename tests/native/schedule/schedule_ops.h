@@ -32,7 +32,7 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #endif
 #define PP_SLOT_INLINE 72u
 #define PP_INLINE_MAX 8u
-#define PP_TASK_BYTES 16u      /* two payloads */
+#define PP_TASK_BYTES 8u       /* one payload */
 #define PP_RESULT_BYTES 64u    /* two results */
 #define PP_BLOCKS 8u   /* more than tasks can have at once: those that wait, and one for each worker */
 #define PP_ARENA_BYTES (1ull << 16)
