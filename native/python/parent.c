@@ -1,7 +1,7 @@
 /* Channel: the parent's side, for Python: putting tasks and looking after workers. calls.c has the table of calls.
  *
- * The scheduler sees to it that one thread at a time puts. Pickling may run Python code of the user, which may call back
- * into the same thread's Channel: so every function here reads its state anew after such a call.
+ * One thread at a time puts: `feed` in calls.c sees to that. Pickling may run Python code of the user, which may use the same
+ * Channel in the same thread: so every function here reads its state anew after it.
  */
 #include "python.h"
 
@@ -440,7 +440,7 @@ int pp_channel_lane(pp_channel_t *self, PyObject *arg) {
     return -1;
 }
 
-PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes a worker's place ready for a new worker.");
+PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes an empty worker slot ready for a new worker.");
 static PyObject *channel_open_lane(pp_channel_t *self, PyObject *arg) {
     int lane = pp_channel_lane(self, arg);
     if (lane < 0)
