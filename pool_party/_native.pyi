@@ -96,12 +96,14 @@ class Job:
     def abandon(self) -> None: ...
     def lift_window(self) -> None: ...
 
+@final
 class Task:
     job: Job
     index: int
     function: Any
     def __init__(self, job: Job, index: int, function: Any, payload: Any) -> None: ...
 
+@final
 class Published: ...
 
 @final
