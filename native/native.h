@@ -117,8 +117,8 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_lane_t;
 
-typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;   /* mirrored in observe/events.py */
-enum { PP_EVENT_WORDS = 6 };
+typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;
+enum { PP_EVENT_WORDS = 6, PP_TAGS_THREADS_AT = 32, PP_TAGS_STATUS_AT = 56, PP_TAGS_KIND_AT = 60 };   /* bits of `tags` */
 
 typedef struct {           /* what a worker records while its pool is traced; times are CLOCK_MONOTONIC's, 0: not known */
     _Atomic uint64_t words[PP_EVENT_WORDS];   /* begin, end, put (a wait: ns asleep), job, tags, run delay; see trace.c */
@@ -447,6 +447,7 @@ int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never u
 
 /* region.c: OpenBLAS's parallel regions, on threads of ours and through a gate */
 #define PP_REGION_SPIN_NS 50000
+#define PP_REGION_NUMBERS 64   /* MAX_CPU_NUMBER of the wheels; budget/gate.py installs nothing where it is less */
 typedef struct {
     uint64_t n_regions, n_waits;
     uint32_t n_helpers;

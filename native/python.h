@@ -139,6 +139,7 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length);
 void pp_job_rouse_reader(pp_job_t *job);
 
 /* parent.c: the Channel */
+enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS };   /* what `present` says of a worker */
 typedef struct {
     PyObject_HEAD
     pp_module_t *module;
@@ -201,7 +202,7 @@ typedef struct {
 void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
 bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* once it has ended, before its arenas go */
 
-/* keys.c: thread-specific keys that private copies create */
+/* tss_keys.c: thread-specific keys that private copies create */
 void pp_keys_watch(void *library);                      /* a copy that was just loaded */
 void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
 

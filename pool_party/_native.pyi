@@ -31,6 +31,18 @@ LANE_STARTING: int
 LANE_READY: int
 LANE_EXITED: int
 MAX_WORKERS: int
+SLOTS: int
+EVENT_TASK: int
+EVENT_WAIT: int
+EVENT_BUDGET: int
+EVENT_WORDS: int
+TAGS_KIND_AT: int
+TAGS_STATUS_AT: int
+TAGS_THREADS_AT: int
+PRESENT_TASK: int
+PRESENT_LOOKS: int
+PRESENT_SLEEPS: int
+REGION_NUMBERS: int
 
 def n_interpreters() -> int: ...
 def limit_libraries(libraries: Sequence[tuple[int, int, bool]], /) -> None: ...
@@ -84,12 +96,14 @@ class Job:
     def abandon(self) -> None: ...
     def lift_window(self) -> None: ...
 
+@final
 class Task:
     job: Job
     index: int
     function: Any
     def __init__(self, job: Job, index: int, function: Any, payload: Any) -> None: ...
 
+@final
 class Published: ...
 
 class Keeper: ...

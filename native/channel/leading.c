@@ -2,8 +2,8 @@
  *
  * Of all threads that wait for a result one is the *leader*: it takes results out of the channel, for all. The others are
  * *followers* and sleep, each on a word of its own, until their result is there or the lead is handed to them. When the
- * leader has what it wants it hands the lead to the follower that has waited longest; without one, the background thread
- * takes results (pp_hub_step_down). So a round trip needs no thread but the caller's and the worker's.
+ * leader has what it wants it hands the lead to the first follower of the list; without one it steps down, and the background
+ * thread takes results (pp_hub_step_down). So a round trip needs no thread but the caller's and the worker's.
  *
  * The mutex guards the list of followers and the owner of the lead. It is held for some instructions and never while its
  * holder waits for anything, Python's locks included; Python's signal handlers never run under it.
@@ -83,7 +83,7 @@ void pp_lead_release(pp_hub_t *h) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* What the leader itself waits for, or NULL. Set before it looks whether that has come, see pp_wake_waiters. */
+/* Says what the leader itself waits for. It does so before it looks whether that has come, see pp_wake_waiters. */
 void pp_lead_for(pp_hub_t *h, const void *awaited) { pp_store_seq_cst(&h->leading.awaited, awaited); }
 
 bool pp_lead_is_claimed(const pp_hub_t *h) { return pp_load_seq_cst(&h->leading.n_claims) > 0; }
@@ -94,7 +94,8 @@ static void enlist(pp_leading_t *l, pp_waiter_t *w, bool is_first) {
     (is_first ? prepend : append)(l, w);
 }
 
-/* Waits until the caller leads: the present leader hands over between two results. Not for the leader itself. */
+/* Waits until the caller leads: the present leader hands over before its next batch of results. If the caller leads already it
+ * returns at once. */
 void pp_lead_claim(pp_hub_t *h) {
     pp_leading_t *l = &h->leading;
     if (pp_lead_try(h))
@@ -164,7 +165,7 @@ void pp_follow_end(pp_hub_t *h, pp_waiter_t *w) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Wakes who waits for something that has come. The caller has stored that before; a follower lists itself, and a leader says
+/* Wakes the threads that wait for something that has come. The caller has stored that before; a follower lists itself, and a leader says
  * what it waits for, before it looks: so one of the two sees the other's. */
 void pp_wake_waiters(pp_hub_t *h, const void *awaited) {
     pp_leading_t *l = &h->leading;

@@ -1,4 +1,4 @@
-/* Channel, continued: the table of calls. Admitting them, waiting for them, delivering outcomes, finishing them.
+/* Channel, continued: the table of calls. Calls are admitted, outcomes delivered, calls finished, and threads wait for them.
  *
  * An outcome has one way back, whatever it is (a value, an error, a loss, a cancellation): `deliver` for a task, `settle`
  * for a whole call; `complete` once a call has its outcome; `finish` once its callbacks have run.
@@ -11,8 +11,8 @@
 
 #include <errno.h>
 
-#define PATIENT_MIN 4u      /* tasks waiting per worker from which on results may gather for a moment */
-#define BATCH 256           /* results between two looks at the clock, at signals and at who else wants to lead */
+#define PATIENT_MIN 4u      /* tasks that wait, for each worker, from which on the leader lets results gather */
+#define BATCH 256           /* results, at most, between two looks at the clock, at signals and at claims of the lead */
 #define HEARTBEAT_NS 200000000   /* see pp_sleep_until */
 
 /* ---- the table ---- */
@@ -75,7 +75,7 @@ void pp_channel_count(pp_channel_t *self, unsigned n_tasks) {
     PP_UNLOCK(self);
 }
 
-/* Out of the table; whether it was the last that a closing pool waits for. */
+/* Removes a call from the table; true if it was the last that a closed pool waited for. */
 static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     PyObject *key = PyLong_FromUnsignedLongLong(job->id);
     bool is_last;
@@ -88,6 +88,7 @@ static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     return is_last;
 }
 
+/* A closed pool has no calls left: once, tells the workers to end and the background thread to see to that. */
 static void note_idle(pp_channel_t *self) {
     if (pp_swap_seq_cst(&self->is_idle, 1))
         return;
@@ -149,7 +150,7 @@ static void let_go(pp_job_t *job) {
     Py_XDECREF(owner);   /* perhaps a pool that nobody else has: its finalizer runs here */
 }
 
-/* Shared memory that tasks were given: feeding lets go of it. */
+/* References to shared memory are retained for tasks on their way. Whoever puts drops those that have arrived: asks for it. */
 static void unpin(pp_channel_t *self) {
     if (!pp_arena_has_pins(self->arena))
         return;
@@ -172,7 +173,7 @@ static void finish(pp_channel_t *self, pp_job_t *job) {
     Py_DECREF(job);
 }
 
-/* For the thread of callbacks. */
+/* Queues a call for the thread of callbacks; if there is none, the background thread starts it. */
 static void defer(pp_channel_t *self, pp_job_t *job) {
     PP_LOCK(self);
     *(self->last_deferred ? &self->last_deferred->next_deferred : &self->first_deferred) = (pp_job_t *)Py_NewRef(job);
@@ -298,7 +299,7 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     Py_RETURN_TRUE;
 }
 
-const char pp_open_doc[] = PyDoc_STR("open(ticket)\n\nA Job that was never admitted is done: wakes who waits for it.");
+const char pp_open_doc[] = PyDoc_STR("open(ticket)\n\nSets an event, which is a Job that is never admitted: wakes whoever waits for it.");
 PyObject *pp_channel_open(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "a ticket is a Job");
@@ -381,7 +382,7 @@ typedef struct {
 } result_t;
 
 /* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. A block is marked as
- * kept, so that it stays even if its worker is buried while it is decoded. */
+ * kept, so that it stays even if its worker is reaped while it is decoded. */
 static void take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
     *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status, .lane = lane};
     const void *data = frame + 1;
@@ -506,8 +507,9 @@ static Py_ssize_t take_batch(pp_channel_t *self) {
 
 /* ---- feeding ---- */
 
-/* Whoever finds tasks to be put, and nobody at it, puts them. Of two, one stores `must_feed` and then sees the other's
- * `feeder`; the other clears `feeder` and then sees `must_feed`. Broken off, it is the background thread that goes on. */
+/* Whoever finds that tasks wait to be put, and that nobody puts, does it. No request is lost between two threads: one stores
+ * `must_feed`, then reads `feeder`; the other clears `feeder`, then reads `must_feed`; so one sees what the other stored. If an
+ * exception breaks putting off, the background thread goes on. */
 static int feed(pp_channel_t *self) {
     pp_hub_t *h = &self->hub;
     while (pp_load_seq_cst(&h->must_feed) && self->put_waiting && !pp_swap_seq_cst(&h->feeder, 1)) {
@@ -539,7 +541,7 @@ PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
     return pp_channel_feed(self, ignored);
 }
 
-/* Who waits with a timeout runs no pickling of others' arguments: that may take any time. */
+/* A thread that waits with a timeout does not put, since pickling other calls' arguments may take any time. */
 static int feed_as_leader(pp_channel_t *self, bool is_timed) {
     pp_hub_t *h = &self->hub;
     if (pp_hub_take_room(h))
@@ -638,7 +640,7 @@ static int follow(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     return failed;
 }
 
-/* 1: it is there; 0: the deadline has passed; -1 with an exception. */
+/* 1: the job is done, or a stream has something; 0: the deadline has passed; -1 with an exception. */
 static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     for (bool has_looked = false; !is_met(job); has_looked = true) {
         if (pp_channel_is_closed(self)) {
@@ -656,7 +658,8 @@ static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
 const char pp_wait_doc[] = PyDoc_STR(
     "wait(job, timeout_s=None) -> bool\n\n"
     "Waits until a call is done, or a stream has its next result or is over; False after timeout_s, which other results and\n"
-    "other calls do not lengthen. Runs signal handlers, and raises what they raise. Any thread, also inside itself.");
+    "other calls do not lengthen. Runs signal handlers, and raises what they raise. For any thread, also for a handler, or for\n"
+    "code that unpickling runs, inside another wait of the same thread.");
 PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     if (n < 1 || n > 2 || !PyObject_TypeCheck(args[0], self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "wait takes a Job, and perhaps a timeout");
@@ -736,7 +739,7 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
 
 const char pp_reap_doc[] = PyDoc_STR(
     "reap(worker) -> (job or None, index) or None\n\n"
-    "After a worker's end: takes its last results, and empties its place. Returns the task that it had begun and not\n"
+    "After a worker's end: takes its last results, and empties its slot. Returns the task that it had begun and not\n"
     "answered, if any; the job is None if nobody waits for that.");
 PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
     int lane = pp_channel_lane(self, arg);

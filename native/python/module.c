@@ -237,7 +237,12 @@ static int add_constants(PyObject *module) {
         {"STOP_DRAIN", PP_DRAIN},              {"STOP_NOW", PP_STOP},
         {"LANE_EMPTY", PP_LANE_EMPTY},         {"LANE_STARTING", PP_LANE_STARTING},
         {"LANE_READY", PP_LANE_READY},         {"LANE_EXITED", PP_LANE_EXITED},
-        {"MAX_WORKERS", PP_MAX_LANES},
+        {"MAX_WORKERS", PP_MAX_LANES},         {"SLOTS", PP_SLOTS},
+        {"EVENT_TASK", PP_EVENT_TASK},         {"EVENT_WAIT", PP_EVENT_WAIT},   {"EVENT_BUDGET", PP_EVENT_BUDGET},
+        {"EVENT_WORDS", PP_EVENT_WORDS},       {"TAGS_KIND_AT", PP_TAGS_KIND_AT},
+        {"TAGS_STATUS_AT", PP_TAGS_STATUS_AT}, {"TAGS_THREADS_AT", PP_TAGS_THREADS_AT},
+        {"PRESENT_TASK", PP_PRESENT_TASK},     {"PRESENT_LOOKS", PP_PRESENT_LOOKS},
+        {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)

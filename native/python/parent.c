@@ -1,7 +1,7 @@
 /* Channel: the parent's side, for Python: putting tasks and looking after workers. calls.c has the table of calls.
  *
- * The scheduler sees to it that one thread at a time puts. Pickling may run Python code of the user, which may call back
- * into the same thread's Channel: so every function here reads its state anew after such a call.
+ * One thread at a time puts: `feed` in calls.c sees to that. Pickling may run Python code of the user, which may use the same
+ * Channel in the same thread: so every function here reads its state anew after it.
  */
 #include "python.h"
 
@@ -482,7 +482,7 @@ int pp_channel_lane(pp_channel_t *self, PyObject *arg) {
     return -1;
 }
 
-PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes a worker's place ready for a new worker.");
+PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes an empty worker slot ready for a new worker.");
 static PyObject *channel_open_lane(pp_channel_t *self, PyObject *arg) {
     int lane = pp_channel_lane(self, arg);
     if (lane < 0)
@@ -541,7 +541,7 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(!is_reading);
 }
 
-PyDoc_STRVAR(stop_doc, "stop(how)\n\n1: workers end when no task waits; 2: at once, between two tasks.");
+PyDoc_STRVAR(stop_doc, "stop(how)\n\nSTOP_DRAIN: workers end when no task waits; STOP_NOW: at once, between two tasks.");
 static PyObject *channel_stop(pp_channel_t *self, PyObject *arg) {
     unsigned long how = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
@@ -682,7 +682,7 @@ static PyObject *channel_forget_events(pp_channel_t *self, PyObject *ignored) {
 }
 
 PyDoc_STRVAR(read_events_doc, "read_events(worker, start) -> (next, n_lost, bytes)\n\n"
-                              "A worker's events from number `start` on, of six 64-bit words each; how many were overwritten.");
+                              "A worker's events from number `start` on, of EVENT_WORDS 64-bit words each; how many were overwritten.");
 static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
     PyObject *n;
     unsigned long long from;
@@ -707,14 +707,14 @@ static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
-                          "What a worker is doing, as it recorded that. state: 0 has a task, 1 looks for one, 2 asleep; tid: 0 if it has\n"
-                          "not begun to serve.");
+                          "What a worker is doing, as it recorded that. state: a PRESENT_ constant; tid: 0 if it has not begun to serve.");
 static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
     int n = pp_channel_lane(self, arg);
     if (n < 0)
         return NULL;
     pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
-    unsigned state = pp_load_acquire(&lane->holds) ? 0 : pp_load_seq_cst(&lane->park) == PP_ASLEEP ? 2 : 1;
+    bool has_task = pp_load_acquire(&lane->holds), is_asleep = pp_load_seq_cst(&lane->park) == PP_ASLEEP;
+    unsigned state = has_task ? PP_PRESENT_TASK : is_asleep ? PP_PRESENT_SLEEPS : PP_PRESENT_LOOKS;
     return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&lane->n_events), state,
                          (unsigned long long)pp_load_relaxed(&lane->since_ns), pp_load_relaxed(&lane->tid),
                          (unsigned long long)pp_load_relaxed(&lane->job), pp_load_relaxed(&lane->index));

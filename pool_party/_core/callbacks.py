@@ -17,7 +17,7 @@ class Callbacks:
 
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
-        self._threads: dict[int, threading.Thread] = {}  # those that have to end before the pool has, by ident
+        self._threads: dict[int, threading.Thread] = {}  # by ident: those that must end before the pool has
         self._running: dict[int, _native.Job] = {}  # whose callbacks each thread runs
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class Callbacks:
             self._channel.summon()
 
     def leave(self) -> None:
-        """The calling thread is going to wait for the pool's end, which then leaves out its callback."""
+        """The calling thread is going to wait for the pool's end: its call counts as done from now on."""
         self.delegate()
         if (call := self._running.get(get_ident())) is not None:
             self._channel.finish(call)

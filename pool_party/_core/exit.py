@@ -62,7 +62,7 @@ def _disown_all() -> None:
 
 
 def _forget_children() -> None:
-    """What multiprocessing started is the parent's: it would wait for that in vain, in a child that `os.fork` made."""
+    """Has `multiprocessing` forget its processes in a child of `os.fork`: it would wait for them in vain."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process._children.clear()

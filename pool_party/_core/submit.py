@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
 
 
-N_TRIES = 3  # to put a task for which there is no room, though nobody will tell when there is
+N_TRIES = 3  # at putting a task, where there is no room and no worker will notify us of any
 
 
 class _Map:
@@ -36,15 +36,15 @@ class _Map:
 
 
 class Submitter:
-    """Makes tasks of calls. Thread-safe, but for `put_waiting`, which the channel calls in one thread at a time."""
+    """Makes tasks of calls. Thread-safe; `put_waiting` is the channel's, which calls it in one thread at a time."""
 
     def __init__(self, channel: _native.Channel, by_reference: bool, backlog: "deque[_native.Task | _Map]") -> None:
         self._channel = channel
         self._by_reference = by_reference
         self._backlog = backlog
         self._functions = Functions(channel)
-        self.must_retry = False  # the background thread is to feed again a little later
-        self._entering: dict[int, Call] = {}  # what threads are submitting now, by their ident
+        self.must_retry = False  # the background thread is to put what waits a little later
+        self._entering: dict[int, Call] = {}  # the call that each thread is submitting now, by its ident
         channel.put_waiting = self.put_waiting
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -143,7 +143,7 @@ class Submitter:
                     backlog.popleft()
                 elif self._channel.is_starved:  # whoever makes room says so
                     return
-                elif (n_refused := n_refused + 1) > N_TRIES:  # it is for a value to go that a task has kept
+                elif (n_refused := n_refused + 1) > N_TRIES:  # a value keeps its block: nobody tells when it goes
                     self.must_retry = True
                     self._channel.summon()
                     return
