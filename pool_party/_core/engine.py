@@ -321,7 +321,8 @@ class Engine:
             log_exception("a pool could not be cleaned up")
         self._channel.open(self._stopped)
         self._channel.open(self._ended)
-        self._channel.close()
+        if not self._is_exiting:  # else daemon threads that wait for results go on waiting until the process ends
+            self._channel.close()
 
     # ---- the end ----
 
@@ -416,8 +417,8 @@ class Engine:
 
     @property
     def workers(self) -> list[Worker]:
-        """The living workers."""
-        return [worker for worker in self._workers.places if worker is not None]
+        """The living workers, those that are known to the system: their pid is there."""
+        return [worker for worker in self._workers.places if worker is not None and worker.pid is not None]
 
     def calls(self) -> "list[Call]":
         """The calls in progress."""
