@@ -203,11 +203,10 @@ bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy) {
     return false;
 }
 
+/* Whoever leads meanwhile looks into the lane's ring: so `head` and `tail` are not touched here, see pp_hub_bury. */
 void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_lane_t *l = lane_of(h, lane);
     l->taken_job = UINT64_MAX;
-    pp_store_relaxed(&l->head, 0);
-    pp_store_relaxed(&l->tail, 0);
     pp_store_relaxed(&l->full, 0);
     pp_store_relaxed(&l->holds, 0);
     pp_store_relaxed(&l->n_done, 0);
@@ -249,6 +248,8 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
         lost = true;
         pp_store_seq_cst(&slot->state, state_of(sequence, lane, TAKEN));
     }
+    pp_store_relaxed(&l->head, 0);   /* the ring is empty, and only who leads takes from it */
+    pp_store_relaxed(&l->tail, 0);
     pp_store_seq_cst(&l->state, PP_LANE_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
     pp_arena_forget(h->segment, 1 + lane);

@@ -14,10 +14,12 @@
 
 enum { WOKEN = 1, LEADS = 2, STATE = 0xff };   /* the rest of a waiter's word counts what has roused it, see interrupts.c */
 
+#ifndef PP_SCHEDULE   /* there the scheduler knows which of its actors runs */
 uintptr_t pp_this_thread(void) {
     static _Thread_local char here;   /* its address differs between the threads that are alive */
     return (uintptr_t)&here;
 }
+#endif
 
 void pp_leading_init(pp_leading_t *l) {
     *l = (pp_leading_t){0};
@@ -101,9 +103,9 @@ void pp_lead_claim(pp_hub_t *h) {
     if (pp_lead_try(h))
         return;
     pp_waiter_t w = {0};
-    pp_add_seq_cst(&l->n_claims, 1);
     pthread_mutex_lock(&l->mutex);
     enlist(l, &w, true);
+    pp_add_seq_cst(&l->n_claims, 1);   /* whoever sees this finds us listed: else it would give up the lead and take it, again and again */
     pthread_mutex_unlock(&l->mutex);
     pp_hub_rouse_leader(h);
     for (;;) {

@@ -21,20 +21,23 @@
 #define CHANGES_MAX 6
 #define LENGTH_GUESS 300        /* decisions of a run: about as many */
 
-static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who leads, where tasks are; cancels, is patient, at once */
-    {"two", 2, 2, 2, 0, NOBODY_LEADS, "p", false, false, true},
-    {"pair", 2, 2, 2, 0, NOBODY_LEADS, "p", false, false, false},
-    {"full", 2, 2, 3, 0, NOBODY_LEADS, "p", false, false, false},
-    {"wide", 2, 3, 3, 0, NOBODY_LEADS, "p", false, false, false},
-    {"ring", 2, 2, 3, 0, NOBODY_LEADS, "r", false, false, false},
-    {"led", 2, 2, 3, 0, MAIN_LEADS, "pr", false, false, false},
-    {"blocks", 2, 2, 3, 0, MAIN_LEADS_FIRST, "b", false, false, false},
-    {"cancel", 2, 2, 3, 0, MAIN_LEADS, "pb", true, false, false},
-    {"short", 2, 2, 4, 1, NOBODY_LEADS, "pr", false, false, false},
-    {"patient", 2, 1, 4, 0, MAIN_LEADS, "p", false, true, false},
-    {"three", 2, 3, 6, 0, MAIN_LEADS_FIRST, "prb", false, false, false},
-    {"pass", 4, 3, 5, 0, NOBODY_LEADS, "p", false, false, false},
-    {"four", 4, 4, 8, 0, NOBODY_LEADS, "pprb", true, true, false},
+static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once */
+    {"two", 2, 2, 2, 0, "", "p", false, false, true},
+    {"pair", 2, 2, 2, 0, "", "p", false, false, false},
+    {"full", 2, 2, 3, 0, "", "p", false, false, false},
+    {"ring", 2, 2, 3, 0, "w", "r", false, false, false},
+    {"blocks", 2, 2, 3, 0, "w", "b", false, false, false},
+    {"led", 2, 1, 2, 0, "ww", "p", false, false, false},
+    {"timed", 2, 1, 2, 0, "wt", "p", false, false, false},
+    {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
+    {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false},
+    {"nested", 2, 2, 3, 0, "nw", "p", false, false, false},
+    {"signal", 2, 1, 3, 0, "sw", "p", true, false, false},
+    {"short", 2, 2, 4, 1, "w", "pr", false, false, false},
+    {"patient", 2, 1, 4, 0, "wt", "p", false, true, false},
+    {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false},
+    {"pass", 4, 3, 5, 0, "", "p", false, false, false},
+    {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false},
 };
 
 #define N_POOLS (sizeof pools / sizeof *pools)

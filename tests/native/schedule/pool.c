@@ -1,6 +1,7 @@
-/* A small pool on the real channel. What Python does around it is here as few lines of C: one thread at a time puts (`feed`),
- * one at a time leads; main offers tasks and may lead; a background thread leads when nobody does; a watcher reports workers
- * that have ended; whoever leads buries them and starts others. After all outcomes the pool is stopped, and everybody must end.
+/* A small pool on the real channel. What Python and calls.c do around it is here as few lines of C, with the names and the order
+ * that they have there: tasks are offered, and whoever finds nobody at it puts them (`feed`); waiters submit a task each and wait for
+ * it, as leader or follower; the background thread takes results when nobody leads, buries workers and starts others; a watcher
+ * reports workers that have ended. Once every task has its outcome the pool is stopped, and everybody must end.
  *
  * A task is over at once, or lasts until nobody can do anything else: what is left undone then would be left undone for as long as
  * tasks last. */
@@ -14,17 +15,20 @@
 
 enum { READY = 1, CLAIMED = 2 };               /* a slot's tags, as channel.c has them */
 enum { PENDING, DONE, LOST, TAKEN_BACK };
-enum { NOBODY, MAIN, BACKGROUND };
+enum { ENDED = TASKS_MAX, TICKETS };          /* what one can wait for: tasks, and the end of the pool */
+#define BATCH 2
 
 static const pool_t *pool;
 static pp_segment_t *segment;
 static pp_hub_t hub;
 static pp_arena_t *arena;
-static struct {                                /* what Python keeps; under its locks unless atomic */
-    _Atomic uint32_t feeding, n_offered, n_put;
-    bool is_locked, is_stopping, is_over, main_follows;
-    unsigned leader, n_settled, n_lost, n_killed, n_cancels, n_leaks;
+static struct {                                /* what the parent keeps; under Python's locks unless atomic */
+    _Atomic uint32_t n_offered, n_put;         /* the backlog is what is between */
+    _Atomic uint32_t done[TICKETS], is_idle;
+    bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signal[ACTORS_MAX];
+    unsigned next_lane, n_settled, n_lost, n_killed, n_cancels, n_leaks;
     unsigned outcome[TASKS_MAX], n_runs[TASKS_MAX];
+    unsigned awaits[ACTORS_MAX];               /* the ticket that the actor waits for, + 1 */
     uint64_t sequence[TASKS_MAX];              /* + 1; 0: not put */
     int worker[WORKERS_MAX];                   /* its actor + 1; 0: none */
     int background;
@@ -54,7 +58,11 @@ int pp_map(int fd, uint64_t at, size_t size, void **memory) {
 void pp_unmap(void *memory, size_t size) { (void)memory, (void)size; }
 void pp_punch_hole(int fd, uint64_t at, uint64_t size) { (void)fd, (void)at, (void)size; }
 
+uint64_t pp_file_size_max(void) { return UINT64_MAX; }
+
 /* What else the channel calls, of which this pool has nothing. */
+bool pp_memory_close(pp_segment_t *s) { return s->shared != NULL; }
+bool pp_pins_have_own(const pp_pins_t *pins) { return pins != NULL; }
 void pp_pins_free(pp_pins_t *pins) { (void)pins; }
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) { (void)s, (void)pins; }
 size_t pp_pins_lent(const pp_pins_t *pins) { return pins != NULL; }
@@ -86,18 +94,6 @@ static int open_block(pp_blockref_t *ref, uint64_t value) {
     return 0;
 }
 
-/* ---- Python's locks ---- */
-
-static bool is_unlocked(void) { return !m.is_locked; }
-static void lock(void) {
-    sch_until(is_unlocked);
-    m.is_locked = true;
-}
-static void unlock(void) {
-    m.is_locked = false;
-    sch_note(0);
-}
-
 /* ---- putting ---- */
 
 static uint64_t argument_of(uint64_t id) { return (id + 1) * 0x0101010101010101ull; }
@@ -126,35 +122,64 @@ static int put(unsigned id) {
     return error;
 }
 
-/* Puts what is offered; false if there was no room for all. */
-static bool put_next(void) {
+static void put_waiting(void) {
     uint32_t id;
     while ((id = pp_load_seq_cst(&m.n_put)) < pp_load_seq_cst(&m.n_offered)) {
         int error = put(id);
+        sch_check(error == 0 || error == EAGAIN, "put: error %d", error);
         if (error) {
-            sch_check(error == EAGAIN, "put: error %d", error);
             pp_hub_note_full(&hub);
             sch_say("      task %u is refused", id);
-            return false;
+            if (pp_hub_is_starved(&hub))
+                return;
+        } else {
+            sch_say("      task %u is put", id);
+            pp_hub_wake(&hub, 1);              /* at once: nothing between may stand in for its fences */
+            pp_store_seq_cst(&m.n_put, id + 1);
         }
-        sch_say("      task %u is put", id);
-        pp_hub_wake(&hub, 1);                  /* at once: nothing between may stand in for its fences */
-        pp_store_seq_cst(&m.n_put, id + 1);
     }
-    return true;
 }
 
-/* A leader that learns of room while another thread puts leaves it to that one, which looks once more. */
 static void feed(void) {
-    while (pp_load_seq_cst(&m.n_put) < pp_load_seq_cst(&m.n_offered) && pp_swap_seq_cst(&m.feeding, 1) == 0) {
-        bool is_full = !put_next();
-        pp_store_seq_cst(&m.feeding, 0);
-        if (is_full && pp_hub_is_starved(&hub))
-            return;
+    while (pp_load_seq_cst(&hub.must_feed) && !pp_swap_seq_cst(&hub.feeder, 1)) {
+        pp_store_seq_cst(&hub.must_feed, 0);
+        put_waiting();
+        pp_store_seq_cst(&hub.feeder, 0);
     }
+}
+
+static void feed_as_leader(bool is_timed) {
+    if (pp_hub_take_room(&hub))
+        pp_store_seq_cst(&hub.must_feed, 1);
+    if (!pp_hub_wants_feed(&hub))
+        return;
+    if (!is_timed)
+        feed();
+    else if (pp_load_seq_cst(&hub.summons) == 0)
+        pp_hub_summon(&hub);
+}
+
+/* The task that was submitted. */
+static unsigned submit(void) {
+    unsigned id = pp_add_seq_cst(&m.n_offered, 1);
+    pp_store_seq_cst(&hub.must_feed, 1);
+    feed();
+    return id;
 }
 
 /* ---- outcomes ---- */
+
+static void open_ticket(unsigned ticket) {
+    pp_store_seq_cst(&m.done[ticket], 1);
+    pp_wake_waiters(&hub, &m.done[ticket]);
+}
+
+static void note_idle(void) {
+    if (pp_swap_seq_cst(&m.is_idle, 1))
+        return;
+    pp_hub_stop(&hub, PP_DRAIN);
+    pp_hub_summon(&hub);
+}
 
 static void settle(uint64_t id, unsigned outcome) {
     static const char *names[] = {"pending", "done", "lost", "taken back"};
@@ -162,27 +187,154 @@ static void settle(uint64_t id, unsigned outcome) {
     sch_check(id < pool->n_tasks, "an outcome of task %u, which there is not", (unsigned)id);
     sch_check(m.outcome[id] == PENDING, "task %u has two outcomes: %s, then %s", (unsigned)id, names[m.outcome[id]], names[outcome]);
     m.outcome[id] = outcome;
-    m.n_settled++;
     m.n_lost += outcome == LOST;
+    bool is_last = ++m.n_settled == pool->n_tasks && m.is_closing;
+    open_ticket((unsigned)id);
+    if (is_last)
+        note_idle();
 }
 
-static unsigned take_lane(unsigned lane) {
+static void close_calls(void) {
+    m.is_closing = true;
+    if (sch_note(m.n_settled) == pool->n_tasks)
+        note_idle();
+}
+
+/* ---- taking results, as leader ---- */
+
+static uint64_t word(const void *at, unsigned size) {
+    uint64_t value = 0;
+    memcpy(&value, at, size);
+    return value;
+}
+
+static void check_leads(const char *what) {
+    sch_check(word(&hub.leading.leader, 8) == pp_this_thread(), "%s without the lead", what);
+}
+
+static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns);
+
+/* To decode a result may run code that itself uses the pool. */
+static void decode(void) {
+    int me = sch_current();
+    if (!m.has_nested[me])
+        return;
+    m.has_nested[me] = false;
+    sch_say("      waits for another task amid decoding");
+    wait_for_ticket(submit(), -1);
+}
+
+static void take_one(unsigned lane, const pp_frame_t *f) {
+    uint64_t id = f->index, value;
+    memcpy(&value, f + 1, sizeof value);
+    sch_check(f->job == id + 1 && f->size == sizeof value && value == result_of(id), "a result is not what was sent");
+    check_leads("a result is taken");
+    pp_hub_take(&hub, lane, f);
+    decode();
+    settle(id, DONE);
+}
+
+static unsigned take_batch(void) {
     unsigned n = 0;
-    for (const pp_frame_t *f; (f = pp_hub_peek(&hub, lane)) != NULL; n++) {
-        uint64_t id = f->index, value;
-        memcpy(&value, f + 1, sizeof value);
-        sch_check(f->job == id + 1 && f->size == sizeof value && value == result_of(id), "a result is not what was sent");
-        pp_hub_take(&hub, lane, f);
-        settle(id, DONE);
+    for (unsigned i = 0; n < BATCH && i < pool->n_workers; i++) {
+        unsigned lane = (unsigned)sch_note(m.next_lane);
+        check_leads("results are looked for");
+        for (const pp_frame_t *f; n < BATCH && pp_lead_is_mine(&hub) && (f = pp_hub_peek(&hub, lane)) != NULL; n++)
+            take_one(lane, f);
+        if (!pp_lead_is_mine(&hub))            /* what ran amid decoding has handed over */
+            return n;
+        if (n < BATCH)
+            m.next_lane = (lane + 1) % pool->n_workers;
     }
     return n;
 }
 
-static unsigned take_all(void) {
-    unsigned n = 0;
-    for (unsigned i = 0; i < pool->n_workers; i++)
-        n += take_lane(i);
-    return n;
+/* ---- waiting ---- */
+
+static bool is_met(unsigned ticket) { return pp_load_seq_cst(&m.done[ticket]); }
+
+/* Once, a signal handler of a waiter's may wait for another task. */
+static void handle_signals(void) {
+    int me = sch_current();
+    if (!m.has_signal[me] || !sch_choose(2))
+        return;
+    m.has_signal[me] = false;
+    sch_say("      a signal handler waits for another task");
+    wait_for_ticket(submit(), -1);
+}
+
+static void wait_for_news(unsigned ticket, int64_t deadline_ns) {
+    check_leads("a leader spins");
+    if (!pool->is_patient && pp_hub_spin(&hub))
+        return;
+    uint32_t before = pp_load_seq_cst(&segment->shared->bell);
+    handle_signals();
+    if (!pp_lead_is_mine(&hub))
+        return;
+    pp_lead_for(&hub, &m.done[ticket]);        /* again: a handler may have waited for something else */
+    if (is_met(ticket))
+        return;
+    check_leads("a leader sleeps");
+    pp_hub_park(&hub, before, deadline_ns, pool->is_patient);
+}
+
+static void lead(unsigned ticket, int64_t deadline_ns) {
+    if (pp_lead_is_claimed(&hub)) {
+        pp_lead_release(&hub);
+        return;
+    }
+    pp_lead_for(&hub, &m.done[ticket]);
+    unsigned n = take_batch();
+    feed_as_leader(deadline_ns >= 0);
+    if (n > 0 || is_met(ticket))
+        handle_signals();
+    else
+        wait_for_news(ticket, deadline_ns);
+}
+
+static void follow(unsigned ticket, int64_t deadline_ns) {
+    pp_waiter_t waiter = {0};
+    handle_signals();
+    if (!pp_follow_begin(&hub, &waiter, &m.done[ticket]))
+        return;
+    if (!is_met(ticket))
+        pp_follow_wait(&waiter, deadline_ns);
+    pp_follow_end(&hub, &waiter);
+}
+
+static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
+    for (bool has_looked = false; !is_met(ticket); has_looked = true) {
+        if (!is_nested)
+            sch_forget(100 + 2 * ticket + has_looked);
+        if (has_looked && deadline_ns >= 0 && (pp_now_ns() >= deadline_ns || sch_choose(2)))
+            return false;
+        (pp_lead_try(&hub) ? lead : follow)(ticket, deadline_ns);
+    }
+    return true;
+}
+
+static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns) {
+    int me = sch_current();
+    bool is_nested = m.awaits[me] > 0, was_leader = pp_lead_is_mine(&hub);
+    unsigned outer = m.awaits[me];
+    m.awaits[me] = 1 + ticket;
+    bool is_there = wait_for(ticket, deadline_ns, is_nested);
+    m.awaits[me] = outer;
+    if (!was_leader)
+        pp_lead_release(&hub);
+    sch_check(is_nested || word(&hub.leading.leader, 8) != pp_this_thread(), "the lead is left with one who has gone");
+    return is_there;
+}
+
+/* ---- the background thread ---- */
+
+static void take_results(void) {
+    unsigned n = 1;
+    while (n > 0 && pp_lead_try(&hub) && !pp_lead_is_claimed(&hub)) {
+        n = take_batch();
+        feed_as_leader(false);
+    }
+    pp_lead_release(&hub);
 }
 
 static void run_worker(int lane);
@@ -192,121 +344,82 @@ static void start_worker(unsigned lane) {
     m.worker[lane] = 1 + sch_start("worker", (int)lane, true, run_worker);
 }
 
-static void bury(unsigned lane) {
+static void reap(unsigned lane) {
     uint64_t job;
     uint32_t index;
     sch_say("      buries worker %u", lane);
-    take_lane(lane);
-    if (pp_hub_bury(&hub, lane, &job, &index)) {
-        sch_check(job == index + 1, "what is lost is no task");
-        settle(index, LOST);
-    }
+    pp_lead_claim(&hub);
+    check_leads("results of a dead worker are taken");
+    for (const pp_frame_t *f; (f = pp_hub_peek(&hub, lane)) != NULL;)
+        take_one(lane, f);
+    bool is_lost = pp_hub_bury(&hub, lane, &job, &index);
+    pp_lead_release(&hub);
+    sch_check(!is_lost || job == index + 1, "what is lost is no task");
     m.n_leaks += m.is_copying[lane];           /* killed between the two stores of pp_end_copied: README.md, Limits */
     m.is_copying[lane] = false;
-    if (sch_note(m.is_stopping))
-        m.worker[lane] = 0;
-    else
-        start_worker(lane);
+    m.worker[lane] = 0;
     m.dead &= ~(1u << lane);
+    if (is_lost)
+        settle(index, LOST);
 }
 
-static void handle_events(void) {
-    pp_swap_seq_cst(&segment->shared->events, 0);
+static void look_at_workers(void) {
     unsigned dead = (unsigned)sch_note(m.dead);
     for (unsigned i = 0; i < pool->n_workers; i++)
         if (dead >> i & 1)
-            bury(i);
+            reap(i);
 }
 
-/* ---- leading ---- */
-
-static bool are_all_settled(void) { return m.n_settled == pool->n_tasks; }
-static bool is_main_done(void) { return m.n_settled >= (pool->leading == MAIN_LEADS_FIRST ? 1 : pool->n_tasks); }
-static bool is_never(void) { return false; }
-
-static bool try_lead(unsigned me) {
-    lock();
-    bool leads = m.leader == NOBODY;
-    sch_note(m.leader);
-    if (leads) {
-        m.leader = me;
-        pp_hub_lead(&hub);
-    }
-    leads = sch_note(m.leader) == me;
-    unlock();
-    return leads;
+static void fill_places(void) {
+    for (unsigned i = 0; i < pool->n_workers; i++)
+        if (sch_note((uint64_t)m.worker[i]) == 0)
+            start_worker(i);
 }
 
-static void step_down(void) {
-    lock();
-    if (sch_note(m.main_follows)) {
-        m.leader = MAIN;
-        m.main_follows = false;
-    } else {
-        m.leader = NOBODY;
-        pp_hub_step_down(&hub);
-    }
-    unlock();
+static void attend(void) {
+    feed();
+    take_results();
+    if (pp_load_seq_cst(&m.is_idle))
+        m.is_stopping = true;
+    if (pp_swap_seq_cst(&segment->shared->events, 0))
+        look_at_workers();
+    if (!m.is_stopping)
+        fill_places();
 }
 
-/* As leader, until `done` or, for the background thread, there is no news. */
-static void lead(bool (*done)(void), bool stays) {
-    for (;;) {
-        sch_forget(1);
-        unsigned n = take_all();
-        if (sch_note(done()))
-            return;
-        if (pp_load_seq_cst(&segment->shared->events)) {
-            handle_events();
-        } else if (pp_hub_take_room(&hub)) {
-            feed();
-        } else if (n == 0) {
-            if (!stays)
-                return;
-            if (!pp_hub_spin(&hub))
-                pp_hub_park(&hub, pp_load_seq_cst(&segment->shared->bell), -1, pool->is_patient);
-        }
-    }
-}
-
-static bool has_followed(void) { return is_main_done() || m.leader == MAIN; }
-
-static void lead_or_follow(void) {
-    for (;;) {
-        sch_forget(2);
-        if (sch_note(is_main_done()))
-            return;
-        if (!try_lead(MAIN)) {
-            lock();
-            m.main_follows = sch_note(m.leader) != NOBODY;
-            unlock();
-            if (!m.main_follows)
-                continue;
-            sch_until(has_followed);
-        }
-        lock();
-        m.main_follows = false;
-        bool leads = sch_note(m.leader) == MAIN;
-        unlock();
-        if (leads) {
-            lead(is_main_done, true);
-            step_down();
-        }
-    }
+static bool are_all_buried(void) {
+    for (unsigned i = 0; i < pool->n_workers; i++)
+        if (m.worker[i])
+            return false;
+    return true;
 }
 
 static void run_background(int number) {
     (void)number;
-    for (;;) {
+    while (!sch_note(m.is_stopping && are_all_buried())) {
         sch_forget(3);
-        if (sch_note(m.is_over))
-            return;
-        pp_hub_wait_background(&hub);
-        if (try_lead(BACKGROUND)) {
-            lead(is_never, false);
-            step_down();
-        }
+        pp_hub_wait_background(&hub, -1);
+        attend();
     }
+    open_ticket(ENDED);
+    m.is_over = true;
+}
+
+/* ---- threads that wait ---- */
+
+/* Waits for a task of its own: (w) for as long as it takes; (t) with a timeout; (n) decoding its first result waits for another;
+ * (s) a signal handler does. */
+static void run_waiter(int number) {
+    char how = pool->waiters[number];
+    int me = sch_current();
+    m.has_nested[me] = how == 'n';
+    m.has_signal[me] = how == 's';
+    unsigned id = submit();
+    bool is_there = wait_for_ticket(id, how == 't' ? SCH_LONG_NS : -1);
+    sch_say("      waiter %d %s", number, is_there ? "has its result" : "gives up");
+    sch_forget(4);
+    if (sch_note(m.has_nested[me] || m.has_signal[me]))
+        submit();                              /* neither came about: the task is in the count */
 }
 
 /* ---- the other threads of the parent ---- */
@@ -348,20 +461,10 @@ static void run_canceller(int number) {
         if (sequence == 0 || m.outcome[id] != PENDING || !pp_hub_revoke(&hub, sequence - 1, &copy))
             continue;
         sch_check(copy.index == id, "another task was taken back");
-        lock();
         settle(id, TAKEN_BACK);
-        bool is_led = sch_note(m.leader) != NOBODY;
-        unlock();
-        if (is_led)
-            pp_announce(segment->shared);
+        pp_store_seq_cst(&hub.must_feed, 1);   /* its slot is free for another, and no worker will say so */
+        pp_hub_summon(&hub);
     }
-}
-
-static bool are_all_buried(void) {
-    for (unsigned i = 0; i < pool->n_workers; i++)
-        if (m.worker[i])
-            return false;
-    return true;
 }
 
 static bool are_all_asleep(void) {
@@ -370,6 +473,8 @@ static bool are_all_asleep(void) {
             return false;
     return sch_sleeps_on(m.background, (void *)&segment->shared->bell);
 }
+
+static bool are_all_offered(void) { return m.n_offered == pool->n_tasks; }
 
 static void run_main(int number) {
     (void)number;
@@ -383,20 +488,21 @@ static void run_main(int number) {
     if (!pool->at_once)
         sch_until(are_all_asleep);
     sch_decide_from_here();
-    for (unsigned i = 0; i < pool->n_tasks; i++) {
-        sch_forget(10 + i);
-        pp_store_seq_cst(&m.n_offered, i + 1);
-        feed();
+    unsigned n_others = 0;
+    for (unsigned i = 0; pool->waiters[i]; i++) {
+        if (pool->waiters[i] == 'j')
+            continue;
+        sch_start("waiter", (int)i, false, run_waiter);
+        n_others += 1 + (strchr("ns", pool->waiters[i]) != NULL);
     }
-    if (pool->leading != NOBODY_LEADS)
-        lead_or_follow();
-    sch_until(are_all_settled);
-    sch_say("      everything is done: the pool ends");
-    m.is_stopping = true;
-    pp_hub_stop(&hub, PP_DRAIN);
-    sch_until(are_all_buried);
-    m.is_over = true;
-    pp_hub_summon(&hub);
+    for (unsigned i = n_others; i < pool->n_tasks; i++) {
+        sch_forget(10 + i);
+        submit();
+    }
+    sch_until(are_all_offered);
+    close_calls();
+    if (strchr(pool->waiters, 'j'))            /* main waits for the end, as leader or follower */
+        wait_for_ticket(ENDED, -1);
 }
 
 /* ---- a worker ---- */
@@ -453,12 +559,6 @@ static void run_worker(int lane) {
 
 /* ---- checks while nobody can do anything, but perhaps end a task ---- */
 
-static uint64_t word(const void *at, unsigned size) {
-    uint64_t value = 0;
-    memcpy(&value, at, size);
-    return value;
-}
-
 static int idle_worker(void) {
     for (unsigned i = 0; i < pool->n_workers; i++)
         if (m.worker[i] && sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_lane(segment, i)->park))
@@ -466,7 +566,23 @@ static int idle_worker(void) {
     return -1;
 }
 
+/* Every actor sleeps: whoever is to do something must have been told. */
+static void check_leading(void) {
+    uint64_t leader = word(&hub.leading.leader, 8);
+    sch_check(word(&hub.leading.mutex, 4) == 0, "the mutex is held for ever");
+    sch_check(word(&hub.leading.n_claims, 4) == 0, "a claim of the lead is not granted");
+    sch_check(leader == 0 || m.awaits[leader - 1], "%s leads, and does not wait for anything", sch_name_of((int)leader - 1));
+    sch_check(word(&hub.leader, 4) == (leader != 0), "the background thread does not know whether somebody leads");
+    sch_check(leader || hub.leading.first == NULL, "%s follows, and nobody leads", sch_name_of((int)hub.leading.first->thread - 1));
+    for (int i = 0; i <= sch_last_actor(); i++)
+        sch_check(m.awaits[i] == 0 || word(&m.done[m.awaits[i] - 1], 4) == 0, "%s sleeps, and its result is there", sch_name_of(i));
+}
+
 static void check_quiet(void) {
+    check_leading();
+    sch_check(word(&hub.feeder, 4) == 0, "the backlog is locked for ever");
+    sch_check(m.is_over || word(&hub.must_feed, 4) == 0, "nobody puts what waits in the backlog");
+    sch_check(m.is_over || word(&segment->shared->has_room, 4) == 0, "nobody has seen that there is room");
     int idle = idle_worker();
     for (unsigned i = 0; i < pool->n_workers; i++) {
         pp_lane_t *lane = pp_segment_lane(segment, i);
@@ -506,21 +622,32 @@ static uint64_t hash_of(const void *from, size_t size, uint64_t hash) {
     return hash;
 }
 
+static uint64_t guarded(void) {
+    uint64_t hash = word(&hub.leading.leader, 8);
+    unsigned n = 0;
+    for (const pp_waiter_t *w = hub.leading.first; w && n < ACTORS_MAX; w = w->next, n++)
+        hash = sch_mix(sch_mix(hash, w->thread), sch_mix((uintptr_t)w->awaited, word(&w->word, 4)));
+    return hash;
+}
+
 uint64_t pool_state(void) {
     uint64_t hash = hash_of(&m, sizeof m, 0);
     hash = hash_of(core, core_used(), hash_of(&hub, sizeof hub, hash));
     hash = hash_of(arena, malloc_usable_size(arena), hash);
     for (unsigned i = 0; i < PP_BLOCKS; i++)
         hash = hash_of(arenas + i * 4096, 8, hash);
-    return hash;
+    return sch_mix(hash, guarded());
 }
 
 static void name_words(void) {
     pp_shared_t *s = segment->shared;
 #define NAME(word) sch_name(&(word), sizeof(word), #word, 0)
     NAME(s->stop), NAME(s->events), NAME(s->head), NAME(s->bell), NAME(s->waiting), NAME(hub.tail), NAME(hub.reclaimed);
-    NAME(hub.leader), NAME(hub.summons), NAME(m.feeding), NAME(m.n_offered), NAME(m.n_put), NAME(s->room_at), NAME(s->has_room);
+    NAME(hub.leader), NAME(hub.summons), NAME(m.is_idle), NAME(m.n_offered), NAME(m.n_put), NAME(s->room_at), NAME(s->has_room);
+    NAME(hub.leading.leader), NAME(hub.leading.awaited), NAME(hub.leading.n_claims), NAME(hub.must_feed), NAME(hub.feeder);
 #undef NAME
+    for (unsigned i = 0; i < TICKETS; i++)
+        sch_name(&m.done[i], 4, "done[%d]", (int)i);
     for (unsigned i = 0; i < PP_SLOTS; i++)
         sch_name(&s->slots[i].state, 8, "slots[%d].state", (int)i);
     for (unsigned i = 0; i <= pool->n_workers; i++)
@@ -528,7 +655,7 @@ static void name_words(void) {
     for (unsigned i = 0; i < pool->n_workers; i++) {
         pp_lane_t *lane = pp_segment_lane(segment, i);
 #define NAME(field) sch_name(&lane->field, sizeof lane->field, "lane[%d]." #field, (int)i)
-        NAME(park), NAME(state), NAME(full), NAME(holds), NAME(index), NAME(block), NAME(job), NAME(n_done), NAME(tail), NAME(head);
+        NAME(park), NAME(state), NAME(full), NAME(holds), NAME(index), NAME(block), NAME(pid), NAME(job), NAME(n_done), NAME(tail), NAME(head);
 #undef NAME
     }
     sch_constant(&s->is_traced);
@@ -553,7 +680,7 @@ static unsigned list_memory(sch_region_t *out) {
 }
 
 const sch_program_t *pool_program(const pool_t *p) {
-    static const sch_program_t program = {begin, list_memory, check_quiet, check_end};
+    static const sch_program_t program = {begin, list_memory, check_quiet, check_end, guarded};
     pool = p;
     pp_arena_free(arena);
     arena = NULL;

@@ -7,13 +7,11 @@
 #define WORKERS_MAX 4
 #define TASKS_MAX 8
 
-typedef enum { NOBODY_LEADS, MAIN_LEADS, MAIN_LEADS_FIRST } leading_t;   /* who takes results beside the background thread */
-
 typedef struct {
     const char *name;
     unsigned n_slots;                          /* PP_SLOTS of the program that it is for */
     unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
-    leading_t leading;
+    const char *waiters;                       /* beside the background thread, see run_waiter and run_main */
     const char *where;                         /* of each task in turn: (p)lace, (r)ing, (b)lock */
     bool cancels, is_patient, at_once;         /* at_once: tasks come while workers start */
 } pool_t;

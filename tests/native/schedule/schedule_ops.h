@@ -38,6 +38,14 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_ARENA_BYTES (1ull << 16)
 #define PP_EVENTS 1u
 
+/* A mutex: whoever finds it locked waits until it is not. */
+void sch_mutex_init(void *mutex);
+int sch_mutex_lock(void *mutex);
+int sch_mutex_unlock(void *mutex);
+#define pthread_mutex_init(mutex, attributes) sch_mutex_init(mutex)
+#define pthread_mutex_lock(mutex) sch_mutex_lock(mutex)
+#define pthread_mutex_unlock(mutex) sch_mutex_unlock(mutex)
+
 /* A worker's process number is that of its actor, so that the parent's side sees another process. */
 #define getpid sch_getpid
 

@@ -24,7 +24,7 @@
 #define NAMES_MAX 400
 #define CONSTANTS_MAX 8
 
-typedef enum { UNUSED, RUNNABLE, ON_FUTEX, UNTIL, IN_TASK, ENDED, KILLED } life_t;
+typedef enum { UNUSED, RUNNABLE, ON_FUTEX, ON_MUTEX, UNTIL, IN_TASK, ENDED, KILLED } life_t;
 
 typedef struct {
     void *at;
@@ -38,6 +38,9 @@ typedef struct {
     char name[16];
     int number;
     bool may_die, has_begun, has_deadline;
+    int64_t deadline_ns, now_ns;   /* its own clock: a sleep that ends at its deadline sets it */
+    const void *mutex;
+    const uint32_t *own;       /* the word on its own stack that it has used last */
     void (*run)(int number);
     _Atomic uint32_t *futex;
     uint32_t bits;
@@ -91,6 +94,11 @@ static const char *name_of(const void *at) {
         if ((const char *)at >= names[i].from && (const char *)at < names[i].from + names[i].size) {
             unsigned offset = (unsigned)((const char *)at - names[i].from);
             snprintf(text, sizeof text, offset ? "%s+%u" : "%s", names[i].name, offset);
+            return text;
+        }
+    for (int i = 0; i < n_actors; i++)
+        if ((const unsigned char *)at >= stacks[i] && (const unsigned char *)at < stacks[i + 1]) {
+            snprintf(text, sizeof text, "%s's word", actors[i].name);
             return text;
         }
     snprintf(text, sizeof text, "%p", at);
@@ -161,13 +169,22 @@ uint64_t sch_note(uint64_t value) {
     return value;
 }
 
-void sch_forget(uint64_t all_but) { actors[current].history = all_but; }
+void sch_forget(uint64_t all_but) {
+    actors[current].history = all_but;
+    actors[current].own = NULL;
+}
+
+static void note_own(const void *at) {
+    if ((const unsigned char *)at >= stacks[current] && (const unsigned char *)at < stacks[current + 1])
+        actors[current].own = at;
+}
 
 uint64_t sch_state(void) {
     uint64_t state = 0;
     for (int i = 0; i < n_actors; i++) {
         const actor_t *a = &actors[i];
         uint64_t of = sch_mix(a->history ^ (uintptr_t)a->futex * (a->life == ON_FUTEX), (uint64_t)a->life << 8 | (uint64_t)i);
+        of = sch_mix(of, (uint64_t)a->now_ns ^ (uintptr_t)a->mutex * (a->life == ON_MUTEX) ^ (uint64_t)(a->own ? 1 + *a->own : 0) << 32);
         for (unsigned n = 0; n < a->n_pending; n++)
             of = sch_mix(of, sch_mix((uint64_t)(uintptr_t)a->pending[n].at, a->pending[n].value));
         state += of;
@@ -178,7 +195,11 @@ uint64_t sch_state(void) {
 
 /* ---- who goes on ---- */
 
-static bool can_go(const actor_t *a) { return a->life == RUNNABLE || (a->life == UNTIL && a->condition()); }
+static bool is_locked(const void *mutex) { return *(const uint32_t *)mutex != 0; }
+
+static bool can_go(const actor_t *a) {
+    return a->life == RUNNABLE || (a->life == UNTIL && a->condition()) || (a->life == ON_MUTEX && !is_locked(a->mutex));
+}
 
 static _Noreturn void resume(int i) {
     current = i;
@@ -230,7 +251,12 @@ static unsigned add_others(sch_option_t *options, unsigned n) {
     for (int i = 0; i < n_actors; i++)
         if (i != current && can_go(&actors[i]))
             n = add(options, n, SCH_GO, i, 0);
-        else if (i != current && actors[i].life == ON_FUTEX && actors[i].has_deadline)
+    return n;
+}
+
+static unsigned add_timeouts(sch_option_t *options, unsigned n, bool are_long) {
+    for (int i = 0; i < n_actors; i++)
+        if (actors[i].life == ON_FUTEX && actors[i].has_deadline && (actors[i].deadline_ns >= SCH_LONG_NS) == are_long)
             n = add(options, n, SCH_TIMEOUT, i, 0);
     return n;
 }
@@ -251,8 +277,11 @@ static void perform(sch_option_t o) {
 }
 
 static void go_with(sch_option_t o) {
-    if (o.deed == SCH_TIMEOUT)
+    if (o.deed == SCH_TIMEOUT) {
         wake(o.actor, ETIMEDOUT);
+        if (actors[o.actor].deadline_ns >= SCH_LONG_NS)
+            actors[o.actor].now_ns = actors[o.actor].deadline_ns;
+    }
 }
 
 static unsigned add_odd(sch_option_t *options, unsigned n) {
@@ -283,14 +312,14 @@ static int pick_next(void) {
         unsigned n = 0;
         if (can_go(&actors[current]))
             n = add(options, n, SCH_GO, current, 0);
-        else if (actors[current].life == ON_FUTEX && actors[current].has_deadline)
-            n = add(options, n, SCH_TIMEOUT, current, 0);
-        n = add_others(options, n);
+        n = add_timeouts(options, add_others(options, n), false);
         if (n == 0) {
-            bool busy = (n = add_tasks(options)) > 0;
-            (busy ? program->busy : program->end)();
-            if (!busy)
+            n = add_timeouts(options, add_tasks(options), true);
+            (n > 0 ? program->busy : program->end)();
+            if (n == 0)
                 _longjmp(driver, 1 + SCH_PASSED);
+        } else {
+            n = add_timeouts(options, n, true);
         }
         n = add_odd(options, add_drains(options, n));
         chosen = options[ask(options, n)];
@@ -311,7 +340,7 @@ static void step(void) {
         sch_option_t options[OPTIONS_MAX], chosen;
         unsigned n = add(options, 0, SCH_GO, current, 0);
         if (left.preemptions > 0)
-            n = add_others(options, n);
+            n = add_timeouts(options, add_timeouts(options, add_others(options, n), false), true);
         n = add_drains(options, n);
         if (left.kills > 0 && actors[current].may_die)
             n = add(options, n, SCH_KILL, current, 0);
@@ -382,6 +411,7 @@ uint64_t sch_load(void *at, unsigned size, sch_order_t order) {
     if (is_constant(at))
         return read_word(at, size);
     step();
+    note_own(at);
     uint64_t value = sch_note(read_as(&actors[current], at, size));
     sch_say("load   %s: %llx", name_of(at), (unsigned long long)value);
     return value;
@@ -451,6 +481,7 @@ int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns
     a->futex = word;
     a->bits = bits;
     a->has_deadline = deadline_ns >= 0;
+    a->deadline_ns = deadline_ns;
     sleep_as(ON_FUTEX);
     sch_say("futex  awake: %d", a->woken_with);
     return (int)sch_note((uint64_t)a->woken_with);
@@ -467,7 +498,7 @@ void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits) {
         }
 }
 
-int64_t pp_now_ns(void) { return 1; }
+int64_t pp_now_ns(void) { return current < 0 ? 1 : actors[current].now_ns; }
 uint64_t pp_run_delay_ns(void) { return 0; }
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) { (void)s, (void)long_ns, (void)short_ns; }
 bool pp_spin_once(const pp_spin_t *s) {
@@ -477,6 +508,30 @@ bool pp_spin_once(const pp_spin_t *s) {
 void pp_spin_end(pp_spin_t *s, bool was_found) { (void)s, (void)was_found; }
 
 /* ---- actors ---- */
+
+uintptr_t pp_this_thread(void) { return (uintptr_t)current + 1; }
+
+void sch_mutex_init(void *mutex) { *(uint32_t *)mutex = 0; }
+
+int sch_mutex_lock(void *mutex) {
+    step();
+    drain(current);
+    sch_say("mutex  locks%s", is_locked(mutex) ? ": waits" : "");
+    actors[current].mutex = mutex;
+    if (is_locked(mutex))
+        sleep_as(ON_MUTEX);
+    *(uint32_t *)mutex = (uint32_t)current + 1;
+    sch_note(program->guarded());
+    return 0;
+}
+
+int sch_mutex_unlock(void *mutex) {
+    drain(current);
+    sch_check(*(uint32_t *)mutex == (uint32_t)current + 1, "a mutex is unlocked by another than who has it");
+    sch_say("mutex  unlocks");
+    *(uint32_t *)mutex = 0;
+    return 0;
+}
 
 pid_t sch_getpid(void);
 pid_t sch_getpid(void) { return current < 0 || !actors[current].may_die ? 1 : 2 + current; }
@@ -503,6 +558,8 @@ int sch_start(const char *name, int number, bool may_die, void (*run)(int number
     a->has_begun = false;
     a->history = 0;
     a->n_pending = 0;
+    a->now_ns = 1;
+    a->own = NULL;
     snprintf(a->name, sizeof a->name, "%s %d", name, number);
     a->low = stacks[i + 1] - 512;
     if (starts[i].uc_stack.ss_sp == NULL)
@@ -519,6 +576,8 @@ void sch_decide_from_here(void) { is_free = true; }
 bool sch_has_ended(int i) { return actors[i].life == ENDED || actors[i].life == KILLED; }
 bool sch_was_killed(int i) { return actors[i].life == KILLED; }
 bool sch_sleeps_on(int i, const void *word) { return actors[i].life == ON_FUTEX && (const void *)(uintptr_t)actors[i].futex == word; }
+
+bool sch_is_asleep(int i) { return actors[i].life == ON_FUTEX; }
 
 sch_result_t sch_run(const sch_program_t *p, sch_decide_t d, sch_budget_t budget, bool traced) {
     program = p;

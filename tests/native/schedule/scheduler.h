@@ -7,7 +7,8 @@
 
 #include <sys/types.h>
 
-#define ACTORS_MAX 16
+#define ACTORS_MAX 24
+#define SCH_LONG_NS 1000000000   /* from here on a sleep is a caller's timeout: what is left undone until then is left undone */
 
 /* ---- for the program that is explored ---- */
 
@@ -23,6 +24,7 @@ void sch_forget(uint64_t all_but);             /* what it has read so far does n
 bool sch_has_ended(int actor);                 /* by itself, or killed */
 bool sch_was_killed(int actor);
 bool sch_sleeps_on(int actor, const void *word);
+bool sch_is_asleep(int actor);                 /* on any futex */
 int sch_last_actor(void);
 const char *sch_name_of(int actor);
 void sch_constant(const void *word);           /* nobody changes it during a run: reading it is no step */
@@ -50,8 +52,9 @@ typedef struct {
 typedef struct {
     void (*begin)(void);                       /* makes the first actors */
     unsigned (*regions)(sch_region_t *out);    /* all memory that a run changes; how many */
-    void (*busy)(void);                        /* nobody can do anything but end a task: checks */
+    void (*busy)(void);                        /* nobody can do anything but end a task, or give up at a deadline: checks */
     void (*end)(void);                         /* nobody can do anything: checks */
+    uint64_t (*guarded)(void);                 /* a hash of what mutexes guard: who locks one may read it */
 } sch_program_t;
 
 typedef enum { SCH_PASSED, SCH_FAILED, SCH_KNOWN } sch_result_t;   /* KNOWN: it came to a state that was seen before */
