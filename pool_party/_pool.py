@@ -1,5 +1,6 @@
 """The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the engine does the work."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -248,7 +249,7 @@ class ComposablePool:
 
     def __del__(self) -> None:
         engine = self.__dict__.get("_engine")
-        if engine is not None and engine.is_running:  # it ends because its keeper goes
+        if engine is not None and engine.is_running and not sys.is_finalizing():  # it ends because its keeper goes
             warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     # ---- looking ----

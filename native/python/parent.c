@@ -152,6 +152,8 @@ void pp_channel_leave(pp_channel_t *self) {
 }
 
 bool pp_channel_enter(pp_channel_t *self) {
+    if (self->n_forks != pp_load_relaxed(&pp_n_forks))
+        return false;   /* a forked child: all that is shared belongs to its parent */
     long n = pp_load_seq_cst(&self->n_users);
     while (n > 0 && !pp_channel_is_closed(self))
         if (pp_cas_seq_cst(&self->n_users, &n, n + 1))

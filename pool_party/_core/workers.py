@@ -234,7 +234,7 @@ class WorkerSet:
 
     def wait_ended(self) -> None:
         """After `terminate`: waits for those that end at once, and makes sure that processes do."""
-        deadline = monotonic() + KILL_AFTER_S
+        deadline = monotonic() + (KILL_AFTER_S if self._kind == "process" else GRACE_S)
         for worker in list(self.places):
             if worker is None:
                 continue
@@ -244,7 +244,7 @@ class WorkerSet:
                     worker.kill()
                     worker.join()
             elif not self._channel.is_busy(worker.n):
-                worker.join(GRACE_S)
+                worker.join(max(0.0, deadline - monotonic()))
 
     def release(self) -> None:
         """Gives back what the system holds for workers that have ended: after `wait_ended`, if no `remove` follows."""
