@@ -24,7 +24,7 @@ typedef struct {
     PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
     PyObject *dumps_keywords, *loads_keywords, *protocol;
     PyObject *array_type;                     /* numpy.ndarray, once needed */
-    PyTypeObject *job_type, *task_type, *channel_type, *published_type, *worker_type, *interpreter_type, *memory_type;
+    PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
 } pp_module_t;
 
@@ -152,7 +152,7 @@ typedef struct {
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
     unsigned next_lane;                 /* whose results the leader takes next */
     _Atomic long n_users;               /* of the segment: the pool, and threads that are inside */
-    _Atomic char is_closed;
+    _Atomic char is_closed, is_abandoned;
     /* The table of calls. Without a GIL `lock` guards it: held for some instructions that run no other code */
 #ifdef Py_GIL_DISABLED
     PyMutex lock;
@@ -240,7 +240,7 @@ PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
 PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
 
 /* parent.c, worker.c, interp.c */
-extern PyType_Spec pp_channel_spec, pp_published_spec, pp_worker_spec, pp_interpreter_spec;
+extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */

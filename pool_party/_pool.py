@@ -74,7 +74,7 @@ class ComposablePool:
         preload: Iterable[str] = (),
     ) -> None:
         self._context = context
-        self._engine = open_engine(
+        self._engine, self._keeper = open_engine(
             kind,
             processes,
             initializer,
@@ -248,11 +248,8 @@ class ComposablePool:
 
     def __del__(self) -> None:
         engine = self.__dict__.get("_engine")
-        if engine is not None and engine.is_running:
-            try:
-                warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
-            finally:  # a warning may be an error
-                engine.abandon()
+        if engine is not None and engine.is_running:  # it ends because its keeper goes
+            warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     # ---- looking ----
 

@@ -260,12 +260,13 @@ static int module_exec(PyObject *module) {
     m->job_type = add_type(module, &pp_job_spec);
     m->task_type = add_type(module, &pp_task_spec);
     m->published_type = add_type(module, &pp_published_spec);
+    m->keeper_type = add_type(module, &pp_keeper_spec);
     m->channel_type = add_type(module, &pp_channel_spec);
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     m->memory_type = add_type(module, &pp_memory_spec);
     bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->job_type && m->task_type &&
-                    m->published_type && m->channel_type && m->worker_type && m->interpreter_type;
+                    m->published_type && m->keeper_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
 
@@ -276,6 +277,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->job_type);
     Py_VISIT(m->task_type);
     Py_VISIT(m->published_type);
+    Py_VISIT(m->keeper_type);
     Py_VISIT(m->channel_type);
     Py_VISIT(m->worker_type);
     Py_VISIT(m->interpreter_type);
@@ -294,6 +296,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->job_type);
     Py_CLEAR(m->task_type);
     Py_CLEAR(m->published_type);
+    Py_CLEAR(m->keeper_type);
     Py_CLEAR(m->channel_type);
     Py_CLEAR(m->worker_type);
     Py_CLEAR(m->interpreter_type);

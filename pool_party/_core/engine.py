@@ -43,7 +43,7 @@ INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
 
 class Engine:
-    """The engine of a pool. Its workers are running when it is made. Thread-safe, also inside signal handlers."""
+    """The engine of a pool, which runs from `open` on. Thread-safe, also inside signal handlers."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Engine:
         self._cause: BaseException | None = None  # why the pool is broken
         self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
-        self._wants_close = self._wants_end = False  # asked of the background thread
+        self._wants_end = False  # asked of the background thread
         self._is_exiting = False  # the interpreter ends
         self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
         self._opened = _native.Job()  # done once the workers have been started, or one could not be:
@@ -77,13 +77,16 @@ class Engine:
         self._is_forking = False
         self._preparing = threading.Thread(target=self._try, args=(self._workers.prepare,))
         self._background = threading.Thread(target=self._run, name="pool_party-background")
+
+    def open(self, setup: Setup) -> _native.Keeper:
+        """Starts the workers. When nobody has what this returns any more, the pool ends."""
         try:
-            self._open(setup)
+            return self._open(setup)
         except BaseException:
             self._undo_open()
             raise
 
-    def _open(self, setup: Setup) -> None:
+    def _open(self, setup: Setup) -> _native.Keeper:
         """Starts the workers: forked ones here, while the pool has no other thread; others in the background thread."""
         self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
         if self._is_forking:
@@ -96,7 +99,9 @@ class Engine:
         if self._open_error is not None:
             raise self._open_error
         _exit.register(self, self.kind)
+        keeper = self._channel.keeper()
         self.state = RUN
+        return keeper
 
     def _undo_open(self) -> None:
         if self._background.ident is not None:
@@ -234,9 +239,15 @@ class Engine:
             self._must_terminate = not self._workers.terminate()
         if self._wants_end and not self._has_stopped:
             self._stop()
-        elif self._wants_close:
-            self._wants_close = False
+        elif channel.is_abandoned and self.state == RUN:
+            self._end_abandoned()
+
+    def _end_abandoned(self) -> None:
+        """Nobody has the pool any more. What was submitted to an executor still runs."""
+        if self.drains_at_exit:
             self.close()
+        else:
+            self._ask_for_end()
 
     def _start_callbacks(self) -> None:
         try:
@@ -364,18 +375,6 @@ class Engine:
             self.join()
         while self.kind == "interp" and not self.join(0.25):
             self._workers.terminate()  # once more: a task may have swallowed the exception
-
-    def abandon(self) -> None:
-        """The pool object is garbage: has the background thread end the pool.
-
-        Takes no lock and waits for nothing, since the garbage collector may run in any thread, at any moment.
-        """
-        self._ask_for_end()
-
-    def release(self) -> None:
-        """The executor is garbage: has the background thread close the pool, which finishes what was submitted."""
-        self._wants_close = True
-        self._channel.summon()
 
     def disown(self) -> None:
         """This process is a forked child: the workers belong to its parent."""

@@ -106,7 +106,7 @@ class Submitter:
         n_tasks = 0
         while job.reserve():
             items, error = _read(source, job.chunk)
-            if items:
+            if items and error is None:  # else what was read of the chunk is dropped, as in multiprocessing.Pool
                 self._put_stream_task(job, fn, n_tasks, items)
                 n_tasks += 1
             if error is not None:  # the generator's own error is the outcome of its place

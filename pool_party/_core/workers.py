@@ -257,7 +257,11 @@ class WorkerSet:
         return self.is_stopping and not any(self.places)
 
     def end_threads(self) -> None:
-        """Ends the thread that watches processes and the one that balances their budgets, if there are any."""
+        """Ends all that outlives the workers: who watches and balances them, and interpreters that none has taken."""
+        if self._setup.begun:
+            from pool_party.workers.interp import prestart
+
+            prestart.give_up(self._setup.begun)
         if self._watcher is not None:
             self._watcher.stop()
         if self.enforcer is not None:
