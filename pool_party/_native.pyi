@@ -106,6 +106,7 @@ class Task:
 @final
 class Published: ...
 
+@final
 class Keeper: ...
 
 @final
