@@ -253,6 +253,7 @@ typedef struct {
     pthread_mutex_t mutex;                  /* guards the list, and `leader` but for reading */
     pp_waiter_t *first, *last;              /* followers, by the time that they have waited */
     _Atomic uintptr_t leader;               /* a thread, or 0 */
+    bool is_paused;                         /* nobody leads, and the background thread was not told; with the mutex */
     _Atomic(const void *) awaited;          /* what the leader waits for */
     _Atomic uint32_t n_claims;              /* threads that want the lead now */
 } pp_leading_t;
@@ -264,6 +265,7 @@ bool pp_lead_is_mine(pp_hub_t *h);
 bool pp_lead_is_claimed(const pp_hub_t *h);                      /* whether the leader is to hand over */
 void pp_lead_for(pp_hub_t *h, const void *awaited);
 void pp_lead_release(pp_hub_t *h);                               /* by the leader; else nothing happens */
+void pp_lead_pause(pp_hub_t *h);                                 /* it leads again soon, unless others do meanwhile */
 void pp_lead_claim(pp_hub_t *h);                                 /* waits for the lead */
 bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w);
 bool pp_follow_begin(pp_hub_t *h, pp_waiter_t *w, const void *awaited);   /* w: zeroed. False: nobody leads */
@@ -282,7 +284,8 @@ struct pp_hub {            /* the parent's private half; one thread at a time pu
     pp_spin_t spin, moment;                 /* the leader's: for news; for workers to let go of the GIL */
     _Atomic uint32_t summons;               /* the background thread shall come, whoever leads */
     pp_leading_t leading;
-    _Atomic uint32_t must_feed, feeder;     /* tasks wait for a put; somebody puts: see calls.c */
+    _Atomic uint32_t must_feed;             /* tasks wait for a put, */
+    _Atomic uintptr_t feeder;               /* which this thread does, 0: nobody; see calls.c */
 };
 
 typedef struct {           /* what a slot is filled with; `data` is copied */

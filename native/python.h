@@ -132,6 +132,7 @@ typedef struct {
 extern PyType_Spec pp_job_spec, pp_task_spec;
 pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value);
 bool pp_job_settle(pp_job_t *job, int status, PyObject *value);
+bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value);
 bool pp_job_has_next(pp_job_t *job);
 PyObject *pp_job_pop(pp_job_t *job);
 PyObject *pp_job_pop_failure(pp_job_t *job);
@@ -160,6 +161,7 @@ typedef struct {
     PyObject *calls, *append;           /* id -> Job; the backlog's method */
     PyObject *put_waiting, *reports;
     pp_job_t *idle, *first_deferred, *last_deferred;
+    struct pp_postponed *first_postponed, *last_postponed;   /* results that the background thread is to decode */
     uint64_t last_job_id, n_submitted;
     _Atomic uint64_t n_failed;
     bool is_closing;                    /* takes no more calls */
@@ -176,7 +178,9 @@ int pp_channel_lane(pp_channel_t *self, PyObject *number);        /* -1 with an 
 bool pp_channel_is_closed(pp_channel_t *self);
 PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
+bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
+void pp_channel_drop_postponed(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */

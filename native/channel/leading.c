@@ -52,6 +52,27 @@ static void tell(pp_waiter_t *w, uint32_t state) {
 
 bool pp_lead_is_mine(pp_hub_t *h) { return pp_load_seq_cst(&h->leading.leader) == pp_this_thread(); }
 
+/* With the mutex, while nobody leads. After a pause the workers still believe that somebody does. */
+static void take(pp_hub_t *h, uintptr_t thread) {
+    pp_leading_t *l = &h->leading;
+    pp_store_seq_cst(&l->leader, thread);
+    if (!l->is_paused)
+        pp_hub_lead(h);
+    l->is_paused = false;
+}
+
+/* With the mutex: the follower that has waited longest leads now; false if there is none. */
+static bool hand_over(pp_leading_t *l) {
+    pp_waiter_t *next = l->first;
+    pp_store_seq_cst(&l->awaited, NULL);
+    pp_store_seq_cst(&l->leader, next ? next->thread : 0);
+    if (next) {
+        unlink_waiter(l, next);
+        tell(next, LEADS);
+    }
+    return next != NULL;
+}
+
 bool pp_lead_try(pp_hub_t *h) {
     pp_leading_t *l = &h->leading;
     uintptr_t me = pp_this_thread();
@@ -59,10 +80,8 @@ bool pp_lead_try(pp_hub_t *h) {
         return true;
     pthread_mutex_lock(&l->mutex);
     bool is_free = pp_load_relaxed(&l->leader) == 0;
-    if (is_free) {
-        pp_store_seq_cst(&l->leader, me);
-        pp_hub_lead(h);
-    }
+    if (is_free)
+        take(h, me);
     pthread_mutex_unlock(&l->mutex);
     return is_free;
 }
@@ -71,17 +90,23 @@ bool pp_lead_try(pp_hub_t *h) {
 void pp_lead_release(pp_hub_t *h) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
-    if (pp_load_relaxed(&l->leader) == pp_this_thread()) {
-        pp_waiter_t *next = l->first;
-        pp_store_seq_cst(&l->awaited, NULL);
-        pp_store_seq_cst(&l->leader, next ? next->thread : 0);
-        if (next) {
-            unlink_waiter(l, next);
-            tell(next, LEADS);
-        } else {
+    uintptr_t leader = pp_load_relaxed(&l->leader);
+    if (leader == pp_this_thread() || (leader == 0 && l->is_paused)) {
+        l->is_paused = false;
+        if (!hand_over(l))
             pp_hub_step_down(h);   /* under the mutex: after it, somebody else may lead already */
-        }
     }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* The leader runs code that may wait for a thread which itself waits for a result: others may lead meanwhile. If nobody does, the
+ * background thread is not told, and no result wakes it: the caller leads again in a moment, or calls pp_lead_release. */
+void pp_lead_pause(pp_hub_t *h) {
+    pp_leading_t *l = &h->leading;
+    if (!pp_lead_is_mine(h))
+        return;
+    pthread_mutex_lock(&l->mutex);
+    l->is_paused = !hand_over(l);
     pthread_mutex_unlock(&l->mutex);
 }
 
@@ -125,9 +150,8 @@ bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w) {
     pthread_mutex_lock(&l->mutex);
     bool is_free = pp_load_relaxed(&l->leader) == 0;
     if (is_free) {
-        pp_store_seq_cst(&l->leader, w->thread);
         unlink_waiter(l, w);
-        pp_hub_lead(h);
+        take(h, w->thread);
     }
     pthread_mutex_unlock(&l->mutex);
     return is_free;

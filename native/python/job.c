@@ -157,15 +157,21 @@ pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject
     return delivery;
 }
 
+/* With the job's critical section. */
+bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value) {
+    if (!job->settled && job->kind == PP_JOB_MAP)
+        Py_CLEAR(job->value);   /* a task's failure, which is no longer the call's */
+    bool is_first = decide(job, status, value);
+    if (is_first)
+        job->remaining = 0;
+    return is_first;
+}
+
 /* The whole call has this outcome, whatever becomes of its tasks; false if it had one. Enters the critical section itself. */
 bool pp_job_settle(pp_job_t *job, int status, PyObject *value) {
     bool is_first;
     Py_BEGIN_CRITICAL_SECTION(job);
-    if (!job->settled && job->kind == PP_JOB_MAP)
-        Py_CLEAR(job->value);   /* a task's failure, which is no longer the call's */
-    is_first = decide(job, status, value);
-    if (is_first)
-        job->remaining = 0;
+    is_first = pp_job_settle_held(job, status, value);
     Py_END_CRITICAL_SECTION();
     pp_job_rouse_reader(job);
     return is_first;

@@ -112,6 +112,7 @@ static int channel_traverse(pp_channel_t *self, visitproc visit, void *arg) {
 }
 
 static int channel_clear(pp_channel_t *self) {
+    pp_channel_drop_postponed(self);
     Py_CLEAR(self->calls);
     Py_CLEAR(self->reports);
     Py_CLEAR(self->idle);
@@ -151,11 +152,13 @@ void pp_channel_leave(pp_channel_t *self) {
         close_segment(self, true);
 }
 
-bool pp_channel_enter(pp_channel_t *self) {
+bool pp_channel_enter(pp_channel_t *self) { return !pp_channel_is_closed(self) && pp_channel_enter_late(self); }
+
+bool pp_channel_enter_late(pp_channel_t *self) {
     if (self->n_forks != pp_load_relaxed(&pp_n_forks))
         return false;   /* a forked child: all that is shared belongs to its parent */
     long n = pp_load_seq_cst(&self->n_users);
-    while (n > 0 && !pp_channel_is_closed(self))
+    while (n > 0)
         if (pp_cas_seq_cst(&self->n_users, &n, n + 1))
             return true;
     return false;
