@@ -161,8 +161,8 @@ class Submitter:
         return next((entry for entry in entries if entry not in self._putting), None)
 
     def _put_entry(self, entry: "_native.Task | _Map") -> bool:
-        self._putting.append(entry)
         try:
+            self._putting.append(entry)  # in here: an exception that comes right after it must not leave it there
             return self._put(entry)
         finally:
             self._putting.remove(entry)
