@@ -832,9 +832,9 @@ const char pp_take_doc[] = PyDoc_STR("take_results()\n\nTakes and delivers the r
 PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     bool is_nested = pp_lead_is_mine(&self->hub);
-    Py_ssize_t n = 1;
+    Py_ssize_t n = deliver_postponed(self) < 0 ? -1 : 1;
     while (n > 0 && pp_lead_try(&self->hub) && !pp_lead_is_claimed(&self->hub)) {
-        n = deliver_postponed(self) < 0 ? -1 : take_batch(self, NULL, -1);
+        n = take_batch(self, NULL, -1);
         if (n >= 0 && feed_as_leader(self, false) < 0)
             n = -1;
     }

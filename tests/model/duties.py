@@ -64,16 +64,17 @@ def hold(ident, gate):
 def meet(ident, log, n):
     """Ends when `n` tasks have come here, so that each needs a worker of its own."""
     note(log, ident)
-    _wait_for(lambda: (os.fstat(log) if isinstance(log, int) else os.stat(log)).st_size >= n * len(f"{ident}\n"))
+    # A pause that many threads can make at a time without keeping each other from the GIL
+    _wait_for(lambda: (os.fstat(log) if isinstance(log, int) else os.stat(log)).st_size >= n * len(f"{ident}\n"), 0.05)
     return ident
 
 
-def _wait_for(condition):
+def _wait_for(condition, pause_s=0.002):
     deadline = time.monotonic() + tasks.GATE_BACKSTOP_S
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError("nobody came")
-        time.sleep(0.002)  # so many processes shall not keep the CPUs from those that are yet to come
+        time.sleep(pause_s)  # so many processes shall not keep the CPUs from those that are yet to come
 
 
 def fail(ident, name):
