@@ -32,7 +32,7 @@ static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker
     {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
     {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false},
     {"nested", 2, 2, 3, 0, "nw", "p", false, false, false},
-    {"signal", 2, 1, 3, 0, "sw", "p", true, false, false},
+    {"signal", 2, 2, 3, 0, "s", "p", true, false, false},
     {"short", 2, 2, 4, 1, "w", "pr", false, false, false},
     {"patient", 2, 1, 4, 0, "wt", "p", false, true, false},
     {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false},

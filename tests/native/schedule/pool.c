@@ -253,14 +253,14 @@ static unsigned take_batch(void) {
 
 static bool is_met(unsigned ticket) { return pp_load_seq_cst(&m.done[ticket]); }
 
-/* Once, a signal handler of a waiter's may wait for another task. */
+/* Once, a signal handler of a waiter's may wait for the first task. */
 static void handle_signals(void) {
     int me = sch_current();
-    if (!m.has_signal[me] || !sch_choose(2))
+    if (!m.has_signal[me] || m.awaits[me] == 1 || !sch_choose(2))
         return;
     m.has_signal[me] = false;
-    sch_say("      a signal handler waits for another task");
-    wait_for_ticket(submit(), -1);
+    sch_say("      a signal handler waits for task 0");
+    wait_for_ticket(0, -1);
 }
 
 static void wait_for_news(unsigned ticket, int64_t deadline_ns) {
@@ -407,8 +407,8 @@ static void run_background(int number) {
 
 /* ---- threads that wait ---- */
 
-/* Waits for a task of its own: (w) for as long as it takes; (t) with a timeout; (n) decoding its first result waits for another;
- * (s) a signal handler does. */
+/* Waits for a task of its own: (w) for as long as it takes; (t) with a timeout; (n) decoding its first result waits for another; (s) a
+ * signal handler waits for another. */
 static void run_waiter(int number) {
     char how = pool->waiters[number];
     int me = sch_current();
@@ -418,8 +418,8 @@ static void run_waiter(int number) {
     bool is_there = wait_for_ticket(id, how == 't' ? SCH_LONG_NS : -1);
     sch_say("      waiter %d %s", number, is_there ? "has its result" : "gives up");
     sch_forget(4);
-    if (sch_note(m.has_nested[me] || m.has_signal[me]))
-        submit();                              /* neither came about: the task is in the count */
+    if (sch_note(m.has_nested[me]))
+        submit();                              /* that did not come about: the task is in the count */
 }
 
 /* ---- the other threads of the parent ---- */
@@ -493,7 +493,7 @@ static void run_main(int number) {
         if (pool->waiters[i] == 'j')
             continue;
         sch_start("waiter", (int)i, false, run_waiter);
-        n_others += 1 + (strchr("ns", pool->waiters[i]) != NULL);
+        n_others += 1 + (pool->waiters[i] == 'n');
     }
     for (unsigned i = n_others; i < pool->n_tasks; i++) {
         sch_forget(10 + i);
