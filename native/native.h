@@ -117,8 +117,8 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_lane_t;
 
-typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;   /* mirrored in observe/events.py */
-enum { PP_EVENT_WORDS = 6 };
+typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;
+enum { PP_EVENT_WORDS = 6, PP_TAGS_THREADS_AT = 32, PP_TAGS_STATUS_AT = 56, PP_TAGS_KIND_AT = 60 };   /* bits of `tags` */
 
 typedef struct {           /* what a worker records while its pool is traced; times are CLOCK_MONOTONIC's, 0: not known */
     _Atomic uint64_t words[PP_EVENT_WORDS];   /* begin, end, put (a wait: ns asleep), job, tags, run delay; see trace.c */
@@ -253,6 +253,7 @@ typedef struct {
     pthread_mutex_t mutex;                  /* guards the list, and `leader` but for reading */
     pp_waiter_t *first, *last;              /* followers, by the time that they have waited */
     _Atomic uintptr_t leader;               /* a thread, or 0 */
+    bool is_paused;                         /* nobody leads, and the background thread was not told; with the mutex */
     _Atomic(const void *) awaited;          /* what the leader waits for */
     _Atomic uint32_t n_claims;              /* threads that want the lead now */
 } pp_leading_t;
@@ -264,6 +265,7 @@ bool pp_lead_is_mine(pp_hub_t *h);
 bool pp_lead_is_claimed(const pp_hub_t *h);                      /* whether the leader is to hand over */
 void pp_lead_for(pp_hub_t *h, const void *awaited);
 void pp_lead_release(pp_hub_t *h);                               /* by the leader; else nothing happens */
+void pp_lead_pause(pp_hub_t *h);                                 /* it leads again soon, unless others do meanwhile */
 void pp_lead_claim(pp_hub_t *h);                                 /* waits for the lead */
 bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w);
 bool pp_follow_begin(pp_hub_t *h, pp_waiter_t *w, const void *awaited);   /* w: zeroed. False: nobody leads */
@@ -282,7 +284,8 @@ struct pp_hub {            /* the parent's private half; one thread at a time pu
     pp_spin_t spin, moment;                 /* the leader's: for news; for workers to let go of the GIL */
     _Atomic uint32_t summons;               /* the background thread shall come, whoever leads */
     pp_leading_t leading;
-    _Atomic uint32_t must_feed, feeder;     /* tasks wait for a put; somebody puts: see calls.c */
+    _Atomic uint32_t must_feed;             /* tasks wait for a put, */
+    _Atomic uintptr_t feeder;               /* which this thread does, 0: nobody; see calls.c */
 };
 
 typedef struct {           /* what a slot is filled with; `data` is copied */
@@ -447,6 +450,7 @@ int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never u
 
 /* region.c: OpenBLAS's parallel regions, on threads of ours and through a gate */
 #define PP_REGION_SPIN_NS 50000
+#define PP_REGION_NUMBERS 64   /* MAX_CPU_NUMBER of the wheels; budget/gate.py installs nothing where it is less */
 typedef struct {
     uint64_t n_regions, n_waits;
     uint32_t n_helpers;

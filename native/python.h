@@ -24,7 +24,7 @@ typedef struct {
     PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
     PyObject *dumps_keywords, *loads_keywords, *protocol;
     PyObject *array_type;                     /* numpy.ndarray, once needed */
-    PyTypeObject *job_type, *task_type, *channel_type, *published_type, *worker_type, *interpreter_type, *memory_type;
+    PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
 } pp_module_t;
 
@@ -132,6 +132,7 @@ typedef struct {
 extern PyType_Spec pp_job_spec, pp_task_spec;
 pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value);
 bool pp_job_settle(pp_job_t *job, int status, PyObject *value);
+bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value);
 bool pp_job_has_next(pp_job_t *job);
 PyObject *pp_job_pop(pp_job_t *job);
 PyObject *pp_job_pop_failure(pp_job_t *job);
@@ -139,6 +140,7 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length);
 void pp_job_rouse_reader(pp_job_t *job);
 
 /* parent.c: the Channel */
+enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS };   /* what `present` says of a worker */
 typedef struct {
     PyObject_HEAD
     pp_module_t *module;
@@ -151,7 +153,7 @@ typedef struct {
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
     unsigned next_lane;                 /* whose results the leader takes next */
     _Atomic long n_users;               /* of the segment: the pool, and threads that are inside */
-    _Atomic char is_closed;
+    _Atomic char is_closed, is_abandoned;
     /* The table of calls. Without a GIL `lock` guards it: held for some instructions that run no other code */
 #ifdef Py_GIL_DISABLED
     PyMutex lock;
@@ -159,6 +161,7 @@ typedef struct {
     PyObject *calls, *append;           /* id -> Job; the backlog's method */
     PyObject *put_waiting, *reports;
     pp_job_t *idle, *first_deferred, *last_deferred;
+    struct pp_postponed *first_postponed, *last_postponed;   /* results that the background thread is to decode */
     uint64_t last_job_id, n_submitted;
     _Atomic uint64_t n_failed;
     bool is_closing;                    /* takes no more calls */
@@ -175,7 +178,9 @@ int pp_channel_lane(pp_channel_t *self, PyObject *number);        /* -1 with an 
 bool pp_channel_is_closed(pp_channel_t *self);
 PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
+bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
+void pp_channel_drop_postponed(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
@@ -201,7 +206,7 @@ typedef struct {
 void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
 bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* once it has ended, before its arenas go */
 
-/* keys.c: thread-specific keys that private copies create */
+/* tss_keys.c: thread-specific keys that private copies create */
 void pp_keys_watch(void *library);                      /* a copy that was just loaded */
 void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
 
@@ -239,7 +244,7 @@ PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
 PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
 
 /* parent.c, worker.c, interp.c */
-extern PyType_Spec pp_channel_spec, pp_published_spec, pp_worker_spec, pp_interpreter_spec;
+extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */

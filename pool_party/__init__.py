@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pool_party._pool import InterpreterPool as InterpreterPool
     from pool_party._pool import ProcessPool as ProcessPool
     from pool_party._pool import ThreadPool as ThreadPool
-    from pool_party.budget.split import Share as Share
+    from pool_party.budget.split import WorkerBudget as WorkerBudget
     from pool_party.budget.topology import cpu_count as cpu_count
     from pool_party.wire.shared import share as share
 
@@ -42,9 +42,9 @@ _HOMES = {
     "PoolTerminated": "_core.errors",
     "ProcessPool": "_pool",
     "RemoteError": "_core.errors",
-    "Share": "budget.split",
     "Statistics": "_core.statistics",
     "ThreadPool": "_pool",
+    "WorkerBudget": "budget.split",
     "WorkerLost": "_core.broken",
     "cpu_count": "budget.topology",
     "share": "wire.shared",

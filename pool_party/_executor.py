@@ -136,7 +136,7 @@ class ComposableExecutor(Executor):
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
-        self._engine = open_engine(
+        self._engine, self._keeper = open_engine(
             kind,
             max_workers,
             initializer,
@@ -154,8 +154,6 @@ class ComposableExecutor(Executor):
         )
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers
-        self._finalizer = weakref.finalize(self, _close_unused, self._engine)
-        self._finalizer.atexit = False  # pool_party's own hook ends what is open at exit
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Starts fn(*args, **kwargs) in a worker."""
@@ -251,8 +249,3 @@ def _in_order(
 
 def _log_broken(cause: BaseException) -> None:
     _log.critical("Exception in initializer:", exc_info=cause)
-
-
-def _close_unused(engine: Engine) -> None:
-    """The executor is garbage: what was submitted still runs."""
-    engine.release()

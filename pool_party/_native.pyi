@@ -31,6 +31,18 @@ LANE_STARTING: int
 LANE_READY: int
 LANE_EXITED: int
 MAX_WORKERS: int
+SLOTS: int
+EVENT_TASK: int
+EVENT_WAIT: int
+EVENT_BUDGET: int
+EVENT_WORDS: int
+TAGS_KIND_AT: int
+TAGS_STATUS_AT: int
+TAGS_THREADS_AT: int
+PRESENT_TASK: int
+PRESENT_LOOKS: int
+PRESENT_SLEEPS: int
+REGION_NUMBERS: int
 
 def n_interpreters() -> int: ...
 def limit_libraries(libraries: Sequence[tuple[int, int, bool]], /) -> None: ...
@@ -84,13 +96,18 @@ class Job:
     def abandon(self) -> None: ...
     def lift_window(self) -> None: ...
 
+@final
 class Task:
     job: Job
     index: int
     function: Any
     def __init__(self, job: Job, index: int, function: Any, payload: Any) -> None: ...
 
+@final
 class Published: ...
+
+@final
+class Keeper: ...
 
 @final
 class Channel:
@@ -101,6 +118,7 @@ class Channel:
     has_pins: bool
     wants_runner: bool
     idle: Job
+    is_abandoned: bool
     put_waiting: Callable[[], object]
     def __init__(self, n_workers: int, by_reference: bool = False, backlog: Any = None) -> None: ...
     def encode(self, value: object, /) -> Any: ...
@@ -133,6 +151,7 @@ class Channel:
     def wait_background(self, timeout_s: float | None = None, /) -> None: ...
     def summon(self) -> None: ...
     def close(self) -> None: ...
+    def keeper(self) -> Keeper: ...
     def open_lane(self, worker: int, /) -> None: ...
     def reap(self, worker: int, /) -> tuple[Job | None, int] | None: ...
     def state_of(self, worker: int, /) -> int: ...

@@ -65,8 +65,11 @@ def open_engine(
     extensions: Iterable[str] | None = None,
     preload: Iterable[str] = (),
     **limits: Unpack[Limits],
-) -> Engine:
-    """A running engine. Raises ValueError and TypeError for bad arguments, in the standard library's words."""
+) -> tuple[Engine, _native.Keeper]:
+    """A running engine, and what keeps it running.
+
+    Raises: ValueError and TypeError for bad arguments, in the standard library's words.
+    """
     kind = resolve_kind(kind)
     n_workers = cpu_count() if n_workers is None else n_workers
     if n_workers < 1:
@@ -95,7 +98,8 @@ def open_engine(
             preload=preloading.choose(preload),
             begun=interpreters,
         )
-        return Engine(kind, n_workers, channel, backlog, setup, on_broken)
+        engine = Engine(kind, n_workers, channel, backlog, setup, on_broken)
+        return engine, engine.open(setup)
     except BaseException:
         prestart.give_up(interpreters)
         raise

@@ -1,5 +1,6 @@
 """The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the engine does the work."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -74,7 +75,7 @@ class ComposablePool:
         preload: Iterable[str] = (),
     ) -> None:
         self._context = context
-        self._engine = open_engine(
+        self._engine, self._keeper = open_engine(
             kind,
             processes,
             initializer,
@@ -248,11 +249,8 @@ class ComposablePool:
 
     def __del__(self) -> None:
         engine = self.__dict__.get("_engine")
-        if engine is not None and engine.is_running:
-            try:
-                warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
-            finally:  # a warning may be an error
-                engine.abandon()
+        if engine is not None and engine.is_running and not sys.is_finalizing():  # it ends because its keeper goes
+            warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     # ---- looking ----
 

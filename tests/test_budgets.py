@@ -10,7 +10,7 @@ import pytest
 import tasks
 
 import pool_party
-from pool_party import ComposableExecutor, ComposablePool, Share, WorkerLost, _native
+from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
 from pool_party.budget import libraries, policies
 
 HERE = pathlib.Path(__file__).parent
@@ -150,7 +150,7 @@ class Favourite:
 
     def shares(self, state):
         n = len(state.own)
-        return [Share(3, state.cpus)] + [Share(1, state.cpus)] * (n - 1)
+        return [WorkerBudget(3, state.cpus)] + [WorkerBudget(1, state.cpus)] * (n - 1)
 
 
 class Broken:
@@ -170,7 +170,10 @@ def test_a_policy_of_ones_own(four_cpus):
 class Late:
     """Talks nonsense until it is asked often enough."""
 
-    nonsense = (None, [2, 2], [Share(1.5, (0,))] * 2, [Share(-1, (0,))] * 2, ["much", "little"], Share(2, (0,)))
+    nonsense = (
+        *(None, [2, 2], ["much", "little"], WorkerBudget(2, (0,))),
+        *([WorkerBudget(1.5, (0,))] * 2, [WorkerBudget(-1, (0,))] * 2),
+    )
 
     def __init__(self):
         self.answers = None
@@ -180,7 +183,7 @@ class Late:
             self.answers = iter(self.nonsense)
             return state.own
         answer = next(self.answers, StopIteration)
-        return [Share(N_CPUS, state.cpus)] * len(state.own) if answer is StopIteration else answer
+        return [WorkerBudget(N_CPUS, state.cpus)] * len(state.own) if answer is StopIteration else answer
 
 
 @pytest.mark.parametrize("nonsense", Late.nonsense)
@@ -204,7 +207,7 @@ def test_a_policy_that_comes_to_its_senses_is_followed(kind, four_cpus, caplog):
 def test_a_policy_made_from_a_built_in_one_is_asked(four_cpus, base):
     class Policy(getattr(policies, base)):
         def shares(self, state):
-            return [Share(3, state.cpus)] * len(state.own)
+            return [WorkerBudget(3, state.cpus)] * len(state.own)
 
     with ComposablePool(2, kind="thread", policy=Policy()) as pool:
         assert pool.apply(tasks.limit_now) == 3

@@ -80,7 +80,7 @@ def test_worker_numbers_are_checked():
 
 def test_reaping_a_worker_leaves_the_news_of_room():
     """A dead worker's results are taken apart from the leader's loop: room that was learned of there would be lost."""
-    n_slots, backlog, n_fed = 1024, deque(), []
+    n_slots, backlog, n_fed = _native.SLOTS, deque(), []
     channel = _native.Channel(1, True, backlog)
     channel.put_waiting = lambda: n_fed.append(1)
     channel.open_lane(0)

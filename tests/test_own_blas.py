@@ -8,7 +8,7 @@ import gates
 import pytest
 import tasks
 
-from pool_party import ComposablePool, Share
+from pool_party import ComposablePool, WorkerBudget
 from pool_party.workers.interp.elf import Dynamic
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
@@ -21,7 +21,7 @@ class OneTwoThree:
     """The first worker has one thread, the next two, and so on."""
 
     def shares(self, state):
-        return [Share(n + 1, state.cpus) for n in range(len(state.own))]
+        return [WorkerBudget(n + 1, state.cpus) for n in range(len(state.own))]
 
 
 @pytest.fixture

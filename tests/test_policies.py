@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pool_party import ComposableExecutor, ComposablePool, Share
+from pool_party import ComposableExecutor, ComposablePool, WorkerBudget
 from pool_party.budget import plan, policies
 from pool_party.budget.split import split
 
@@ -100,9 +100,9 @@ def test_a_number_of_cpus_of_ones_own_hides_no_mistake(monkeypatch):
 def test_a_policy_must_grant_what_there_is():
     now = state(4, 2, {0})
     for shares, words in [
-        ([Share(1, (0,))], "1 shares for 2 workers"),
-        ([Share(0, (0,)), Share(1, (1,))], "0 threads"),
-        ([Share(1, (0,)), Share(1, (7,))], "(7,)"),
+        ([WorkerBudget(1, (0,))], "1 budgets for 2 workers"),
+        ([WorkerBudget(0, (0,)), WorkerBudget(1, (1,))], "0 threads"),
+        ([WorkerBudget(1, (0,)), WorkerBudget(1, (7,))], "(7,)"),
     ]:
         with pytest.raises(ValueError) as caught:
             policies.check(shares, now)

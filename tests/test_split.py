@@ -7,7 +7,7 @@ import math
 import properties
 import pytest
 
-from pool_party.budget.split import Share, split
+from pool_party.budget.split import WorkerBudget, split
 
 # A machine of two sockets with 44 cores of two threads, in topology order: siblings are n and n + 88.
 CORES = [(n, n + 88) for n in range(88)]
@@ -34,7 +34,7 @@ def cores_of(share, cores):
 
 
 def test_even():
-    assert split([0, 1, 2, 3], 2) == (Share(2, (0, 1)), Share(2, (2, 3)))
+    assert split([0, 1, 2, 3], 2) == (WorkerBudget(2, (0, 1)), WorkerBudget(2, (2, 3)))
 
 
 def test_remainder_goes_to_the_first():
@@ -50,12 +50,12 @@ def test_no_thread_too_many_or_too_few(n_cpus, n_workers):
 
 
 def test_one_worker_has_all():
-    assert split(CPUS, 1, cores=CORES) == (Share(176, tuple(CPUS)),)
+    assert split(CPUS, 1, cores=CORES) == (WorkerBudget(176, tuple(CPUS)),)
 
 
 def test_more_workers_than_cpus():
     shares = split([3, 5], 5)
-    assert shares == tuple(Share(1, (n,)) for n in (3, 3, 3, 5, 5))
+    assert shares == tuple(WorkerBudget(1, (n,)) for n in (3, 3, 3, 5, 5))
 
 
 def test_more_workers_than_cpus_of_a_large_machine():
@@ -114,7 +114,7 @@ def test_oversubscription_leaves_sets_as_they_are():
 def test_few_threads_and_uneven_sets():
     """Sets of three CPUs and one: in proportion alone the second worker would have no thread."""
     shares = split(range(4), 2, cores=[(1, 2)], oversubscription=0.5)
-    assert shares == (Share(1, (0, 1, 2)), Share(1, (3,)))
+    assert shares == (WorkerBudget(1, (0, 1, 2)), WorkerBudget(1, (3,)))
 
 
 def test_many_threads_and_uneven_sets():
@@ -136,8 +136,8 @@ def test_all_small_machines(factor):
 
 
 def test_threads_per_worker_that_fit():
-    assert split(range(8), 2, threads_per_worker=2) == (Share(2, (0, 1)), Share(2, (4, 5)))
-    assert split([3, 2, 1, 0], 1, threads_per_worker=2) == (Share(2, (3, 2)),)
+    assert split(range(8), 2, threads_per_worker=2) == (WorkerBudget(2, (0, 1)), WorkerBudget(2, (4, 5)))
+    assert split([3, 2, 1, 0], 1, threads_per_worker=2) == (WorkerBudget(2, (3, 2)),)
 
 
 def test_threads_per_worker_take_a_core_each():
@@ -160,7 +160,7 @@ def test_threads_per_worker_that_must_cut_a_core():
 def test_threads_per_worker_that_do_not_fit():
     assert [share.cpus for share in split(range(4), 3, threads_per_worker=2)] == [(0, 1), (0, 1), (2, 3)]
     assert [share.cpus for share in split(range(4), 2, threads_per_worker=3)] == [(0, 1, 2), (2, 3, 0)]
-    assert split(range(2), 3, threads_per_worker=4) == (Share(4, (0, 1)),) * 3
+    assert split(range(2), 3, threads_per_worker=4) == (WorkerBudget(4, (0, 1)),) * 3
 
 
 # ---- errors ----------------------------------------------------------------

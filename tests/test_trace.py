@@ -12,11 +12,11 @@ import gates
 import pytest
 import tasks
 
-from pool_party import PoolPartyError
+from pool_party import PoolPartyError, _native
 from pool_party._executor import _run_chunk
 from pool_party.cli.main import main
 from pool_party.observe import chrome, metrics, timeline
-from pool_party.observe.assemble import EVENT_BUDGET, SLEEPS
+from pool_party.observe.assemble import _kind_in, _n_threads_in
 from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP
 from pool_party.observe.trace import _EVENT, Tracing, name_of
 
@@ -84,7 +84,7 @@ def numbers(trace, name=None):
 def wait_asleep(pool):
     """Wait until both workers sleep."""
     channel = pool._engine._channel
-    gates.wait_until(lambda: all(channel.present(n)[1] == SLEEPS for n in range(2)), "asleep")
+    gates.wait_until(lambda: all(channel.present(n)[1] == _native.PRESENT_SLEEPS for n in range(2)), "asleep")
 
 
 # ---- what is recorded ------------------------------------------------------
@@ -275,7 +275,7 @@ def seen_budgets(tracing):
     with tracing._lock:
         blocks = [block for blocks in tracing._passes for _, block in blocks]
         tags = [event[4] for block in blocks for event in _EVENT.iter_unpack(block)]
-        shared = {word >> 32 & 0xFFFF for word in tags if word >> 60 == EVENT_BUDGET}
+        shared = {_n_threads_in(word) for word in tags if _kind_in(word) == _native.EVENT_BUDGET}
         return shared | {budget.n_threads for budget in tracing._grants}
 
 

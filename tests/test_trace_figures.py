@@ -5,8 +5,10 @@ import itertools
 import properties
 import pytest
 
+from pool_party import _native
+from pool_party._native import EVENT_BUDGET, EVENT_TASK, EVENT_WAIT
 from pool_party.observe import assemble, chrome, delays, metrics, timeline
-from pool_party.observe.assemble import EVENT_BUDGET, EVENT_TASK, EVENT_WAIT, Life, Present
+from pool_party.observe.assemble import Life, Present
 from pool_party.observe.delays import Delay, Look
 from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Budget, Mark, Span, Trace
 
@@ -132,7 +134,8 @@ START = 1000 * MS
 
 
 def tags(kind, index=0, status=0, n_threads=0):
-    return kind << 60 | status << 56 | n_threads << 32 | index
+    at = _native.TAGS_KIND_AT, _native.TAGS_STATUS_AT, _native.TAGS_THREADS_AT
+    return kind << at[0] | status << at[1] | n_threads << at[2] | index
 
 
 def spans_of(*events, last=None, looks=()):
@@ -171,11 +174,11 @@ def test_the_last_state_is_shown_unless_its_end_was_recorded():
     def kinds(last):
         return [(span.kind, span.start_ns, span.end_ns) for span in spans_of(event, last=last)[1:]]
 
-    assert kinds(Present(now, assemble.HAS_TASK, START + 2 * MS, 1, 5)) == [(TASK, START + 2 * MS, now)]
-    assert kinds(Present(now, assemble.SLEEPS, 0, 1, 4)) == [(WAIT, START + MS, now)]
-    assert kinds(Present(now, assemble.HAS_TASK, START, 1, 4)) == []
-    assert kinds(Present(START, assemble.SLEEPS, START, 1, 4)) == []
-    (lost,) = spans_of(last=Present(now, assemble.HAS_TASK, START, 1, 5, is_dead=True))
+    assert kinds(Present(now, _native.PRESENT_TASK, START + 2 * MS, 1, 5)) == [(TASK, START + 2 * MS, now)]
+    assert kinds(Present(now, _native.PRESENT_SLEEPS, 0, 1, 4)) == [(WAIT, START + MS, now)]
+    assert kinds(Present(now, _native.PRESENT_TASK, START, 1, 4)) == []
+    assert kinds(Present(START, _native.PRESENT_SLEEPS, START, 1, 4)) == []
+    (lost,) = spans_of(last=Present(now, _native.PRESENT_TASK, START, 1, 5, is_dead=True))
     assert lost.args["status"] == "worker lost"
 
 

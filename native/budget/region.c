@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define NUMBERS 64               /* MAX_CPU_NUMBER of the wheels; gate.py does not install where it is less */
 #define MAX_JOBS 1024            /* an OpenBLAS built for more CPUs has as many numbers */
 #define MAX_LIBRARIES 256
 #define CREATE_TRIES 10000       /* a millisecond each */
@@ -61,7 +60,7 @@ static _Atomic uint32_t n_helpers;
 /* The n highest that are free, or none. */
 static uint64_t try_take(int n) {
     uint32_t reserved = pp_load_relaxed(&n_reserved);
-    uint64_t usable = n <= NUMBERS - (int)reserved ? ~0ull << reserved : ~0ull, seen = pp_load_seq_cst(&taken);
+    uint64_t usable = n <= PP_REGION_NUMBERS - (int)reserved ? ~0ull << reserved : ~0ull, seen = pp_load_seq_cst(&taken);
     while (__builtin_popcountll(usable & ~seen) >= n) {
         uint64_t mine = 0, free = usable & ~seen;
         for (int i = 0; i < n; i++) {
@@ -251,7 +250,7 @@ static pthread_mutex_t libraries_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The child has this thread alone: no helper, no region. */
 static void after_fork_in_child(void) {
-    for (int i = 0; i < MAX_JOBS && (i < NUMBERS || helpers[i].exists); i++) {
+    for (int i = 0; i < MAX_JOBS && (i < PP_REGION_NUMBERS || helpers[i].exists); i++) {
         helpers[i].exists = false;
         pp_store_relaxed(&helpers[i].state, IDLE);
     }
@@ -291,10 +290,10 @@ static void wait_for_helpers(_Atomic uint32_t *n_left) {
 static void run_jobs(dojob_t run, int n, size_t size, char *jobs, int dojob_data) {
     _Atomic uint32_t n_left = (uint32_t)n - 1;
     begin_running();
-    uint64_t mine = take_numbers(n < NUMBERS ? n : NUMBERS), numbers = mine;
+    uint64_t mine = take_numbers(n < PP_REGION_NUMBERS ? n : PP_REGION_NUMBERS), numbers = mine;
     pp_add_seq_cst(&n_jobs_running, n);
     for (int i = 1; i < n; i++)
-        start_job(i < NUMBERS ? pop_highest(&numbers) : i, run, jobs + (size_t)i * size, dojob_data, &n_left);
+        start_job(i < PP_REGION_NUMBERS ? pop_highest(&numbers) : i, run, jobs + (size_t)i * size, dojob_data, &n_left);
     run(pop_highest(&numbers), jobs, dojob_data);
     pp_add_seq_cst(&n_jobs_running, -1);
     wait_for_helpers(&n_left);
@@ -376,7 +375,7 @@ static int find_library(uintptr_t setter, bool add) {
         pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0)
         return -1;
     long n_online = sysconf(_SC_NPROCESSORS_ONLN);
-    pp_store_relaxed(&n_reserved, n_online < 1 ? 0 : n_online < NUMBERS ? (uint32_t)n_online - 1 : NUMBERS - 1);
+    pp_store_relaxed(&n_reserved, n_online < 1 ? 0 : n_online < PP_REGION_NUMBERS ? (uint32_t)n_online - 1 : PP_REGION_NUMBERS - 1);
     libraries[n_libraries].setter = setter;
     return n_libraries++;
 }

@@ -302,7 +302,10 @@ void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
 }
 
 /* Anyone may put; a leader that finds somebody else at it leaves it to that one. */
-bool pp_hub_wants_feed(pp_hub_t *h) { return pp_load_seq_cst(&h->must_feed) && !pp_load_seq_cst(&h->feeder); }
+bool pp_hub_wants_feed(pp_hub_t *h) {
+    uintptr_t feeder = pp_load_seq_cst(&h->feeder);
+    return pp_load_seq_cst(&h->must_feed) && (feeder == 0 || feeder == pp_this_thread());
+}
 
 /* Whether there is anything for a leader: results, room for tasks that found none, or somebody else who wants to lead. */
 bool pp_hub_has_news(pp_hub_t *h) {

@@ -2,8 +2,8 @@
  *
  * Of all threads that wait for a result one is the *leader*: it takes results out of the channel, for all. The others are
  * *followers* and sleep, each on a word of its own, until their result is there or the lead is handed to them. When the
- * leader has what it wants it hands the lead to the follower that has waited longest; without one, the background thread
- * takes results (pp_hub_step_down). So a round trip needs no thread but the caller's and the worker's.
+ * leader has what it wants it hands the lead to the first follower of the list; without one it steps down, and the background
+ * thread takes results (pp_hub_step_down). So a round trip needs no thread but the caller's and the worker's.
  *
  * The mutex guards the list of followers and the owner of the lead. It is held for some instructions and never while its
  * holder waits for anything, Python's locks included; Python's signal handlers never run under it.
@@ -52,6 +52,27 @@ static void tell(pp_waiter_t *w, uint32_t state) {
 
 bool pp_lead_is_mine(pp_hub_t *h) { return pp_load_seq_cst(&h->leading.leader) == pp_this_thread(); }
 
+/* With the mutex, while nobody leads. After a pause the workers still believe that somebody does. */
+static void take(pp_hub_t *h, uintptr_t thread) {
+    pp_leading_t *l = &h->leading;
+    pp_store_seq_cst(&l->leader, thread);
+    if (!l->is_paused)
+        pp_hub_lead(h);
+    l->is_paused = false;
+}
+
+/* With the mutex: the follower that has waited longest leads now; false if there is none. */
+static bool hand_over(pp_leading_t *l) {
+    pp_waiter_t *next = l->first;
+    pp_store_seq_cst(&l->awaited, NULL);
+    pp_store_seq_cst(&l->leader, next ? next->thread : 0);
+    if (next) {
+        unlink_waiter(l, next);
+        tell(next, LEADS);
+    }
+    return next != NULL;
+}
+
 bool pp_lead_try(pp_hub_t *h) {
     pp_leading_t *l = &h->leading;
     uintptr_t me = pp_this_thread();
@@ -59,10 +80,8 @@ bool pp_lead_try(pp_hub_t *h) {
         return true;
     pthread_mutex_lock(&l->mutex);
     bool is_free = pp_load_relaxed(&l->leader) == 0;
-    if (is_free) {
-        pp_store_seq_cst(&l->leader, me);
-        pp_hub_lead(h);
-    }
+    if (is_free)
+        take(h, me);
     pthread_mutex_unlock(&l->mutex);
     return is_free;
 }
@@ -71,21 +90,27 @@ bool pp_lead_try(pp_hub_t *h) {
 void pp_lead_release(pp_hub_t *h) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
-    if (pp_load_relaxed(&l->leader) == pp_this_thread()) {
-        pp_waiter_t *next = l->first;
-        pp_store_seq_cst(&l->awaited, NULL);
-        pp_store_seq_cst(&l->leader, next ? next->thread : 0);
-        if (next) {
-            unlink_waiter(l, next);
-            tell(next, LEADS);
-        } else {
+    uintptr_t leader = pp_load_relaxed(&l->leader);
+    if (leader == pp_this_thread() || (leader == 0 && l->is_paused)) {
+        l->is_paused = false;
+        if (!hand_over(l))
             pp_hub_step_down(h);   /* under the mutex: after it, somebody else may lead already */
-        }
     }
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* What the leader itself waits for, or NULL. Set before it looks whether that has come, see pp_wake_waiters. */
+/* The leader runs code that may wait for a thread which itself waits for a result: others may lead meanwhile. If nobody does, the
+ * background thread is not told, and no result wakes it: the caller leads again in a moment, or calls pp_lead_release. */
+void pp_lead_pause(pp_hub_t *h) {
+    pp_leading_t *l = &h->leading;
+    if (!pp_lead_is_mine(h))
+        return;
+    pthread_mutex_lock(&l->mutex);
+    l->is_paused = !hand_over(l);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* Says what the leader itself waits for. It does so before it looks whether that has come, see pp_wake_waiters. */
 void pp_lead_for(pp_hub_t *h, const void *awaited) { pp_store_seq_cst(&h->leading.awaited, awaited); }
 
 bool pp_lead_is_claimed(const pp_hub_t *h) { return pp_load_seq_cst(&h->leading.n_claims) > 0; }
@@ -96,7 +121,8 @@ static void enlist(pp_leading_t *l, pp_waiter_t *w, bool is_first) {
     (is_first ? prepend : append)(l, w);
 }
 
-/* Waits until the caller leads: the present leader hands over between two results. Not for the leader itself. */
+/* Waits until the caller leads: the present leader hands over before its next batch of results. If the caller leads already it
+ * returns at once. */
 void pp_lead_claim(pp_hub_t *h) {
     pp_leading_t *l = &h->leading;
     if (pp_lead_try(h))
@@ -124,9 +150,8 @@ bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w) {
     pthread_mutex_lock(&l->mutex);
     bool is_free = pp_load_relaxed(&l->leader) == 0;
     if (is_free) {
-        pp_store_seq_cst(&l->leader, w->thread);
         unlink_waiter(l, w);
-        pp_hub_lead(h);
+        take(h, w->thread);
     }
     pthread_mutex_unlock(&l->mutex);
     return is_free;
@@ -166,7 +191,7 @@ void pp_follow_end(pp_hub_t *h, pp_waiter_t *w) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Wakes who waits for something that has come. The caller has stored that before; a follower lists itself, and a leader says
+/* Wakes the threads that wait for something that has come. The caller has stored that before; a follower lists itself, and a leader says
  * what it waits for, before it looks: so one of the two sees the other's. */
 void pp_wake_waiters(pp_hub_t *h, const void *awaited) {
     pp_leading_t *l = &h->leading;

@@ -18,7 +18,8 @@
 static uint64_t now_ns(void) { return (uint64_t)pp_now_ns(); }
 
 static uint64_t tags_of(pp_event_kind_t kind, unsigned status, unsigned n_threads, uint32_t index) {
-    return (uint64_t)kind << 60 | (uint64_t)(status & 0xf) << 56 | (uint64_t)(n_threads & 0xffff) << 32 | index;
+    return (uint64_t)kind << PP_TAGS_KIND_AT | (uint64_t)(status & 0xf) << PP_TAGS_STATUS_AT |
+           (uint64_t)(n_threads & 0xffff) << PP_TAGS_THREADS_AT | index;
 }
 
 static void record(pp_end_t *e, const uint64_t words[PP_EVENT_WORDS]) {

@@ -1,4 +1,4 @@
-/* Channel, continued: the table of calls. Admitting them, waiting for them, delivering outcomes, finishing them.
+/* Channel, continued: the table of calls. Calls are admitted, outcomes delivered, calls finished, and threads wait for them.
  *
  * An outcome has one way back, whatever it is (a value, an error, a loss, a cancellation): `deliver` for a task, `settle`
  * for a whole call; `complete` once a call has its outcome; `finish` once its callbacks have run.
@@ -11,8 +11,8 @@
 
 #include <errno.h>
 
-#define PATIENT_MIN 4u      /* tasks waiting per worker from which on results may gather for a moment */
-#define BATCH 256           /* results between two looks at the clock, at signals and at who else wants to lead */
+#define PATIENT_MIN 4u      /* tasks that wait, for each worker, from which on the leader lets results gather */
+#define BATCH 256           /* results, at most, between two looks at the clock, at signals and at claims of the lead */
 #define HEARTBEAT_NS 200000000   /* see pp_sleep_until */
 
 /* ---- the table ---- */
@@ -75,7 +75,7 @@ void pp_channel_count(pp_channel_t *self, unsigned n_tasks) {
     PP_UNLOCK(self);
 }
 
-/* Out of the table; whether it was the last that a closing pool waits for. */
+/* Removes a call from the table; true if it was the last that a closed pool waited for. */
 static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     PyObject *key = PyLong_FromUnsignedLongLong(job->id);
     bool is_last;
@@ -88,6 +88,7 @@ static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     return is_last;
 }
 
+/* A closed pool has no calls left: once, tells the workers to end and the background thread to see to that. */
 static void note_idle(pp_channel_t *self) {
     if (pp_swap_seq_cst(&self->is_idle, 1))
         return;
@@ -135,7 +136,10 @@ PyObject *pp_channel_call_counts(pp_channel_t *self, PyObject *ignored) {
 void pp_channel_open_ticket(pp_channel_t *self, pp_job_t *ticket) {
     pp_store_seq_cst(&ticket->settled, 1);
     pp_store_seq_cst(&ticket->done, 1);
-    pp_wake_waiters(&self->hub, ticket);
+    if (pp_channel_enter_late(self)) {
+        pp_wake_waiters(&self->hub, ticket);
+        pp_channel_leave(self);
+    }
 }
 
 static void let_go(pp_job_t *job) {
@@ -149,7 +153,7 @@ static void let_go(pp_job_t *job) {
     Py_XDECREF(owner);   /* perhaps a pool that nobody else has: its finalizer runs here */
 }
 
-/* Shared memory that tasks were given: feeding lets go of it. */
+/* References to shared memory are retained for tasks on their way. Whoever puts drops those that have arrived: asks for it. */
 static void unpin(pp_channel_t *self) {
     if (!pp_arena_has_pins(self->arena))
         return;
@@ -172,7 +176,7 @@ static void finish(pp_channel_t *self, pp_job_t *job) {
     Py_DECREF(job);
 }
 
-/* For the thread of callbacks. */
+/* Queues a call for the thread of callbacks; if there is none, the background thread starts it. */
 static void defer(pp_channel_t *self, pp_job_t *job) {
     PP_LOCK(self);
     *(self->last_deferred ? &self->last_deferred->next_deferred : &self->first_deferred) = (pp_job_t *)Py_NewRef(job);
@@ -279,8 +283,10 @@ static bool withdraw(pp_channel_t *self, pp_job_t *job) {
     bool is_ours;
     Py_BEGIN_CRITICAL_SECTION(job);
     is_ours = !job->settled && (job->sequence < 0 || pp_channel_revoke(self, (uint64_t)job->sequence));
+    if (is_ours)
+        pp_job_settle_held(job, PP_STATUS_CANCELLED, Py_None);
     Py_END_CRITICAL_SECTION();
-    return is_ours && pp_job_settle(job, PP_STATUS_CANCELLED, Py_None);
+    return is_ours;
 }
 
 const char pp_cancel_doc[] = PyDoc_STR("cancel(job) -> bool\n\nTakes back a single call that no worker has begun.");
@@ -298,7 +304,7 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     Py_RETURN_TRUE;
 }
 
-const char pp_open_doc[] = PyDoc_STR("open(ticket)\n\nA Job that was never admitted is done: wakes who waits for it.");
+const char pp_open_doc[] = PyDoc_STR("open(ticket)\n\nSets an event, which is a Job that is never admitted: wakes whoever waits for it.");
 PyObject *pp_channel_open(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "a ticket is a Job");
@@ -380,8 +386,19 @@ typedef struct {
     PyObject *payload;     /* or the value, by reference; NULL if it is in a block */
 } result_t;
 
+typedef struct pp_postponed {   /* a result whose value the background thread is to make */
+    struct pp_postponed *next;
+    result_t result;
+    PyObject *job;
+} postponed_t;
+
+typedef struct {
+    Py_ssize_t n;
+    int64_t deadline_ns;
+} batch_t;
+
 /* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. A block is marked as
- * kept, so that it stays even if its worker is buried while it is decoded. */
+ * kept, so that it stays even if its worker is reaped while it is decoded. */
 static void take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
     *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status, .lane = lane};
     const void *data = frame + 1;
@@ -404,7 +421,7 @@ static void drop_block(pp_channel_t *self, result_t *r) {
     r->is_in_block = false;
 }
 
-/* The value, or NULL with an exception. */
+/* The value, or NULL with an exception; the block is still there then, unless a part of what was made of it keeps it. */
 static PyObject *decode(pp_channel_t *self, result_t *r) {
     if (self->by_reference)
         return Py_XNewRef(r->payload);
@@ -413,15 +430,14 @@ static PyObject *decode(pp_channel_t *self, result_t *r) {
     bool is_kept = false;
     PyObject *value = pp_read_block(self->module, self->segment, 1 + r->lane, &r->block, PP_KEPT, &is_kept);
     r->is_in_block = !is_kept;
-    drop_block(self, r);
     return value;
 }
 
-/* The value, or NULL with the exception that is the task's outcome. In the main thread it may be a signal handler that broke
- * the unpickling off: then a second try succeeds, and what the handler raised is `interrupt`, for our caller. */
+/* The value, or NULL with the exception that is the outcome of the task. In the main thread a signal handler may have broken
+ * the unpickling off: a second try succeeds then, and what the handler raised is `interrupt`, for our caller. */
 static PyObject *decode_twice(pp_channel_t *self, result_t *r, PyObject **interrupt) {
     PyObject *value = decode(self, r);
-    if (value || r->payload == NULL || !pp_is_main_thread())
+    if (value || !(r->payload || r->is_in_block) || !pp_is_main_thread())
         return value;
     PyObject *error = PyErr_GetRaisedException();
     if ((value = decode(self, r)) != NULL)
@@ -469,53 +485,129 @@ static PyObject *find_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
     return job;
 }
 
-/* One result; 0, or -1 with an exception for the caller. */
-static int take_one(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, PyObject **cached) {
+/* Whether its value is made by code that may take its time: that of a class, or a copy of much memory. */
+static bool is_slow(pp_channel_t *self, const result_t *r) {
+    enum { PICKLE_START = 0x80 };   /* as in codec.c */
+    if (self->by_reference || r->is_in_block)
+        return r->is_in_block;
+    return r->payload && PyBytes_GET_SIZE(r->payload) > 0 && (unsigned char)PyBytes_AS_STRING(r->payload)[0] == PICKLE_START;
+}
+
+/* For the background thread. False: there is no memory for that. */
+static bool postpone(pp_channel_t *self, PyObject *job, const result_t *r) {
+    postponed_t *later = PyMem_Malloc(sizeof *later);
+    if (later == NULL)
+        return false;
+    *later = (postponed_t){.result = *r, .job = Py_NewRef(job)};
+    PP_LOCK(self);
+    *(self->last_postponed ? &self->last_postponed->next : &self->first_postponed) = later;
+    self->last_postponed = later;
+    PP_UNLOCK(self);
+    pp_hub_summon(&self->hub);
+    return true;
+}
+
+static postponed_t *next_postponed(pp_channel_t *self) {
+    PP_LOCK(self);
+    postponed_t *first = self->first_postponed;
+    if (first && (self->first_postponed = first->next) == NULL)
+        self->last_postponed = NULL;
+    PP_UNLOCK(self);
+    return first;
+}
+
+static void drop_result(pp_channel_t *self, result_t *r) {
+    drop_block(self, r);
+    Py_XDECREF(r->payload);
+}
+
+static int deliver_postponed(pp_channel_t *self) {
+    int failed = 0;
+    for (postponed_t *later; !failed && (later = next_postponed(self)) != NULL;) {
+        failed = hand_over(self, later->job, &later->result);
+        drop_result(self, &later->result);
+        Py_DECREF(later->job);
+        PyMem_Free(later);
+    }
+    return failed;
+}
+
+/* The memory of blocks goes with the segment. */
+void pp_channel_drop_postponed(pp_channel_t *self) {
+    for (postponed_t *later; (later = next_postponed(self)) != NULL;) {
+        Py_XDECREF(later->result.payload);
+        Py_DECREF(later->job);
+        PyMem_Free(later);
+    }
+}
+
+/* Takes one result. `alone_for`: the caller waits for this call with a timeout, and leaves others' slow results to the background
+ * thread; or NULL. Returns 0, or -1 with an exception for the caller. */
+static int take_one(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for) {
     result_t r;
     take_result(self, lane, frame, &r);
     PyObject *no_memory = PyErr_GetRaisedException();
     PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
     if (no_memory)
         PyErr_SetRaisedException(no_memory);
+    if (job && alone_for && job != (const PyObject *)alone_for && is_slow(self, &r) && postpone(self, job, &r))
+        return 0;
     int failed = 0;
     if (job || r.job == 0)
         failed = hand_over(self, job, &r);
     else
         PyErr_Clear();
-    drop_block(self, &r);
-    Py_XDECREF(r.payload);
+    drop_result(self, &r);
     return failed;
 }
 
-/* A batch of results, from all workers in turn; their number, or -1. */
-static Py_ssize_t take_batch(pp_channel_t *self) {
+static bool is_over(const batch_t *b) {
+    return b->n >= BATCH || (b->deadline_ns >= 0 && pp_now_ns() >= b->deadline_ns);
+}
+
+/* A batch of results, from all workers in turn; their number, or -1. Code that unpickling runs may itself wait for a result, and hand
+ * the lead over: then the batch ends. */
+static Py_ssize_t take_batch(pp_channel_t *self, const pp_job_t *alone_for, int64_t deadline_ns) {
+    batch_t b = {.deadline_ns = deadline_ns};
     PyObject *cached = NULL;
-    Py_ssize_t n = 0;
     int failed = 0;
     unsigned n_lanes = self->segment->shared->n_lanes;
-    for (unsigned i = 0; !failed && n < BATCH && i < n_lanes; i++) {
+    bool is_ended = false;
+    for (unsigned i = 0; !failed && !is_ended && i < n_lanes; i++) {
         unsigned lane = self->next_lane;
-        for (const pp_frame_t *f; !failed && n < BATCH && (f = pp_hub_peek(&self->hub, lane)) != NULL; n++)
-            failed = take_one(self, lane, f, &cached);
-        if (n < BATCH)
+        for (const pp_frame_t *f; !failed && !is_ended && (f = pp_hub_peek(&self->hub, lane)) != NULL;) {
+            failed = take_one(self, lane, f, &cached, alone_for);
+            b.n++;
+            is_ended = is_over(&b) || !pp_lead_is_mine(&self->hub);
+        }
+        if (!is_ended)
             self->next_lane = (lane + 1) % n_lanes;
     }
     Py_XDECREF(cached);
-    return failed ? -1 : n;
+    return failed ? -1 : b.n;
 }
 
 /* ---- feeding ---- */
 
-/* Whoever finds tasks to be put, and nobody at it, puts them. Of two, one stores `must_feed` and then sees the other's
- * `feeder`; the other clears `feeder` and then sees `must_feed`. Broken off, it is the background thread that goes on. */
+/* Whoever finds that tasks wait to be put, and that nobody puts, does it. No request is lost between two threads: one stores
+ * `must_feed`, then reads `feeder`; the other clears `feeder`, then reads `must_feed`; so one sees what the other stored. If an
+ * exception breaks putting off, the background thread goes on. */
+static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->hub.feeder) == pp_this_thread(); }
+
+/* Code that pickling runs, or a signal handler amid it, may use the pool: the thread that puts then puts for itself, too. */
 static int feed(pp_channel_t *self) {
     pp_hub_t *h = &self->hub;
-    while (pp_load_seq_cst(&h->must_feed) && self->put_waiting && !pp_swap_seq_cst(&h->feeder, 1)) {
+    bool is_nested = is_feeding(self);
+    for (uintptr_t nobody = 0; pp_load_seq_cst(&h->must_feed) && self->put_waiting; nobody = 0) {
+        if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread()))
+            return 0;
         pp_store_seq_cst(&h->must_feed, 0);
-        PyObject *done = PyObject_CallNoArgs(self->put_waiting);
+        PyObject *put_waiting = Py_XNewRef(self->put_waiting), *done = put_waiting ? PyObject_CallNoArgs(put_waiting) : NULL;
+        Py_XDECREF(put_waiting);
         if (done == NULL)
             pp_store_seq_cst(&h->must_feed, 1);
-        pp_store_seq_cst(&h->feeder, 0);
+        if (!is_nested)
+            pp_store_seq_cst(&h->feeder, 0);
         if (done == NULL) {
             pp_hub_summon(h);
             return -1;
@@ -539,14 +631,14 @@ PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
     return pp_channel_feed(self, ignored);
 }
 
-/* Who waits with a timeout runs no pickling of others' arguments: that may take any time. */
+/* A thread that waits with a timeout does not put, since pickling other calls' arguments may take any time. */
 static int feed_as_leader(pp_channel_t *self, bool is_timed) {
     pp_hub_t *h = &self->hub;
     if (pp_hub_take_room(h))
         pp_store_seq_cst(&h->must_feed, 1);
     if (!pp_hub_wants_feed(h))
         return 0;
-    if (!is_timed)
+    if (!is_timed || is_feeding(self))
         return feed(self);
     if (pp_load_seq_cst(&h->summons) == 0)
         pp_hub_summon(h);
@@ -582,42 +674,36 @@ static bool spin_for_news(pp_channel_t *self) {
     return has_news;
 }
 
-/* As leader; 0, or -1 with what a signal handler raised. A signal that comes while we spin interrupts no system call: so
- * handlers run before we sleep, too. */
-static int wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
+/* As leader. `before`: the bell before signals were last looked at: one that came since has changed it, and then nobody sleeps. */
+static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
     bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
     if (!patient && spin_for_news(self))
-        return 0;
-    _Atomic uint32_t *bell = &self->segment->shared->bell;
-    uint32_t before = pp_load_seq_cst(bell);
+        return;
     pp_watch_interrupts();
-    pp_sleep_on(bell);   /* a Ctrl-C that comes after the next line changes it, and then nobody sleeps */
-    int failed = PyErr_CheckSignals();
-    if (failed || is_met(job)) {
-        pp_sleep_on(NULL);
-        return failed;
-    }
+    pp_lead_for(&self->hub, job);   /* code that ran meanwhile may have waited for something else */
+    if (is_met(job))
+        return;
     Py_BEGIN_ALLOW_THREADS
     pp_hub_let_go(&self->hub, true);
     pp_hub_park(&self->hub, before, sleep_until(deadline_ns), patient);
     pp_hub_let_go(&self->hub, false);
     Py_END_ALLOW_THREADS
-    pp_sleep_on(NULL);
-    return PyErr_CheckSignals();
 }
 
-static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
+/* Takes what has come, or sleeps until something does; 0, or -1 with an exception. */
+static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
     if (pp_lead_is_claimed(&self->hub)) {
         pp_lead_release(&self->hub);
         return 0;
     }
+    bool is_timed = deadline_ns >= 0;
     pp_lead_for(&self->hub, job);
-    Py_ssize_t n = take_batch(self);
-    if (n < 0 || feed_as_leader(self, deadline_ns >= 0) < 0)
+    Py_ssize_t n = take_batch(self, is_timed ? job : NULL, deadline_ns);
+    if (n < 0 || feed_as_leader(self, is_timed) < 0)
         return -1;
-    if (n > 0 || is_met(job))
-        return PyErr_CheckSignals();
-    return wait_for_news(self, job, deadline_ns);
+    if (n == 0 && pp_lead_is_mine(&self->hub) && !is_met(job))
+        wait_for_news(self, job, deadline_ns, before);
+    return 0;
 }
 
 /* Signal handlers run before the caller is a follower: while one runs nobody must hand it the lead. */
@@ -638,25 +724,50 @@ static int follow(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     return failed;
 }
 
-/* 1: it is there; 0: the deadline has passed; -1 with an exception. */
+/* Runs the handlers of signals that have come; 0, or -1 with what one raised. A handler may wait for a thread that waits for a result:
+ * so the caller does not lead meanwhile. From now on a Ctrl-C changes the bell. */
+static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *before) {
+    *before = pp_load_seq_cst(bell);
+    if (!pp_is_main_thread())
+        return 0;
+    pp_sleep_on(bell);
+    pp_lead_pause(&self->hub);
+    return PyErr_CheckSignals();
+}
+
+/* 1: the job is done, or a stream has something; 0: the deadline has passed; -1 with an exception. A thread that puts, and waits amid that,
+ * has to lead: nobody else can put what it waits for. */
 static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
-    for (bool has_looked = false; !is_met(job); has_looked = true) {
+    _Atomic uint32_t *bell = &self->segment->shared->bell;
+    uint32_t before;
+    int found = -2;
+    for (bool has_looked = false; found == -2 && !is_met(job); has_looked = true) {
         if (pp_channel_is_closed(self)) {
             pp_channel_raise_closed();
-            return -1;
+            found = -1;
+        } else if (has_looked && deadline_ns >= 0 && pp_now_ns() >= deadline_ns) {
+            found = 0;
+        } else if (run_handlers(self, bell, &before) < 0) {
+            found = -1;
+        } else if (!is_met(job)) {
+            if (is_feeding(self) && !pp_lead_is_mine(&self->hub)) {
+                Py_BEGIN_ALLOW_THREADS
+                pp_lead_claim(&self->hub);
+                Py_END_ALLOW_THREADS
+            }
+            int failed = pp_lead_try(&self->hub) ? lead(self, job, deadline_ns, before) : follow(self, job, deadline_ns);
+            found = failed ? -1 : -2;
         }
-        if (has_looked && deadline_ns >= 0 && pp_now_ns() >= deadline_ns)
-            return 0;
-        if ((pp_lead_try(&self->hub) ? lead : follow)(self, job, deadline_ns) < 0)
-            return -1;
     }
-    return 1;
+    pp_sleep_on(NULL);
+    return found == -2 ? 1 : found;
 }
 
 const char pp_wait_doc[] = PyDoc_STR(
     "wait(job, timeout_s=None) -> bool\n\n"
     "Waits until a call is done, or a stream has its next result or is over; False after timeout_s, which other results and\n"
-    "other calls do not lengthen. Runs signal handlers, and raises what they raise. Any thread, also inside itself.");
+    "other calls do not lengthen. Runs signal handlers, and raises what they raise. For any thread, also for a handler, or for\n"
+    "code that unpickling runs, inside another wait of the same thread.");
 PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     if (n < 1 || n > 2 || !PyObject_TypeCheck(args[0], self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "wait takes a Job, and perhaps a timeout");
@@ -723,7 +834,7 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
     bool is_nested = pp_lead_is_mine(&self->hub);
     Py_ssize_t n = 1;
     while (n > 0 && pp_lead_try(&self->hub) && !pp_lead_is_claimed(&self->hub)) {
-        n = take_batch(self);
+        n = deliver_postponed(self) < 0 ? -1 : take_batch(self, NULL, -1);
         if (n >= 0 && feed_as_leader(self, false) < 0)
             n = -1;
     }
@@ -734,9 +845,19 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
+/* Code that decoding runs may have handed the lead over. */
+static bool lead_again(pp_channel_t *self) {
+    if (!pp_lead_is_mine(&self->hub)) {
+        Py_BEGIN_ALLOW_THREADS
+        pp_lead_claim(&self->hub);
+        Py_END_ALLOW_THREADS
+    }
+    return true;
+}
+
 const char pp_reap_doc[] = PyDoc_STR(
     "reap(worker) -> (job or None, index) or None\n\n"
-    "After a worker's end: takes its last results, and empties its place. Returns the task that it had begun and not\n"
+    "After a worker's end: takes its last results, and empties its slot. Returns the task that it had begun and not\n"
     "answered, if any; the job is None if nobody waits for that.");
 PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
     int lane = pp_channel_lane(self, arg);
@@ -748,8 +869,8 @@ PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
     Py_END_ALLOW_THREADS
     PyObject *cached = NULL, *found = NULL;
     int failed = 0;
-    for (const pp_frame_t *f; !failed && (f = pp_hub_peek(&self->hub, (unsigned)lane)) != NULL;)
-        failed = take_one(self, (unsigned)lane, f, &cached);
+    for (const pp_frame_t *f; !failed && lead_again(self) && (f = pp_hub_peek(&self->hub, (unsigned)lane)) != NULL;)
+        failed = take_one(self, (unsigned)lane, f, &cached, NULL);
     uint64_t id;
     uint32_t index;
     if (!failed && !pp_hub_bury(&self->hub, (unsigned)lane, &id, &index))

@@ -1,5 +1,5 @@
-/* Job and Task: a call in progress, and what is on its way to a worker. All that becomes of a call until its outcome is decided
- * happens here and in calls.c, in C, so that no signal handler can come between two steps of it. */
+/* Job and Task: a call in progress, and one task of it that waits to be put. Whatever changes a call until its outcome is decided is
+ * here and in calls.c, in C functions that run no Python code of ours, so that no Python signal handler runs amid a change. */
 #include "python.h"
 
 #include <stddef.h>
@@ -64,8 +64,9 @@ static void job_dealloc(pp_job_t *self) {
     Py_DECREF(type);
 }
 
-/* ---- outcomes; with the job's critical section, if not said otherwise ---- */
+/* ---- outcomes; callers are in the job's critical section, unless a comment says otherwise ---- */
 
+/* The first outcome wins: false if there was one. */
 static bool decide(pp_job_t *job, int status, PyObject *value) {
     if (job->settled)
         return false;
@@ -75,6 +76,7 @@ static bool decide(pp_job_t *job, int status, PyObject *value) {
     return true;
 }
 
+/* Whether the task whose first item this is has an outcome already. */
 static bool has_outcome(pp_job_t *job, Py_ssize_t first) {
     return job->results == NULL || first >= job->n_items || job->results[first] != NULL;
 }
@@ -139,7 +141,7 @@ static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, P
     return PP_DELIVERED_LAST;
 }
 
-/* Takes its own critical section. */
+/* Enters the critical section itself. */
 pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     pp_delivery_t delivery;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -155,15 +157,21 @@ pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject
     return delivery;
 }
 
-/* The whole call has this outcome, whatever becomes of its tasks; false if it had one. Takes its own critical section. */
+/* With the job's critical section. */
+bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value) {
+    if (!job->settled && job->kind == PP_JOB_MAP)
+        Py_CLEAR(job->value);   /* a task's failure, which is no longer the call's */
+    bool is_first = decide(job, status, value);
+    if (is_first)
+        job->remaining = 0;
+    return is_first;
+}
+
+/* The whole call has this outcome, whatever becomes of its tasks; false if it had one. Enters the critical section itself. */
 bool pp_job_settle(pp_job_t *job, int status, PyObject *value) {
     bool is_first;
     Py_BEGIN_CRITICAL_SECTION(job);
-    if (!job->settled && job->kind == PP_JOB_MAP)
-        Py_CLEAR(job->value);   /* a task's failure, which is no longer the call's */
-    is_first = decide(job, status, value);
-    if (is_first)
-        job->remaining = 0;
+    is_first = pp_job_settle_held(job, status, value);
     Py_END_CRITICAL_SECTION();
     pp_job_rouse_reader(job);
     return is_first;
@@ -230,7 +238,7 @@ PyObject *pp_job_pop_failure(pp_job_t *job) {
     return outcome;
 }
 
-/* Whether the reader may read one more task; it has, then. */
+/* 1: the reader may read one more task, which counts as read; 0: it is to stop; -1: it waits. */
 static int reserve(pp_job_t *job) {
     int may;
     Py_BEGIN_CRITICAL_SECTION(job);

@@ -237,7 +237,12 @@ static int add_constants(PyObject *module) {
         {"STOP_DRAIN", PP_DRAIN},              {"STOP_NOW", PP_STOP},
         {"LANE_EMPTY", PP_LANE_EMPTY},         {"LANE_STARTING", PP_LANE_STARTING},
         {"LANE_READY", PP_LANE_READY},         {"LANE_EXITED", PP_LANE_EXITED},
-        {"MAX_WORKERS", PP_MAX_LANES},
+        {"MAX_WORKERS", PP_MAX_LANES},         {"SLOTS", PP_SLOTS},
+        {"EVENT_TASK", PP_EVENT_TASK},         {"EVENT_WAIT", PP_EVENT_WAIT},   {"EVENT_BUDGET", PP_EVENT_BUDGET},
+        {"EVENT_WORDS", PP_EVENT_WORDS},       {"TAGS_KIND_AT", PP_TAGS_KIND_AT},
+        {"TAGS_STATUS_AT", PP_TAGS_STATUS_AT}, {"TAGS_THREADS_AT", PP_TAGS_THREADS_AT},
+        {"PRESENT_TASK", PP_PRESENT_TASK},     {"PRESENT_LOOKS", PP_PRESENT_LOOKS},
+        {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
@@ -255,12 +260,13 @@ static int module_exec(PyObject *module) {
     m->job_type = add_type(module, &pp_job_spec);
     m->task_type = add_type(module, &pp_task_spec);
     m->published_type = add_type(module, &pp_published_spec);
+    m->keeper_type = add_type(module, &pp_keeper_spec);
     m->channel_type = add_type(module, &pp_channel_spec);
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     m->memory_type = add_type(module, &pp_memory_spec);
     bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->job_type && m->task_type &&
-                    m->published_type && m->channel_type && m->worker_type && m->interpreter_type;
+                    m->published_type && m->keeper_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
 
@@ -271,6 +277,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->job_type);
     Py_VISIT(m->task_type);
     Py_VISIT(m->published_type);
+    Py_VISIT(m->keeper_type);
     Py_VISIT(m->channel_type);
     Py_VISIT(m->worker_type);
     Py_VISIT(m->interpreter_type);
@@ -289,6 +296,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->job_type);
     Py_CLEAR(m->task_type);
     Py_CLEAR(m->published_type);
+    Py_CLEAR(m->keeper_type);
     Py_CLEAR(m->channel_type);
     Py_CLEAR(m->worker_type);
     Py_CLEAR(m->interpreter_type);

@@ -1,7 +1,7 @@
 /* Channel: the parent's side, for Python: putting tasks and looking after workers. calls.c has the table of calls.
  *
- * The scheduler sees to it that one thread at a time puts. Pickling may run Python code of the user, which may call back
- * into the same thread's Channel: so every function here reads its state anew after such a call.
+ * One thread at a time puts: `feed` in calls.c sees to that. Pickling may run Python code of the user, which may use the same
+ * Channel in the same thread: so every function here reads its state anew after it.
  */
 #include "python.h"
 
@@ -81,9 +81,9 @@ static void drop_all(pp_channel_t *self) {
         }
 }
 
-/* The memory that both sides map goes, with its descriptor; values that outlive the pool keep their own part of it. In a forked
- * child only our mapping of it goes. */
-static void close_segment(pp_channel_t *self) {
+/* The memory that both sides map goes, with its descriptor; values that outlive the pool keep their own part of it. `at_once`:
+ * no worker uses it any more; else it goes with the last of them. In a forked child only our mapping of it goes. */
+static void close_segment(pp_channel_t *self, bool at_once) {
     pp_segment_t *segment = self->segment;
     pp_arena_t *arena = self->arena;
     if (segment && arena && self->by_reference && self->n_forks == pp_load_relaxed(&pp_n_forks))
@@ -93,7 +93,7 @@ static void close_segment(pp_channel_t *self) {
     pp_arena_free(arena);
     if (segment) {
         pp_orphans_drop(segment);
-        if (self->n_forks == pp_load_relaxed(&pp_n_forks))
+        if (at_once && self->n_forks == pp_load_relaxed(&pp_n_forks))
             pp_segment_close(segment);
     }
     pp_segment_unref(segment);
@@ -112,6 +112,7 @@ static int channel_traverse(pp_channel_t *self, visitproc visit, void *arg) {
 }
 
 static int channel_clear(pp_channel_t *self) {
+    pp_channel_drop_postponed(self);
     Py_CLEAR(self->calls);
     Py_CLEAR(self->reports);
     Py_CLEAR(self->idle);
@@ -129,7 +130,7 @@ static int channel_clear(pp_channel_t *self) {
 static void channel_dealloc(pp_channel_t *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    close_segment(self);
+    close_segment(self, false);
     channel_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -148,12 +149,16 @@ PyObject *pp_channel_raise_closed(void) {
 
 void pp_channel_leave(pp_channel_t *self) {
     if (pp_add_seq_cst(&self->n_users, -1) == 1)
-        close_segment(self);
+        close_segment(self, true);
 }
 
-bool pp_channel_enter(pp_channel_t *self) {
+bool pp_channel_enter(pp_channel_t *self) { return !pp_channel_is_closed(self) && pp_channel_enter_late(self); }
+
+bool pp_channel_enter_late(pp_channel_t *self) {
+    if (self->n_forks != pp_load_relaxed(&pp_n_forks))
+        return false;   /* a forked child: all that is shared belongs to its parent */
     long n = pp_load_seq_cst(&self->n_users);
-    while (n > 0 && !pp_channel_is_closed(self))
+    while (n > 0)
         if (pp_cas_seq_cst(&self->n_users, &n, n + 1))
             return true;
     return false;
@@ -223,6 +228,48 @@ PyType_Spec pp_published_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = published_slots,
 };
+
+/* A reference that stands for all use of a pool from outside. In C, since a finalizer in Python may be interrupted. */
+typedef struct {
+    PyObject_HEAD
+    pp_channel_t *channel;
+} keeper_t;
+
+static void keeper_dealloc(keeper_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->channel) {
+        pp_store_seq_cst(&self->channel->is_abandoned, 1);
+        if (pp_channel_enter(self->channel)) {
+            pp_hub_summon(&self->channel->hub);
+            pp_channel_leave(self->channel);
+        }
+    }
+    Py_XDECREF(self->channel);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot keeper_slots[] = {
+    {Py_tp_doc, "Once nobody refers to this any more the channel is abandoned."},
+    {Py_tp_dealloc, keeper_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec pp_keeper_spec = {
+    .name = "pool_party._native.Keeper",
+    .basicsize = sizeof(keeper_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = keeper_slots,
+};
+
+PyDoc_STRVAR(keeper_doc, "keeper() -> Keeper\n\nWhoever uses the pool has it: `is_abandoned` is true once it is gone.");
+static PyObject *channel_keeper(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    keeper_t *keeper = (keeper_t *)self->module->keeper_type->tp_alloc(self->module->keeper_type, 0);
+    if (keeper)
+        keeper->channel = (pp_channel_t *)Py_NewRef(self);
+    return (PyObject *)keeper;
+}
 
 static PyObject *new_published(pp_channel_t *self, const pp_blockref_t *block) {
     PyTypeObject *type = self->module->published_type;
@@ -440,7 +487,7 @@ int pp_channel_lane(pp_channel_t *self, PyObject *arg) {
     return -1;
 }
 
-PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes a worker's place ready for a new worker.");
+PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes an empty worker slot ready for a new worker.");
 static PyObject *channel_open_lane(pp_channel_t *self, PyObject *arg) {
     int lane = pp_channel_lane(self, arg);
     if (lane < 0)
@@ -499,7 +546,7 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(!is_reading);
 }
 
-PyDoc_STRVAR(stop_doc, "stop(how)\n\n1: workers end when no task waits; 2: at once, between two tasks.");
+PyDoc_STRVAR(stop_doc, "stop(how)\n\nSTOP_DRAIN: workers end when no task waits; STOP_NOW: at once, between two tasks.");
 static PyObject *channel_stop(pp_channel_t *self, PyObject *arg) {
     unsigned long how = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
@@ -640,7 +687,7 @@ static PyObject *channel_forget_events(pp_channel_t *self, PyObject *ignored) {
 }
 
 PyDoc_STRVAR(read_events_doc, "read_events(worker, start) -> (next, n_lost, bytes)\n\n"
-                              "A worker's events from number `start` on, of six 64-bit words each; how many were overwritten.");
+                              "A worker's events from number `start` on, of EVENT_WORDS 64-bit words each; how many were overwritten.");
 static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
     PyObject *n;
     unsigned long long from;
@@ -665,14 +712,14 @@ static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
-                          "What a worker is doing, as it recorded that. state: 0 has a task, 1 looks for one, 2 asleep; tid: 0 if it has\n"
-                          "not begun to serve.");
+                          "What a worker is doing, as it recorded that. state: a PRESENT_ constant; tid: 0 if it has not begun to serve.");
 static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
     int n = pp_channel_lane(self, arg);
     if (n < 0)
         return NULL;
     pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
-    unsigned state = pp_load_acquire(&lane->holds) ? 0 : pp_load_seq_cst(&lane->park) == PP_ASLEEP ? 2 : 1;
+    bool has_task = pp_load_acquire(&lane->holds), is_asleep = pp_load_seq_cst(&lane->park) == PP_ASLEEP;
+    unsigned state = has_task ? PP_PRESENT_TASK : is_asleep ? PP_PRESENT_SLEEPS : PP_PRESENT_LOOKS;
     return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&lane->n_events), state,
                          (unsigned long long)pp_load_relaxed(&lane->since_ns), pp_load_relaxed(&lane->tid),
                          (unsigned long long)pp_load_relaxed(&lane->job), pp_load_relaxed(&lane->index));
@@ -720,6 +767,11 @@ static PyObject *get_wants_runner(pp_channel_t *self, void *closure) {
     return PyBool_FromLong(self->first_deferred != NULL && !pp_load_seq_cst(&self->has_runner));
 }
 
+static PyObject *get_is_abandoned(pp_channel_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(pp_load_seq_cst(&self->is_abandoned));
+}
+
 static PyObject *get_idle(pp_channel_t *self, void *closure) {
     (void)closure;
     return Py_NewRef(self->idle);
@@ -743,6 +795,7 @@ static PyGetSetDef getset[] = {
     {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
     {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
     {"wants_runner", (getter)get_wants_runner, NULL, "there are callbacks to be run, and no thread does it", NULL},
+    {"is_abandoned", (getter)get_is_abandoned, NULL, "its keeper is gone", NULL},
     {"idle", (getter)get_idle, NULL, "a Job that is done once a closed pool has no calls left", NULL},
     {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called to put what waits in the backlog, by one thread at a time", NULL},
     {0},
@@ -822,6 +875,7 @@ static PyMethodDef methods[] = {
     {"summon", (PyCFunction)channel_summon, METH_NOARGS,
      "summon()\n\nMakes wait_background return, whoever leads. Takes no lock; after `close` it does nothing."},
     {"close", (PyCFunction)channel_close, METH_NOARGS, close_doc},
+    {"keeper", (PyCFunction)channel_keeper, METH_NOARGS, keeper_doc},
     METHOD("open_lane", channel_open_lane, METH_O, open_lane_doc),
     METHOD("reap", pp_channel_reap, METH_O, pp_reap_doc),
     METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nA LANE_ constant: what has become of a worker."),

@@ -13,26 +13,32 @@ from pool_party._core.threads import start_thread
 
 
 class Callbacks:
-    """Runs the callbacks of a pool's calls. `start` belongs to the background thread; the others are for any thread."""
+    """Runs the callbacks of a pool's calls. `start` and `end` are for the background thread; the others for any thread.
+
+    No signal handler runs in a thread that runs callbacks, nor in the background thread: so they may share a lock.
+    """
 
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
-        self._threads: dict[int, threading.Thread] = {}  # those that have to end before the pool has, by ident
-        self._running: dict[int, _native.Job] = {}  # whose callbacks each thread runs
+        self._threads: set[threading.Thread] = set()  # those that have to end before the pool has
+        self._running: dict[int, _native.Job] = {}  # whose callbacks each thread runs, by ident
+        self._changed = threading.Condition()  # guards `_threads` but for looks at it
 
     def start(self) -> None:
         """Starts the thread. Raises: RuntimeError if the system has none to give."""
+        thread = threading.Thread(target=self._run, name="pool_party-callbacks")
         self._channel.run_deferred(True)
+        self._threads.add(thread)
         try:
-            start_thread(threading.Thread(target=self._run, name="pool_party-callbacks"))
+            start_thread(thread)
         except BaseException:
+            self._threads.discard(thread)
             self._channel.run_deferred(False)
             raise
 
     def _run(self) -> None:
-        me = get_ident()
-        self._threads[me] = threading.current_thread()
-        while me in self._threads and (call := self._channel.next_deferred()) is not None:
+        thread, me = threading.current_thread(), get_ident()
+        while thread in self._threads and (call := self._channel.next_deferred()) is not None:
             self._running[me] = call
             try:
                 call.run_callbacks()
@@ -41,25 +47,36 @@ class Callbacks:
             finally:
                 self._channel.finish(call)
                 del self._running[me]
-        self._threads.pop(me, None)
+        self._forget(thread)
+
+    def _forget(self, thread: threading.Thread) -> bool:
+        with self._changed:
+            is_known = thread in self._threads
+            self._threads.discard(thread)
+            self._changed.notify_all()
+        return is_known
 
     def is_mine(self) -> bool:
         """Whether the calling thread runs callbacks."""
-        return get_ident() in self._threads
+        return get_ident() in self._running
 
     def delegate(self) -> None:
         """The calling thread is going to wait: another one runs the callbacks from now on."""
-        if self._threads.pop(get_ident(), None) is not None and self._channel.run_deferred(False):
+        if self.is_mine() and self._forget(threading.current_thread()) and self._channel.run_deferred(False):
             self._channel.summon()
 
     def leave(self) -> None:
-        """The calling thread is going to wait for the pool's end, which then leaves out its callback."""
-        self.delegate()
-        if (call := self._running.get(get_ident())) is not None:
-            self._channel.finish(call)
+        """The calling thread waits for the pool's end, which then does not wait for the callback that it runs."""
+        if self.is_mine():
+            self.delegate()
+            self._channel.finish(self._running[get_ident()])
 
     def end(self) -> None:
-        """After the last call: ends the thread."""
+        """After the last call: ends the thread, unless its last callback waits for this."""
         self._channel.end_deferred()
-        for thread in list(self._threads.values()):
-            thread.join()
+        threads = list(self._threads)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._threads)
+        for thread in threads:
+            if thread.ident not in self._running:
+                thread.join()

@@ -1,7 +1,8 @@
-"""One pool's life: it opens, runs, breaks, ends. Joins the channel's table of calls, the submitter and the workers.
+"""One pool's life: it opens, runs, breaks, ends. It joins the table of calls, the submitter and the worker set.
 
-All that happens to workers, and all that ends a pool, is done by a thread of its own, the background thread. No signal
-handler interrupts it, and it holds up nobody who waits for a result. Others ask it to: they store a word and summon it.
+All that happens to workers, and all that ends a pool, is done by a thread of the pool's own, the background thread. No
+signal handler interrupts it, and nobody who waits for a result waits for it. Other threads store what they want of it,
+and notify it (`Channel.summon`).
 """
 
 import threading
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
     from pool_party.observe.trace import Tracing
 
-RETRY_S = 0.002  # until what could not be done is tried again where nobody will tell when it can
+RETRY_S = 0.002  # until the background thread tries again what nobody will notify it of
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
 
 class Engine:
-    """The engine of a pool. Its workers are running when it is made. Thread-safe, also inside signal handlers."""
+    """The engine of a pool, which runs from `open` on. Thread-safe, also inside signal handlers."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Engine:
         self.kind = kind
         self.n_workers = n_workers
         self.state = INIT
-        self.is_foreign = False  # we are in a child that was forked from the pool's process
+        self.is_foreign = False  # this process is a child that was forked from the pool's
         self.drains_at_exit = False  # finishes what was submitted before the interpreter ends
         self._on_broken = on_broken
         self._channel = channel
@@ -66,27 +67,30 @@ class Engine:
         self._stopped = _native.Job()  # done once `terminate` has done its work,
         self._ended = _native.Job()  # and once the last worker has ended and all is given back
         self._cause: BaseException | None = None  # why the pool is broken
-        self._must_terminate = False  # some workers are to be told once more
+        self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
-        self._wants_close = self._wants_end = False  # asked of the background thread
+        self._wants_end = False  # asked of the background thread
         self._is_exiting = False  # the interpreter ends
         self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
-        self._opened = _native.Job()  # done once the workers have been started, or that has failed:
+        self._opened = _native.Job()  # done once the workers have been started, or one could not be:
         self._open_error: BaseException | None = None
         self._is_forking = False
         self._preparing = threading.Thread(target=self._try, args=(self._workers.prepare,))
         self._background = threading.Thread(target=self._run, name="pool_party-background")
+
+    def open(self, setup: Setup) -> _native.Keeper:
+        """Starts the workers. When nobody has what this returns any more, the pool ends."""
         try:
-            self._open(setup)
+            return self._open(setup)
         except BaseException:
             self._undo_open()
             raise
 
-    def _open(self, setup: Setup) -> None:
-        """Forked workers come from the calling thread, while there is no other one; others are the background's."""
+    def _open(self, setup: Setup) -> _native.Keeper:
+        """Starts the workers: forked ones here, while the pool has no other thread; others in the background thread."""
         self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
         if self._is_forking:
-            self._preparing.start()  # it takes locks, and no signal handler interrupts it
+            self._preparing.start()  # in a thread of its own: it takes locks, amid which no signal handler may run
             self._preparing.join()
             if self._open_error is None:
                 self._workers.start()
@@ -95,7 +99,9 @@ class Engine:
         if self._open_error is not None:
             raise self._open_error
         _exit.register(self, self.kind)
+        keeper = self._channel.keeper()
         self.state = RUN
+        return keeper
 
     def _undo_open(self) -> None:
         if self._background.ident is not None:
@@ -156,7 +162,7 @@ class Engine:
             raise _foreign()
         if self._callbacks.is_mine():
             if job.settled:
-                return True  # in one of its own callbacks
+                return True  # this is a callback of that very call, which must not wait for itself
             self._callbacks.delegate()
         return self._channel.wait(job, timeout)
 
@@ -172,7 +178,7 @@ class Engine:
         return self._channel.cancel(call)
 
     def is_begun(self, call: "Call") -> bool:
-        """Whether a worker runs the call now."""
+        """Whether a worker runs a task of the call at this moment."""
         return not self._ended.done and self._channel.is_begun(call)
 
     # ---- the background thread ----
@@ -198,7 +204,7 @@ class Engine:
         self._channel.open(self._opened)
 
     def _try(self, step: Callable[[], object]) -> None:
-        """A step of opening, unless one has failed before."""
+        """Does one step of opening, unless an earlier one has failed."""
         if self._open_error is None:
             try:
                 step()
@@ -233,9 +239,15 @@ class Engine:
             self._must_terminate = not self._workers.terminate()
         if self._wants_end and not self._has_stopped:
             self._stop()
-        elif self._wants_close:
-            self._wants_close = False
+        elif channel.is_abandoned and self.state == RUN:
+            self._end_abandoned()
+
+    def _end_abandoned(self) -> None:
+        """Nobody has the pool any more. What was submitted to an executor still runs."""
+        if self.drains_at_exit:
             self.close()
+        else:
+            self._ask_for_end()
 
     def _start_callbacks(self) -> None:
         try:
@@ -244,7 +256,7 @@ class Engine:
             log_exception("the thread of callbacks could not be started; it is tried again with the next outcome")
 
     def _look_at_workers(self) -> None:
-        """What has become of them: ready, or ended. The task of one that has died fails alone."""
+        """Notes which workers are ready, and reaps those that have ended: a task that one held fails, and no other."""
         if self._workers.enforcer is not None:
             self._workers.enforcer.look()
         self._workers.note_ready()
@@ -286,7 +298,7 @@ class Engine:
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
         self._must_terminate = not self._workers.terminate()
-        if not self._is_exiting:  # else only daemon threads can wait for results: they stay where they are
+        if not self._is_exiting:  # else only daemon threads can still wait for results, and those are left asleep
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self._workers.wait_ended()
         self._finish_trace()
@@ -309,7 +321,8 @@ class Engine:
             log_exception("a pool could not be cleaned up")
         self._channel.open(self._stopped)
         self._channel.open(self._ended)
-        self._channel.close()
+        if not self._is_exiting:  # else daemon threads that wait for results go on waiting until the process ends
+            self._channel.close()
 
     # ---- the end ----
 
@@ -364,17 +377,8 @@ class Engine:
         while self.kind == "interp" and not self.join(0.25):
             self._workers.terminate()  # once more: a task may have swallowed the exception
 
-    def abandon(self) -> None:
-        """The pool object is garbage: the background thread ends the pool. Only asks, for any thread may collect."""
-        self._ask_for_end()
-
-    def release(self) -> None:
-        """The executor is garbage: as `close`, by the background thread."""
-        self._wants_close = True
-        self._channel.summon()
-
     def disown(self) -> None:
-        """We are in a forked child: the workers are our parent's."""
+        """This process is a forked child: the workers belong to its parent."""
         self.is_foreign = True
         self._workers.tracing = None
 
@@ -413,8 +417,8 @@ class Engine:
 
     @property
     def workers(self) -> list[Worker]:
-        """The living workers."""
-        return [worker for worker in self._workers.places if worker is not None]
+        """The living workers, those that are known to the system: their pid is there."""
+        return [worker for worker in self._workers.places if worker is not None and worker.pid is not None]
 
     def calls(self) -> "list[Call]":
         """The calls in progress."""

@@ -1,4 +1,4 @@
-"""The errors of pool_party; those that are also errors of `concurrent.futures` are in _broken.py.
+"""The errors of pool_party; those that are also errors of `concurrent.futures` are in broken.py.
 
 Each class also derives from what the standard library raises in its place.
 """

@@ -1,6 +1,7 @@
 """Pools that are still open when the interpreter ends, or when the process forks."""
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -11,17 +12,21 @@ from pool_party import _native
 
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _is_hooked = False
+_is_at_exit = False  # `end_all` is going to be called; not so for a pool that an exit handler opens after that
 _finalized_in: int | None = None  # the process in which multiprocessing's own hook is registered
 
 
 def register(engine: Any, kind: str) -> None:
     """Sees to it that a forgotten pool is ended in time, and disowned in forked children."""
-    global _is_hooked, _finalized_in
+    global _is_hooked, _is_at_exit, _finalized_in
     _open.add(engine)
     if not _is_hooked:
-        _is_hooked = True
         os.register_at_fork(after_in_child=_disown_all)
-        threading._register_atexit(_end_before_threads)  # type: ignore[attr-defined]
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending: other threads have been joined
+            threading._register_atexit(_end_before_threads)  # type: ignore[attr-defined]
+        _is_hooked = True
+    if not _is_at_exit:
+        _is_at_exit = True
         atexit.register(end_all)
     if kind == "process" and _finalized_in != os.getpid():
         from multiprocessing import util
@@ -43,6 +48,8 @@ def _end_before_threads() -> None:
 
 def end_all() -> None:
     """Ends every open pool of this interpreter."""
+    global _is_at_exit
+    _is_at_exit = False
     for engine in list(_open):
         _end(engine)
     if sys.version_info < (3, 13):
@@ -62,7 +69,7 @@ def _disown_all() -> None:
 
 
 def _forget_children() -> None:
-    """What multiprocessing started is the parent's: it would wait for that in vain, in a child that `os.fork` made."""
+    """Has `multiprocessing` forget its processes in a child of `os.fork`: it would wait for them in vain."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process._children.clear()

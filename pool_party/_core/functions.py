@@ -27,7 +27,7 @@ class _Kept:
     __slots__ = ("function", "is_same", "published")
 
     def __init__(self, function: Any, published: _native.Published, is_same: Callable[[], bool]) -> None:
-        self.function = function  # so that its id stays its own
+        self.function = function  # keeps its id from being used again
         self.published = published
         self.is_same = is_same
 
@@ -43,9 +43,9 @@ def is_global(function: Any) -> bool:
 
 
 def _reference(value: Any) -> Callable[[], Any] | None:
-    """What returns the value as long as it exists, without keeping it alive; None if there is no such thing.
+    """A function that returns the value while it exists, and does not keep it alive; None if nothing can do that.
 
-    Small constants are kept alive: nobody misses their memory.
+    Small constants are kept alive: they take little memory.
     """
     if type(value) in _PLAIN and sys.getsizeof(value) < LARGE_BYTES:
         return lambda: value
@@ -56,7 +56,7 @@ def _reference(value: Any) -> Callable[[], Any] | None:
 
 
 def _watch_main(function: Any) -> Callable[[], bool] | None:
-    """What tells whether a function of `__main__` is what it is now; None if that cannot be told."""
+    """A function that says whether a function of `__main__` is still what it is now; None if nothing can say that."""
     if not isinstance(function, types.FunctionType):
         return lambda: True
     code, defaults, keywords = function.__code__, function.__defaults__, function.__kwdefaults__
@@ -77,7 +77,7 @@ def _watch_main(function: Any) -> Callable[[], bool] | None:
 
 
 class Functions:
-    """The functions that a channel has published. Not thread-safe: it belongs to whoever puts tasks."""
+    """The functions that a channel has published. Not thread-safe: for the one thread that puts tasks."""
 
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel

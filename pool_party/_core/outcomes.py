@@ -51,7 +51,9 @@ def _rebuild(payload: bytes | None, text: str, traceback_text: str) -> BaseExcep
         error = codec.decode(payload)
         if not isinstance(error, BaseException):
             raise TypeError(f"it unpickles as {type(error).__name__}")
-    except Exception as reason:
+    except KeyboardInterrupt:
+        raise  # of whoever asks for the outcome
+    except BaseException as reason:
         error = RemoteError(f"a task raised {text}, which could not be rebuilt here: {reason!r}")
     error.__cause__ = pool.RemoteTraceback(traceback_text)  # type: ignore[attr-defined]  # not in its stubs
     return error

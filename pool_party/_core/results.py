@@ -37,7 +37,7 @@ def call_back(callback: Callback, value: Any) -> None:
 class Call(_native.Job):
     """A call in progress."""
 
-    _failure: BaseException | None = None  # what `error` has made of the outcome, so that it is one object
+    _failure: BaseException | None = None  # the exception that `error` has made, so that all who ask get the same
 
     def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
         super().__init__(n_items, chunk, kind, window)

@@ -1,5 +1,6 @@
 """The iterators of `imap` and `imap_unordered`, and the calls behind them."""
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,9 @@ class IMapIterator(Iterator[Any]):
 
         A task's exception is raised in its place; the iteration can go on after it.
         """
-        while not self._items:
+        while True:
+            with contextlib.suppress(IndexError):  # several threads may take what is left of a chunk
+                return self._items.popleft()
             outcome = self._engine.next(self._call, timeout)
             if outcome is None:
                 self._owner = None
@@ -53,7 +56,6 @@ class IMapIterator(Iterator[Any]):
             if self._call.chunk == 1:
                 return value
             self._items.extend(value)
-        return self._items.popleft()
 
     def __del__(self) -> None:
         call = self.__dict__.get("_call")

@@ -5,6 +5,7 @@ were encoded: an exception leaves either both there or none. What waits is in th
 something to put, and nobody at it, puts it (`Channel.feed`); no thread waits for another one's pickling.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
 
 
-N_TRIES = 3  # to put a task for which there is no room, though nobody will tell when there is
+N_TRIES = 3  # at putting a task, where there is no room and no worker will notify us of any
 
 
 class _Map:
@@ -36,15 +37,16 @@ class _Map:
 
 
 class Submitter:
-    """Makes tasks of calls. Thread-safe, but for `put_waiting`, which the channel calls in one thread at a time."""
+    """Makes tasks of calls. Thread-safe; `put_waiting` is the channel's, which calls it in one thread at a time."""
 
     def __init__(self, channel: _native.Channel, by_reference: bool, backlog: "deque[_native.Task | _Map]") -> None:
         self._channel = channel
         self._by_reference = by_reference
         self._backlog = backlog
         self._functions = Functions(channel)
-        self.must_retry = False  # the background thread is to feed again a little later
-        self._entering: dict[int, Call] = {}  # what threads are submitting now, by their ident
+        self._putting: list[_native.Task | _Map] = []  # being put; several if pickling uses the pool
+        self.must_retry = False  # the background thread is to put what waits a little later
+        self._entering: dict[int, Call] = {}  # the call that each thread is submitting now, by its ident
         channel.put_waiting = self.put_waiting
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -106,7 +108,7 @@ class Submitter:
         n_tasks = 0
         while job.reserve():
             items, error = _read(source, job.chunk)
-            if items:
+            if items and error is None:  # else what was read of the chunk is dropped, as in multiprocessing.Pool
                 self._put_stream_task(job, fn, n_tasks, items)
                 n_tasks += 1
             if error is not None:  # the generator's own error is the outcome of its place
@@ -135,20 +137,42 @@ class Submitter:
         """Moves the backlog into the channel while there is room. After an exception it can be called again."""
         if self._channel.has_pins:
             self._channel.unpin()
-        backlog = self._backlog
         n_refused = 0
         try:
-            while backlog:
-                if self._put(backlog[0]):
-                    backlog.popleft()
+            while (entry := self._next_entry()) is not None:
+                if self._put_entry(entry):
+                    self._drop(entry)
                 elif self._channel.is_starved:  # whoever makes room says so
                     return
-                elif (n_refused := n_refused + 1) > N_TRIES:  # it is for a value to go that a task has kept
+                elif (n_refused := n_refused + 1) > N_TRIES:  # a value keeps its block: nobody tells when it goes
                     self.must_retry = True
                     self._channel.summon()
                     return
         except IndexError:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left
+
+    def _next_entry(self) -> "_native.Task | _Map | None":
+        """The oldest entry that is not being put by a frame further out: pickling may run code that uses the pool."""
+        if not self._backlog:
+            return None
+        if not self._putting:
+            return self._backlog[0]
+        entries = (self._backlog[i] for i in range(min(len(self._backlog), len(self._putting) + 1)))
+        return next((entry for entry in entries if entry not in self._putting), None)
+
+    def _put_entry(self, entry: "_native.Task | _Map") -> bool:
+        self._putting.append(entry)
+        try:
+            return self._put(entry)
+        finally:
+            self._putting.remove(entry)
+
+    def _drop(self, entry: "_native.Task | _Map") -> None:
+        if self._backlog[0] is entry:
+            self._backlog.popleft()
+        else:
+            with contextlib.suppress(ValueError):  # the pool has ended meanwhile
+                self._backlog.remove(entry)
 
     def _put(self, entry: "_native.Task | _Map") -> bool:
         """Puts the oldest entry; False if there is no room."""

@@ -4,7 +4,7 @@ import threading
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread as a daemon where the interpreter allows that: elsewhere its end is seen to at exit."""
+    """Starts a thread, as a daemon where the interpreter allows that; elsewhere our hook at exit ends it."""
     try:
         thread.daemon = True
         thread.start()

@@ -1,8 +1,8 @@
-"""The workers of a pool: starting them, noting their end, filling their places.
+"""The worker set of a pool: it starts workers, notices their ends, and fills worker slots that are empty (`places`).
 
-They know nothing of calls: what a dead worker was doing is for the engine to find out (`Channel.reap`); when to give up
-is its decision, too. Workers are started by the background thread, which no signal handler interrupts (but the first
-ones, if they are forked). Whoever ends the pool first says so (`stop`) and then ends those that it finds.
+It knows nothing of calls: what a dead worker was doing, and whether the pool gives up, is for the engine to find out
+(`Channel.reap`) and to decide. The background thread, which no signal handler interrupts, starts all workers but the
+first of those that are forked. A thread that ends the pool first says so (`stop`), and then ends the workers it finds.
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ def _enforcer_of(
 
 
 class WorkerSet:
-    """The workers of a pool. For the background thread, but for what says otherwise."""
+    """The workers of a pool. Methods are for the background thread alone, unless a heading says otherwise."""
 
     def __init__(self, kind: str, n_workers: int, setup: Setup, channel: _native.Channel) -> None:
         self.places: list[Worker | None] = [None] * n_workers
@@ -67,7 +67,7 @@ class WorkerSet:
         self._reported: deque[Worker] = deque()  # processes whose death the watcher has seen
         self._watcher: Any = None
         self._n_false_starts = 0
-        self._n_taken = 0  # results when the last of these was counted
+        self._n_taken = 0  # results that had been taken when the last of these was counted
         self._n_failed_starts = 0  # in a row
         self._retry_at: float | None = None
         self.enforcer = _enforcer_of(setup, channel, self._pid_of)
@@ -75,7 +75,7 @@ class WorkerSet:
     # ---- starting ----
 
     def prepare(self) -> None:
-        """Before the first worker starts: budgets are in force."""
+        """Makes the watcher and puts budgets into force, before the first worker starts."""
         if self._kind == "process":
             from pool_party.workers.watcher import Watcher
 
@@ -92,7 +92,7 @@ class WorkerSet:
                 self._start_worker(n)
 
     def follow(self) -> None:
-        """After the first workers were started, the forked ones from a process with a thread less: follows them."""
+        """Watches and balances the first workers, once all are started: the threads for it come after the last fork."""
         for worker in self.places:
             if worker is not None:
                 self._enrol(worker)
@@ -112,7 +112,11 @@ class WorkerSet:
         worker.start()
 
     def _enrol(self, worker: Worker) -> None:
-        """Whoever stops the pool meanwhile either finds the worker in its place, or has said so before we look."""
+        """Notes a worker that was started.
+
+        If another thread stops the pool meanwhile, one of us ends the worker: that thread finds it in its slot, or we
+        see `is_stopping`, which it has set before.
+        """
         worker.enrol()
         self.n_started += 1
         if (tracing := self.tracing) is not None:
@@ -140,7 +144,7 @@ class WorkerSet:
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
 
     def take_ended(self) -> list[Worker]:
-        """The workers that are dead and reaped, each once; their places are still theirs."""
+        """The workers that have ended, each once. Their slots are still theirs, until `remove`."""
         ended = [worker for worker in self.places if worker is not None and self._has_exited(worker)]
         while self._reported:
             ended.append(self._reported.popleft())
@@ -154,7 +158,7 @@ class WorkerSet:
         return worker.sentinel is None and self._channel.state_of(worker.n) == _native.LANE_EXITED
 
     def remove(self, worker: Worker, n_done: int, was_lost: bool) -> str | None:
-        """Empties the place of a dead worker. Returns why the pool had better give up, if so."""
+        """Empties the slot of a worker that has ended. Returns a reason if the pool is to give up."""
         if self.enforcer is not None:
             self.enforcer.forget(worker.pid)
         if (tracing := self.tracing) is not None:
@@ -167,7 +171,7 @@ class WorkerSet:
         return self._note_false_start(worker)
 
     def _note_false_start(self, worker: Worker) -> str | None:
-        """Workers die again and again before they are ready, and no task gets done meanwhile."""
+        """Counts workers that ended before they were ready, with no task done in between; returns why too many are."""
         if self._channel.n_taken != self._n_taken:
             self._n_taken = self._channel.n_taken
             self._n_false_starts = 0
@@ -184,7 +188,7 @@ class WorkerSet:
     # ---- replacing them ----
 
     def fill_places(self) -> Exception | None:
-        """Starts a worker in each empty place. One that fails is tried again, after a pause that grows.
+        """Starts a worker in each empty slot. If that fails it is tried again later, after a pause that grows.
 
         Returns the last error once a pool has no worker left, and could start none in `N_TRIES` tries.
         """
@@ -230,7 +234,7 @@ class WorkerSet:
 
     def wait_ended(self) -> None:
         """After `terminate`: waits for those that end at once, and makes sure that processes do."""
-        deadline = monotonic() + KILL_AFTER_S
+        deadline = monotonic() + (KILL_AFTER_S if self._kind == "process" else GRACE_S)
         for worker in list(self.places):
             if worker is None:
                 continue
@@ -240,10 +244,10 @@ class WorkerSet:
                     worker.kill()
                     worker.join()
             elif not self._channel.is_busy(worker.n):
-                worker.join(GRACE_S)
+                worker.join(max(0.0, deadline - monotonic()))
 
     def release(self) -> None:
-        """After `wait_ended`, if nobody else does it: gives back what the system holds for those that have ended."""
+        """Gives back what the system holds for workers that have ended: after `wait_ended`, if no `remove` follows."""
         for worker in self.places:
             if worker is not None:
                 worker.release()
@@ -253,7 +257,11 @@ class WorkerSet:
         return self.is_stopping and not any(self.places)
 
     def end_threads(self) -> None:
-        """Ends the thread that watches processes and the one that balances their budgets, if there are any."""
+        """Ends all that outlives the workers: who watches and balances them, and interpreters that none has taken."""
+        if self._setup.begun:
+            from pool_party.workers.interp import prestart
+
+            prestart.give_up(self._setup.begun)
         if self._watcher is not None:
             self._watcher.stop()
         if self.enforcer is not None:

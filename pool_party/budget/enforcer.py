@@ -9,7 +9,7 @@ from pool_party._core.log import log_exception
 from pool_party._native import Gate
 from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan
-from pool_party.budget.split import Share
+from pool_party.budget.split import WorkerBudget
 
 SETTLE_S = 0.001  # how long a worker must sleep before its CPUs are lent; guess: far above a gap between two tasks
 
@@ -50,7 +50,7 @@ class Enforcer:
         self.look()
         return self.gate
 
-    def _limit_process(self, shares: Sequence[Share]) -> None:
+    def _limit_process(self, shares: Sequence[WorkerBudget]) -> None:
         """Threads and interpreters share their process's libraries, and so the smallest budget."""
         n_threads = min(share.n_threads for share in shares)
         self._channel.limit(self.plan.n_threads, n_threads, self.plan.lends)
@@ -101,7 +101,7 @@ class Enforcer:
         self._channel.grant(n, self.plan.own[n].n_threads)
         self._tell(n, self.plan.own[n])
 
-    def _tell(self, n: int, share: Share) -> None:
+    def _tell(self, n: int, share: WorkerBudget) -> None:
         if (on_grant := self.on_grant) is not None:
             on_grant(n, share.n_threads)
 
@@ -175,13 +175,13 @@ class Enforcer:
                 shares = self._ask()
             self._apply(shares)
 
-    def _ask(self) -> Sequence[Share]:
+    def _ask(self) -> Sequence[WorkerBudget]:
         state = policies.State(self.plan.cpus, self.plan.n_threads, self.plan.own, self._channel.awake())
         n_awake = sum(state.awake)
         neighbours.tell(self, n_awake)
         return policies.bound(self._shares(state), self.plan.n_threads, n_awake, neighbours.n_others_awake(self))
 
-    def _shares(self, state: policies.State) -> Sequence[Share]:
+    def _shares(self, state: policies.State) -> Sequence[WorkerBudget]:
         try:
             return policies.check(self.plan.policy.shares(state), state)
         except Exception:
@@ -190,10 +190,10 @@ class Enforcer:
             self._has_failed = True
             return self.plan.own
 
-    def _raises(self, shares: Sequence[Share]) -> bool:
+    def _raises(self, shares: Sequence[WorkerBudget]) -> bool:
         return any(new.n_threads > old.n_threads for new, old in zip(shares, self._now, strict=True))
 
-    def _apply(self, shares: Sequence[Share]) -> None:
+    def _apply(self, shares: Sequence[WorkerBudget]) -> None:
         """Lowers first, so that the sum of budgets is at no time larger than before and after."""
         with self._lock:
             if self._is_closed.is_set():
@@ -205,7 +205,7 @@ class Enforcer:
                 awake = [share for share, is_awake in zip(shares, self._channel.awake(), strict=True) if is_awake]
                 self._limit_process(awake or shares)
 
-    def _change(self, n: int, old: Share, new: Share) -> None:
+    def _change(self, n: int, old: WorkerBudget, new: WorkerBudget) -> None:
         """A library must not have more threads than its worker has CPUs: wider first, fewer first."""
         if new.n_threads > old.n_threads:
             self.n_lends += old == self.plan.own[n]
@@ -218,7 +218,7 @@ class Enforcer:
         self._now[n] = new
         self._tell(n, new)
 
-    def _keep_on(self, n: int, share: Share) -> None:
+    def _keep_on(self, n: int, share: WorkerBudget) -> None:
         """Only the thread that runs the tasks: the library's own threads may use all of the pool's CPUs."""
         pid = self._pid_of(n) if self.plan.kind == "process" and self.plan.affinity else None
         if pid is not None:

@@ -10,15 +10,11 @@ import os
 import threading
 from collections.abc import Iterable
 
-from pool_party._native import Gate, install_regions, uninstall_regions
+from pool_party._native import REGION_NUMBERS, Gate, install_regions, uninstall_regions
 from pool_party.budget.libraries import Library
 from pool_party.budget.policies import Scope
 
 __all__ = ["Gate", "Gated", "Scope", "can_be_gated", "open_gate"]
-
-# Jobs get thread numbers below 64, whichever OpenBLAS they belong to, and not those of its own threads, which are as
-# many as CPUs: so a region must fit into the other half.
-_N_NUMBERS = 64
 
 
 def open_gate(scope: Scope, n_tokens: int, *, name: str = "") -> Gate:
@@ -49,7 +45,9 @@ def can_be_gated(library: Library) -> bool:
     32 CPUs; one that uses OpenMP was not tried.
     """
     n_threads = library.n_threads_max or 0
-    has_room = n_threads >= _N_NUMBERS and (os.cpu_count() or 1) <= _N_NUMBERS // 2
+    # Jobs get thread numbers below REGION_NUMBERS, whichever OpenBLAS they belong to, and not those of its own threads,
+    # which are as many as CPUs: so a region must fit into the other half.
+    has_room = n_threads >= REGION_NUMBERS and (os.cpu_count() or 1) <= REGION_NUMBERS // 2
     return bool(library.callback) and library.threading_layer == "pthreads" and has_room
 
 

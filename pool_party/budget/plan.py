@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_args
 from pool_party._native import Gate
 from pool_party.budget import policies
 from pool_party.budget.policies import Scope
-from pool_party.budget.split import Share, count_threads, split
+from pool_party.budget.split import WorkerBudget, count_threads, split
 from pool_party.budget.topology import cpu_count, current
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     policy: Any
     cpus: tuple[int, ...]
     n_threads: int
-    own: tuple[Share, ...]
+    own: tuple[WorkerBudget, ...]
     affinity: bool
     scope: Scope
     overlaps: bool  # budgets may add up to more than there are CPUs
@@ -133,7 +133,8 @@ def make_plan(
     if affinity is None:
         affinity = min(len(share.cpus) for share in own) >= MIN_PINNED
     if n_workers > len(cpus):
-        own = tuple(Share(share.n_threads, cpus) for share in own)  # on one CPU each, two could wait for the same
+        # Pinned to one CPU each, two workers could wait for the same CPU.
+        own = tuple(WorkerBudget(share.n_threads, cpus) for share in own)
     if isinstance(policy, policies.Counting):
         own = tuple(policy.shares(policies.State(cpus, n_threads, own, (True,) * n_workers)))
     elif type(policy) not in (policies.Static, policies.Dynamic):

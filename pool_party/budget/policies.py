@@ -1,14 +1,14 @@
 """Who may use how many threads: pure functions of who has work.
 
-A policy of your own is an object with a method `shares(state)` that returns a `Share` for each worker. It is asked
-again whenever a worker falls asleep or wakes up, in a thread of the pool's own, and must not block.
+A policy of your own is an object with a method `shares(state)` that returns a `WorkerBudget` for each worker. It is
+asked again whenever a worker falls asleep or wakes up, in a thread of the pool's own, and must not block.
 """
 
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pool_party.budget.split import Share, split
+from pool_party.budget.split import WorkerBudget, split
 
 Scope = Literal["pool", "machine"]  # whose regions wait for each other
 
@@ -18,19 +18,19 @@ class State(NamedTuple):
 
     cpus: the CPUs of the pool, neighbours side by side; n_threads: how many threads may run on them.
     own: each worker's budget as long as all have work.
-    awake: for each worker, whether it has work. No task waits while one has none.
+    awake: for each worker, whether it has work. If any worker is idle, no task waits.
     """
 
     cpus: tuple[int, ...]
     n_threads: int
-    own: tuple[Share, ...]
+    own: tuple[WorkerBudget, ...]
     awake: tuple[bool, ...]
 
 
 class Policy(Protocol):
     """What divides a pool's CPUs among its workers."""
 
-    def shares(self, state: State) -> Sequence[Share]:
+    def shares(self, state: State) -> Sequence[WorkerBudget]:
         """The budget of each worker, from now on."""
         ...
 
@@ -40,7 +40,7 @@ class Static:
 
     name = "static"
 
-    def shares(self, state: State) -> Sequence[Share]:
+    def shares(self, state: State) -> Sequence[WorkerBudget]:
         return state.own
 
 
@@ -49,7 +49,7 @@ class Dynamic:
 
     name = "dynamic"
 
-    def shares(self, state: State) -> Sequence[Share]:
+    def shares(self, state: State) -> Sequence[WorkerBudget]:
         busy = [n for n, is_awake in enumerate(state.awake) if is_awake]
         shares = list(state.own)
         if 0 < len(busy) < min(len(state.own), state.n_threads):
@@ -65,8 +65,8 @@ class Counting:
 
     name = "counting"
 
-    def shares(self, state: State) -> Sequence[Share]:
-        return [Share(state.n_threads, state.cpus)] * len(state.own)
+    def shares(self, state: State) -> Sequence[WorkerBudget]:
+        return [WorkerBudget(state.n_threads, state.cpus)] * len(state.own)
 
 
 class Exclusive(Counting):
@@ -75,12 +75,12 @@ class Exclusive(Counting):
     name = "exclusive"
 
 
-def bound(shares: Sequence[Share], n_threads: int, n_awake: int, n_others: int) -> Sequence[Share]:
-    """Shares of a pool while workers of other pools are awake, too: no more than the machine over all of them."""
+def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others: int) -> Sequence[WorkerBudget]:
+    """Budgets while workers of other pools are active, too: no more than the machine divided by all of them."""
     if n_awake == 0 or n_others == 0:
         return shares
     most = max(1, n_threads // (n_awake + n_others))
-    return [Share(min(share.n_threads, most), share.cpus) for share in shares]
+    return [WorkerBudget(min(share.n_threads, most), share.cpus) for share in shares]
 
 
 _BUILT_IN = {policy.name: policy for policy in (Static(), Exclusive(), Counting(), Dynamic())}
@@ -111,20 +111,20 @@ def name_of(policy: Any) -> str | None:
     return None if policy is None else str(getattr(policy, "name", type(policy).__name__))
 
 
-def check(shares: Iterable[Share], state: State) -> tuple[Share, ...]:
+def check(shares: Iterable[WorkerBudget], state: State) -> tuple[WorkerBudget, ...]:
     """What a policy of the caller's own returned, if it can be done.
 
-    Raises: TypeError for what are no shares; ValueError if there is not one share for each worker, or one has no thread
-    or a CPU that is not the pool's.
+    Raises: TypeError for what are no budgets; ValueError if there is not one for each worker, or if one has no
+    thread or a CPU that is not the pool's.
     """
     if not isinstance(shares, Iterable):
-        raise TypeError(f"the policy returned {shares!r}, not a Share for each worker")
+        raise TypeError(f"the policy returned {shares!r}, not a WorkerBudget for each worker")
     shares = tuple(shares)
     if len(shares) != len(state.own):
-        raise ValueError(f"the policy returned {len(shares)} shares for {len(state.own)} workers")
+        raise ValueError(f"the policy returned {len(shares)} budgets for {len(state.own)} workers")
     for share in shares:
-        if not isinstance(share, Share) or not _is_whole(share.n_threads):
-            raise TypeError(f"the policy returned {share!r}; a worker's budget is a Share(n_threads, cpus)")
+        if not isinstance(share, WorkerBudget) or not _is_whole(share.n_threads):
+            raise TypeError(f"the policy returned {share!r}; a worker's budget is a WorkerBudget(n_threads, cpus)")
         if share.n_threads < 1:
             raise ValueError(f"the policy granted {share.n_threads} threads; the least is 1")
         if not share.cpus or not set(share.cpus) <= set(state.cpus):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Share(NamedTuple):
+class WorkerBudget(NamedTuple):
     """A worker's budget: so many threads, on these CPUs."""
 
     n_threads: int
@@ -20,7 +20,7 @@ def split(
     cores: Sequence[Sequence[int]] = (),
     threads_per_worker: int | None = None,
     oversubscription: float = 1.0,
-) -> tuple[Share, ...]:
+) -> tuple[WorkerBudget, ...]:
     """A share of `cpus` for each worker.
 
     `cpus` come in topology order (`Topology.usable`). `cores` are those that have several CPUs (`Topology.cores`, of
@@ -55,7 +55,7 @@ def split(
     fits = n_workers <= len(cpus)
     sets = _partition(cpus, n_workers, cores) if fits else _overlap(cpus, n_workers, 1)
     budgets = _apportion(n_threads, [len(own) for own in sets])
-    return tuple(map(Share, budgets, sets))
+    return tuple(map(WorkerBudget, budgets, sets))
 
 
 def _check_count(name: str, value: int) -> int:
@@ -83,13 +83,13 @@ def count_threads(n_cpus: int, oversubscription: float) -> int:
 
 def _split_fixed(
     cpus: Sequence[int], n_workers: int, cores: Sequence[Sequence[int]], n_threads: int
-) -> tuple[Share, ...]:
+) -> tuple[WorkerBudget, ...]:
     if n_workers * n_threads > len(cpus):
-        return tuple(Share(n_threads, own) for own in _overlap(cpus, n_workers, min(n_threads, len(cpus))))
+        return tuple(WorkerBudget(n_threads, own) for own in _overlap(cpus, n_workers, min(n_threads, len(cpus))))
     sets = _partition(cpus, n_workers, cores)
     if min(map(len, sets)) < n_threads:
         sets = _partition(cpus, n_workers, ())
-    return tuple(Share(n_threads, _spread(own, cores, n_threads)) for own in sets)
+    return tuple(WorkerBudget(n_threads, _spread(own, cores, n_threads)) for own in sets)
 
 
 # ---- threads ---------------------------------------------------------------

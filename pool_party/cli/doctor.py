@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from pool_party.budget import libraries, plan, policies, topology
-from pool_party.budget.split import Share
+from pool_party.budget.split import WorkerBudget
 from pool_party.cli import packages
 from pool_party.cli.demo.report import format_table
 
@@ -133,7 +133,7 @@ def describe_plans(n_workers: int) -> str:
     return format_table(("kind", "policy", "threads", "kept on CPUs", "OpenBLAS"), rows)
 
 
-def _format_budgets(shares: Iterable[Share]) -> str:
+def _format_budgets(shares: Iterable[WorkerBudget]) -> str:
     budgets = [share.n_threads for share in shares]
     if len(set(budgets)) == 1:
         return str(budgets[0])

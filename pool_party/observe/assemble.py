@@ -8,9 +8,6 @@ from pool_party import _native
 from pool_party.observe import delays
 from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Budget, Span
 
-EVENT_TASK, EVENT_WAIT, EVENT_BUDGET = range(3)  # mirrors native/native.h
-HAS_TASK, LOOKS, SLEEPS = range(3)  # mirrors Channel.present
-
 _FAILURES = {
     _native.STATUS_FAILED: "raised",
     _native.STATUS_UNENCODABLE: "result does not pickle",
@@ -41,20 +38,24 @@ class Life:
     last: Present | None = None
 
 
+def _bits(tags: int, start: int, end: int) -> int:
+    return tags >> start & ((1 << end - start) - 1)
+
+
 def _kind_in(tags: int) -> int:
-    return tags >> 60
+    return tags >> _native.TAGS_KIND_AT
 
 
 def _status_in(tags: int) -> int:
-    return tags >> 56 & 0xF
+    return _bits(tags, _native.TAGS_STATUS_AT, _native.TAGS_KIND_AT)
 
 
 def _n_threads_in(tags: int) -> int:
-    return tags >> 32 & 0xFFFF
+    return _bits(tags, _native.TAGS_THREADS_AT, _native.TAGS_STATUS_AT)
 
 
 def _task_in(tags: int) -> int:
-    return tags & 0xFFFFFFFF
+    return _bits(tags, 0, _native.TAGS_THREADS_AT)
 
 
 class _Row:
@@ -78,9 +79,9 @@ class _Row:
             kind = _kind_in(tags)
             if delay:
                 self._looks.append(delays.Look(end, delay))
-            if end < self._start_ns or kind == EVENT_BUDGET:
+            if end < self._start_ns or kind == _native.EVENT_BUDGET:
                 continue
-            if kind == EVENT_WAIT:
+            if kind == _native.EVENT_WAIT:
                 self._add_wait(begin, end, {"asleep_us": third / 1000})
             else:
                 status = _status_in(tags)
@@ -127,9 +128,9 @@ class _Row:
         """What was going on, unless its end was recorded in the meantime."""
         if last.at_ns <= max(self._last_end_ns, last.since_ns):
             return
-        if last.state == SLEEPS:
+        if last.state == _native.PRESENT_SLEEPS:
             self._add_wait(last.since_ns, last.at_ns, {"unfinished": True})
-        elif last.state == HAS_TASK and self._last_task != (last.call, last.task):
+        elif last.state == _native.PRESENT_TASK and self._last_task != (last.call, last.task):
             args = {"status": "worker lost"} if last.is_dead else {"unfinished": True}
             self._add_task(last.since_ns, last.at_ns, last.call, last.task, 0, args)
 
@@ -165,7 +166,7 @@ def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, 
         (event[0], _n_threads_in(event[4]))
         for life in lives
         for event in life.events
-        if _kind_in(event[4]) == EVENT_BUDGET and event[0] >= start_ns
+        if _kind_in(event[4]) == _native.EVENT_BUDGET and event[0] >= start_ns
     )
     last = 0
     for at_ns, n_threads in found:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, monotonic_ns
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pool_party import _native
 from pool_party._core.threads import start_thread
@@ -21,7 +21,9 @@ from pool_party.observe import assemble, chrome
 from pool_party.observe.assemble import Life, Present
 from pool_party.observe.delays import Look, read_delay
 from pool_party.observe.events import Budget, Mark, Trace
-from pool_party.workers.base import Worker
+
+if TYPE_CHECKING:
+    from pool_party.workers.base import Worker
 
 _log = logging.getLogger("pool_party")
 
@@ -29,7 +31,7 @@ PERIOD_S = 0.02  # between two looks. A guess: a ring holds 37 ms of the smalles
 EFFORT = 0.05  # of its time, at most, a large pool's thread spends on looking
 MAX_NAME = 200  # characters of a function's name
 
-_EVENT = struct.Struct("=6Q")  # mirrors native/native.h
+_EVENT = struct.Struct(f"={_native.EVENT_WORDS}Q")
 
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
@@ -81,7 +83,7 @@ class Tracing:
 
     # ---- the beginning and the end ----
 
-    def start(self, workers: Callable[[], Iterable[Worker]], budget: Sequence[int]) -> None:
+    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         """Begins. workers: those that live; budget: the threads of each. What is told before that is not noted."""
         with self._stopping:
             if self._is_over.is_set():
@@ -91,7 +93,7 @@ class Tracing:
             self._begin(workers, budget)
             start_thread(self._thread)
 
-    def _begin(self, workers: Callable[[], Iterable[Worker]], budget: Sequence[int]) -> None:
+    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._lock:
             self._next = [self._channel.present(n)[0] for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
@@ -189,7 +191,7 @@ class Tracing:
             if len(self._names) > self._max_events:
                 del self._names[next(iter(self._names))]
 
-    def note_start(self, worker: Worker) -> None:
+    def note_start(self, worker: "Worker") -> None:
         """A worker was started in the place of another."""
         with self._lock:
             if self._start_ns == 0 or self._workers[worker.n] is worker:
@@ -197,12 +199,12 @@ class Tracing:
             life = self._enter(worker)
             self._append(self._marks, Mark(worker.n, monotonic_ns(), "worker started", _who(life)))
 
-    def _enter(self, worker: Worker) -> Life:
+    def _enter(self, worker: "Worker") -> Life:
         self._workers[worker.n] = worker
         self._lives[worker.n] = life = Life(worker.n, worker.pid or 0, worker.name)
         return life
 
-    def note_end(self, worker: Worker) -> None:
+    def note_end(self, worker: "Worker") -> None:
         """A worker has ended, and the channel has not forgotten it yet."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
@@ -251,7 +253,7 @@ class Tracing:
         """Notes how long the worker had no CPU so far. While it sleeps that does not change."""
         life = self._lives[n]
         _, state, _, tid, _, _ = self._channel.present(n)
-        if life is None or tid == 0 or (state == assemble.SLEEPS and life.looks):
+        if life is None or tid == 0 or (state == _native.PRESENT_SLEEPS and life.looks):
             return
         delay_ns = read_delay(life.pid, tid)
         if delay_ns is None:
@@ -288,7 +290,7 @@ class Tracing:
         if life is None:
             return
         _, state, since_ns, _, call, index = self._channel.present(n)
-        if state != assemble.LOOKS:
+        if state != _native.PRESENT_LOOKS:
             life.last = Present(monotonic_ns(), state, since_ns, call, index, is_dead)
             self._append(self._closed, life)
 

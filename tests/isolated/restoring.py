@@ -9,7 +9,7 @@ import warnings
 
 from probe import ComposablePool, expect, gates, main, tasks, thread_ids
 
-from pool_party import ComposableExecutor, InitializerFailed, Share, _native
+from pool_party import ComposableExecutor, InitializerFailed, WorkerBudget, _native
 from pool_party.budget import arbiter, libraries
 from pool_party.workers.thread import ThreadWorker
 
@@ -18,7 +18,7 @@ class Own:
     """A policy that a balancer asks again and again."""
 
     def shares(self, state):
-        return [Share(3, state.cpus)] * len(state.own)
+        return [WorkerBudget(3, state.cpus)] * len(state.own)
 
 
 POLICIES = {"static": "static", "dynamic": "dynamic", "exclusive": "exclusive", "own": Own()}
