@@ -25,7 +25,7 @@ static pp_arena_t *arena;
 static struct {                                /* what the parent keeps; under Python's locks unless atomic */
     _Atomic uint32_t n_offered, n_put;         /* the backlog is what is between */
     _Atomic uint32_t done[TICKETS], is_idle;
-    bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signal[ACTORS_MAX];
+    bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
     unsigned next_lane, n_settled, n_lost, n_killed, n_cancels, n_leaks;
     unsigned outcome[TASKS_MAX], n_runs[TASKS_MAX];
     unsigned awaits[ACTORS_MAX];               /* the ticket that the actor waits for, + 1 */
@@ -141,7 +141,9 @@ static void put_waiting(void) {
 }
 
 static void feed(void) {
-    while (pp_load_seq_cst(&hub.must_feed) && !pp_swap_seq_cst(&hub.feeder, 1)) {
+    for (uintptr_t nobody = 0; pp_load_seq_cst(&hub.must_feed); nobody = 0) {
+        if (!pp_cas_seq_cst(&hub.feeder, &nobody, pp_this_thread()))
+            return;
         pp_store_seq_cst(&hub.must_feed, 0);
         put_waiting();
         pp_store_seq_cst(&hub.feeder, 0);
@@ -236,14 +238,15 @@ static void take_one(unsigned lane, const pp_frame_t *f) {
 
 static unsigned take_batch(void) {
     unsigned n = 0;
-    for (unsigned i = 0; n < BATCH && i < pool->n_workers; i++) {
+    bool is_ended = false;
+    for (unsigned i = 0; !is_ended && i < pool->n_workers; i++) {
         unsigned lane = (unsigned)sch_note(m.next_lane);
         check_leads("results are looked for");
-        for (const pp_frame_t *f; n < BATCH && pp_lead_is_mine(&hub) && (f = pp_hub_peek(&hub, lane)) != NULL; n++)
+        for (const pp_frame_t *f; !is_ended && (f = pp_hub_peek(&hub, lane)) != NULL;) {
             take_one(lane, f);
-        if (!pp_lead_is_mine(&hub))            /* what ran amid decoding has handed over */
-            return n;
-        if (n < BATCH)
+            is_ended = ++n >= BATCH || !pp_lead_is_mine(&hub);
+        }
+        if (!is_ended)
             m.next_lane = (lane + 1) % pool->n_workers;
     }
     return n;
@@ -253,32 +256,33 @@ static unsigned take_batch(void) {
 
 static bool is_met(unsigned ticket) { return pp_load_seq_cst(&m.done[ticket]); }
 
-/* Once, a signal handler of a waiter's may wait for another task. */
-static void handle_signals(void) {
+/* Once, a signal handler of a waiter's may wait for the first task. */
+static uint32_t run_handlers(void) {
     int me = sch_current();
-    if (!m.has_signal[me] || !sch_choose(2))
-        return;
+    uint32_t before = pp_load_seq_cst(&segment->shared->bell);
+    if (!m.has_signals[me])
+        return before;
+    pp_lead_pause(&hub);
+    if (!m.has_signal[me] || m.awaits[me] == 1 || !sch_choose(2))
+        return before;
     m.has_signal[me] = false;
-    sch_say("      a signal handler waits for another task");
-    wait_for_ticket(submit(), -1);
+    sch_say("      a signal handler waits for task 0");
+    wait_for_ticket(0, -1);
+    return before;
 }
 
-static void wait_for_news(unsigned ticket, int64_t deadline_ns) {
+static void wait_for_news(unsigned ticket, int64_t deadline_ns, uint32_t before) {
     check_leads("a leader spins");
     if (!pool->is_patient && pp_hub_spin(&hub))
         return;
-    uint32_t before = pp_load_seq_cst(&segment->shared->bell);
-    handle_signals();
-    if (!pp_lead_is_mine(&hub))
-        return;
-    pp_lead_for(&hub, &m.done[ticket]);        /* again: a handler may have waited for something else */
+    pp_lead_for(&hub, &m.done[ticket]);        /* again: code that ran meanwhile may have waited for something else */
     if (is_met(ticket))
         return;
     check_leads("a leader sleeps");
     pp_hub_park(&hub, before, deadline_ns, pool->is_patient);
 }
 
-static void lead(unsigned ticket, int64_t deadline_ns) {
+static void lead(unsigned ticket, int64_t deadline_ns, uint32_t before) {
     if (pp_lead_is_claimed(&hub)) {
         pp_lead_release(&hub);
         return;
@@ -286,15 +290,12 @@ static void lead(unsigned ticket, int64_t deadline_ns) {
     pp_lead_for(&hub, &m.done[ticket]);
     unsigned n = take_batch();
     feed_as_leader(deadline_ns >= 0);
-    if (n > 0 || is_met(ticket))
-        handle_signals();
-    else
-        wait_for_news(ticket, deadline_ns);
+    if (n == 0 && pp_lead_is_mine(&hub) && !is_met(ticket))
+        wait_for_news(ticket, deadline_ns, before);
 }
 
 static void follow(unsigned ticket, int64_t deadline_ns) {
     pp_waiter_t waiter = {0};
-    handle_signals();
     if (!pp_follow_begin(&hub, &waiter, &m.done[ticket]))
         return;
     if (!is_met(ticket))
@@ -308,7 +309,13 @@ static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
             sch_forget(100 + 2 * ticket + has_looked);
         if (has_looked && deadline_ns >= 0 && (pp_now_ns() >= deadline_ns || sch_choose(2)))
             return false;
-        (pp_lead_try(&hub) ? lead : follow)(ticket, deadline_ns);
+        uint32_t before = run_handlers();
+        if (is_met(ticket))
+            return true;
+        if (pp_lead_try(&hub))
+            lead(ticket, deadline_ns, before);
+        else
+            follow(ticket, deadline_ns);
     }
     return true;
 }
@@ -407,19 +414,19 @@ static void run_background(int number) {
 
 /* ---- threads that wait ---- */
 
-/* Waits for a task of its own: (w) for as long as it takes; (t) with a timeout; (n) decoding its first result waits for another;
- * (s) a signal handler does. */
+/* Waits for a task of its own: (w) for as long as it takes; (t) with a timeout; (n) decoding its first result waits for another; (s) a
+ * signal handler waits for another. */
 static void run_waiter(int number) {
     char how = pool->waiters[number];
     int me = sch_current();
     m.has_nested[me] = how == 'n';
-    m.has_signal[me] = how == 's';
+    m.has_signals[me] = m.has_signal[me] = how == 's';
     unsigned id = submit();
     bool is_there = wait_for_ticket(id, how == 't' ? SCH_LONG_NS : -1);
     sch_say("      waiter %d %s", number, is_there ? "has its result" : "gives up");
     sch_forget(4);
-    if (sch_note(m.has_nested[me] || m.has_signal[me]))
-        submit();                              /* neither came about: the task is in the count */
+    if (sch_note(m.has_nested[me]))
+        submit();                              /* that did not come about: the task is in the count */
 }
 
 /* ---- the other threads of the parent ---- */
@@ -493,7 +500,7 @@ static void run_main(int number) {
         if (pool->waiters[i] == 'j')
             continue;
         sch_start("waiter", (int)i, false, run_waiter);
-        n_others += 1 + (strchr("ns", pool->waiters[i]) != NULL);
+        n_others += 1 + (pool->waiters[i] == 'n');
     }
     for (unsigned i = n_others; i < pool->n_tasks; i++) {
         sch_forget(10 + i);
@@ -580,7 +587,7 @@ static void check_leading(void) {
 
 static void check_quiet(void) {
     check_leading();
-    sch_check(word(&hub.feeder, 4) == 0, "the backlog is locked for ever");
+    sch_check(word(&hub.feeder, 8) == 0, "the backlog is locked for ever");
     sch_check(m.is_over || word(&hub.must_feed, 4) == 0, "nobody puts what waits in the backlog");
     sch_check(m.is_over || word(&segment->shared->has_room, 4) == 0, "nobody has seen that there is room");
     int idle = idle_worker();
