@@ -82,7 +82,7 @@ def test_a_worker_that_ends_waits_until_what_it_shared_has_arrived():
     worker = channel.worker(0)
     thread = threading.Thread(target=worker.serve, args=(repr, repr, 1))
     thread.start()
-    gates.wait_until(lambda: channel.look(0)[1] == 1, "the task has run")
+    gates.wait_until(lambda: channel.n_done(0) == 1, "the task has run")
     thread.join(0.05)
     assert thread.is_alive()
     channel.take({1: job})

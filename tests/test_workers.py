@@ -52,32 +52,3 @@ def test_each_end_is_reported_once(watcher, reports):
     assert reports == workers
     for worker in workers:
         worker.release()
-
-
-def test_a_worker_that_was_released_is_not_taken_for_another_one(watcher, reports):
-    """Its descriptor's number is used again at once, by one that lives."""
-    reported, may_go_on = threading.Event(), threading.Event()
-
-    def report(worker):
-        reports.append(worker)
-        reported.set()
-        may_go_on.wait(30)
-
-    watcher._report = report  # holds the watcher between two looks
-    first, old = FakeWorker(), FakeWorker()
-    watcher.watch(first)
-    watcher.watch(old)
-    first.end()
-    assert reported.wait(30)
-    old.end()
-    number = old.sentinel
-    old.release()
-    new = FakeWorker()
-    assert new.sentinel == number
-    watcher.watch(new)
-    may_go_on.set()
-    gates.wait_until(lambda: old in reports, "reported")
-    watcher.stop()
-    assert reports == [first, old]
-    for worker in (first, new):
-        worker.release()

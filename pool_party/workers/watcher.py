@@ -11,7 +11,10 @@ from pool_party.workers.base import Worker
 
 
 class Watcher:
-    """Reports each watched process's death, once. Takes no lock: a signal handler may come at any moment."""
+    """Reports each watched process's death, once. Takes no lock: a signal handler may come at any moment.
+
+    A worker keeps its sentinel open until it was reported: afterwards it may be released.
+    """
 
     def __init__(self, report: Callable[[Worker], object]) -> None:
         self._report = report

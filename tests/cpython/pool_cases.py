@@ -6,13 +6,19 @@ A worker that unpickles a class method of a test imports this module for its cla
 import functools
 import multiprocessing
 import os
+import pathlib
 import unittest
 import unittest.mock
 
 import test._test_multiprocessing as cpython_tests
+import test.support.script_helper as script_helper
 
+import pool_party
 from pool_party import ComposablePool
 
+TITLE = "Pool tests on ComposablePool"
+FEWEST_TESTS = 20  # CPython 3.12 has 28 for a kind, 3.14 has 31
+ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
 CLASSES = ("_TestPool", "_TestPoolWorkerErrors", "_TestPoolWorkerLifetime")
 KINDS = ("thread", "process", "interp")
 MIXINS = {
@@ -86,10 +92,32 @@ for _kind in KINDS:
         globals()[f"{_kind}{_class_name}"] = make_case(_kind, _class_name)
 
 
-def stale_rows():
+def make_suite(kind):
+    """All tests of the kind."""
+    load = unittest.defaultTestLoader.loadTestsFromTestCase
+    return unittest.TestSuite(load(globals()[f"{kind}{name}"]) for name in CLASSES)
+
+
+def ours_in_scripts(kind):
+    """One test runs a program with `from multiprocessing import Pool`: let that be ours."""
+    original = script_helper.assert_python_ok
+    old = "from multiprocessing import Pool\n"
+    new = (
+        f"import functools, sys; sys.path.insert(0, {ROOT!r}); import pool_party; "
+        f"Pool = functools.partial(pool_party.ComposablePool, kind={kind!r})\n"
+    )
+
+    def assert_python_ok(*args, **env):
+        assert any(old in arg for arg in args), "CPython's script has changed"
+        return original(*(arg.replace(old, new) for arg in args), **env)
+
+    return unittest.mock.patch.object(script_helper, "assert_python_ok", assert_python_ok)
+
+
+def find_problems():
     """Rows of LEFT_OUT that name no test."""
     return [
-        key
+        f"LEFT_OUT names no test: {key}"
         for key in LEFT_OUT
         if key[0] not in KINDS or key[1] not in CLASSES or not hasattr(getattr(cpython_tests, key[1]), key[2])
     ]

@@ -1,63 +1,65 @@
-"""Run CPython's own tests of multiprocessing.Pool against our pools.
+"""Run CPython's own tests of multiprocessing.Pool and of executors against ours.
 
-    python tests/cpython/run.py [--kind KIND] [--start-method METHOD] [-v]
+    python tests/cpython/run.py [--only pool|executor] [--kind KIND] [--start-method METHOD] [-v]
 
-The tests are those of the running interpreter's `test` package (`test._test_multiprocessing`:
-_TestPool, _TestPoolWorkerErrors, _TestPoolWorkerLifetime). For kind="process" they run as its
-"processes" type, for "thread" as its "threads", and for "interp" as "processes", since its values
-are pickled. Exit status: 0 if all passed, 1 on a failure, when a kind ran next to no test, or when
-the table of left-out tests (pool_cases.LEFT_OUT) names one that does not exist.
+The tests are those of the running interpreter's `test` package. Of `test._test_multiprocessing`: _TestPool,
+_TestPoolWorkerErrors, _TestPoolWorkerLifetime. For kind="process" they run as its "processes" type, for "thread" as
+its "threads", and for "interp" as "processes", since its values are pickled. Of `test.test_concurrent_futures`: the
+classes in executor_cases.CLASSES.
+
+Exit status: 0 if all passed, 1 on a failure, when a class of tests is missing, when a kind ran next to no test, or
+when a table of left-out tests (LEFT_OUT of pool_cases and executor_cases) names one that does not exist.
 """
 
 import argparse
 import faulthandler
 import multiprocessing
 import os
-import pathlib
 import sys
 import time
 import unittest
-import unittest.mock
 import warnings
 
-import test.support.script_helper as script_helper
 
-import pool_party
-
-ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
-FEWEST_TESTS = 20  # CPython 3.12 has 28 for a kind, 3.14 has 31
-
-
-def with_our_pool_in_scripts(kind):
-    """One test runs a program with `from multiprocessing import Pool`: let that be ours."""
-    original = script_helper.assert_python_ok
-    old = "from multiprocessing import Pool\n"
-    new = (
-        f"import functools, sys; sys.path.insert(0, {ROOT!r}); import pool_party; "
-        f"Pool = functools.partial(pool_party.ComposablePool, kind={kind!r})\n"
-    )
-
-    def assert_python_ok(*args, **env):
-        assert any(old in arg for arg in args), "CPython's script has changed"
-        return original(*(arg.replace(old, new) for arg in args), **env)
-
-    return unittest.mock.patch.object(script_helper, "assert_python_ok", assert_python_ok)
-
-
-def run_kind(pool_cases, kind, verbosity, hang_s):
-    load = unittest.defaultTestLoader.loadTestsFromTestCase
-    suite = unittest.TestSuite(load(getattr(pool_cases, f"{kind}{name}")) for name in pool_cases.CLASSES)
+def run_kind(cases, kind, verbosity, hang_s):
     faulthandler.dump_traceback_later(hang_s, exit=True)  # a hang is a failure, with stacks
-    with with_our_pool_in_scripts(kind), warnings.catch_warnings():
+    with cases.ours_in_scripts(kind), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This process", DeprecationWarning)
         runner = unittest.TextTestRunner(sys.stdout, verbosity=verbosity)
-        result = runner.run(suite)
+        result = runner.run(cases.make_suite(kind))
     faulthandler.cancel_dump_traceback_later()
     return result
 
 
+def bad_tests(result):
+    """Names of the tests that failed. A test counts once, however many of its parts failed."""
+    cases = [getattr(case, "test_case", case) for case, _ in result.failures + result.errors]
+    return list(dict.fromkeys(case.id() for case in cases + result.unexpectedSuccesses))
+
+
+def run_all(cases, kinds, verbosity, hang_s):
+    """Runs all tests of these kinds. Returns lines that say what ran, and what is wrong."""
+    lines = [f"{sys.version.split()[0]}: CPython's {cases.TITLE}"]
+    problems = cases.find_problems()
+    for kind in kinds:
+        print(f"== {cases.__name__} {kind}", flush=True)
+        started = time.monotonic()
+        result = run_kind(cases, kind, verbosity, hang_s)
+        skipped, bad = len(result.skipped), bad_tests(result)
+        n_ran = result.testsRun - skipped
+        counts = f"{n_ran - len(bad):3} passed {len(bad):3} failed {skipped:3} skipped"
+        lines.append(f"{kind:8} {counts}  {time.monotonic() - started:5.1f} s")
+        problems += bad
+        if n_ran < cases.FEWEST_TESTS:
+            problems.append(f"{kind}: only {n_ran} of CPython's {cases.TITLE} ran")
+        for case, reason in result.skipped:
+            print(f"skipped {case.id().removeprefix(f'{cases.__name__}.')}: {reason}")
+    return lines, problems
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=("pool", "executor"))
     parser.add_argument("--kind", choices=("thread", "process", "interp"), action="append")
     parser.add_argument("--start-method", choices=multiprocessing.get_all_start_methods())
     parser.add_argument("--hang-s", type=float, default=300)
@@ -65,30 +67,16 @@ def main():
     args = parser.parse_args()
     if args.start_method:
         os.environ["POOL_PARTY_CPYTHON_START_METHOD"] = args.start_method
+    import executor_cases
     import pool_cases
 
-    problems = [f"LEFT_OUT names no test: {key}" for key in pool_cases.stale_rows()]
-    rows = []
-    for kind in args.kind or pool_cases.KINDS:
-        print(f"== {kind}", flush=True)
-        started = time.monotonic()
-        result = run_kind(pool_cases, kind, 2 if args.verbose else 1, args.hang_s)
-        n_skipped = len(result.skipped)
-        bad = [case.id() for case, _ in result.failures + result.errors]
-        n_passed = result.testsRun - n_skipped - len(bad)
-        rows.append((kind, n_passed, len(bad), n_skipped, time.monotonic() - started))
-        problems += bad
-        if result.testsRun - n_skipped < FEWEST_TESTS:
-            problems.append(f"{kind}: only {result.testsRun - n_skipped} tests ran")
-        for case, reason in result.skipped:
-            print(f"skipped {case.id().removeprefix('pool_cases.')}: {reason}")
-
-    print(f"\n{sys.version.split()[0]}: CPython's Pool tests on ComposablePool")
-    for kind, n_passed, n_bad, n_skipped, wall_s in rows:
-        counts = f"{n_passed:3} passed {n_bad:3} failed {n_skipped:3} skipped"
-        print(f"{kind:8} {counts}  {wall_s:5.1f} s")
-    for problem in problems:
-        print(f"FAILED {problem}")
+    lines, problems = [], []
+    for only, cases in {"pool": pool_cases, "executor": executor_cases}.items():
+        if args.only in (None, only):
+            more = run_all(cases, args.kind or cases.KINDS, 2 if args.verbose else 1, args.hang_s)
+            lines += more[0]
+            problems += more[1]
+    print("", *lines, *(f"FAILED {problem}" for problem in problems), sep="\n")
     return 1 if problems else 0
 
 

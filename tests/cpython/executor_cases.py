@@ -1,0 +1,367 @@
+"""CPython's tests of executors (`test.test_concurrent_futures`) with our executors in them.
+
+A worker process that unpickles a class method of a test imports this module for its class.
+"""
+
+import concurrent.futures
+import contextlib
+import importlib
+import multiprocessing
+import os
+import pathlib
+import sys
+import threading
+import types
+import unittest
+import unittest.mock
+
+import test.support
+import test.support.script_helper as script_helper
+from events import PipeEvent
+
+import pool_party
+
+PACKAGE = "test.test_concurrent_futures"
+TITLE = "executor tests on ComposableExecutor"
+FEWEST_TESTS = 25
+KINDS = ("thread", "process", "interp")
+ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
+NEWEST_OF_TESTS = (3, 14, 8)  # what LEFT_OUT is written for; older ones do not have all of its tests
+HAS_INTERPRETERS = sys.version_info >= (3, 14)
+
+# The classes of tests, and the module that each is in. Of each class those tests run that it itself defines, so
+# that no test runs twice for a kind.
+FOR_ALL = {
+    "ExecutorTest": "executor",
+    "AsCompletedTests": "test_as_completed",
+    "WaitTests": "test_wait",
+    "ExecutorShutdownTest": "test_shutdown",
+    "InitializerMixin": "test_init",
+    "FailingInitializerMixin": "test_init",
+}
+CLASSES = {
+    "thread": FOR_ALL
+    | {
+        "ThreadPoolExecutorTest": "test_thread_pool",
+        "ThreadPoolWaitTests": "test_wait",
+        "ThreadPoolShutdownTest": "test_shutdown",
+    },
+    "process": FOR_ALL
+    | {
+        "ProcessPoolExecutorTest": "test_process_pool",
+        "ProcessPoolShutdownTest": "test_shutdown",
+        "ExecutorDeadlockTest": "test_deadlock",
+    },
+    "interp": FOR_ALL
+    | (
+        {"InterpreterPoolExecutorTest": "test_interpreter_pool", "AsyncioTest": "test_interpreter_pool"}
+        if HAS_INTERPRETERS
+        else {}
+    ),
+}
+
+_PRIVATE = "reads {} of CPython's executor, a private attribute"
+_FORCED = "tests terminate_workers or kill_workers, which ComposableExecutor does not have"
+_BY_VALUE = "expects what a worker cannot import to fail; here it goes by value, which README.md promises"
+
+
+def _rows(kind, class_name, reason, *tests):
+    return {(kind, class_name, test): reason for test in tests}
+
+
+# (kind, class, test) -> why it is left out. Nothing else is skipped but by the tests themselves.
+LEFT_OUT = {
+    **{
+        (kind, "ExecutorShutdownTest", "test_cancel_futures"): (
+            "expects that a worker has begun a task, while workers are still starting; "
+            "test_executor.py has shutdown(cancel_futures=True) while one runs"
+        )
+        for kind in KINDS
+    },
+    **_rows(
+        "thread",
+        "ThreadPoolExecutorTest",
+        _PRIVATE.format("_threads"),
+        "test_saturation",
+        "test_idle_thread_reuse",
+    ),
+    ("thread", "ThreadPoolExecutorTest", "test_default_workers"): (
+        "expects more threads than CPUs; max_workers=None is the CPUs here, as the docstring says"
+    ),
+    **_rows(
+        "thread",
+        "ThreadPoolShutdownTest",
+        _PRIVATE.format("_threads"),
+        "test_threads_terminate",
+        "test_context_manager_shutdown",
+        "test_del_shutdown",
+        "test_shutdown_no_wait",
+        "test_thread_names_assigned",
+        "test_thread_names_default",
+    ),
+    **_rows(
+        "process",
+        "ProcessPoolExecutorTest",
+        _PRIVATE.format("_processes"),
+        "test_killed_child",
+        "test_broken_process_pool_traceback",
+        "test_saturation",
+        "test_idle_process_reuse_one",
+        "test_idle_process_reuse_multiple",
+        "test_max_tasks_per_child",
+    ),
+    ("process", "ProcessPoolExecutorTest", "test_max_tasks_per_child_defaults_to_spawn_context"): _PRIVATE.format(
+        "_mp_context"
+    ),
+    ("process", "ProcessPoolExecutorTest", "test_traceback"): (
+        "expects the cause to be of the private type _RemoteTraceback; test_executor.py has ours"
+    ),
+    **_rows(
+        "process",
+        "ProcessPoolExecutorTest",
+        _PRIVATE.format("_executor_manager_thread"),
+        "test_shutdown_no_wait_max_tasks_gh119592",
+        "test_gc_during_max_tasks_worker_exit_gh152967",
+        "test_force_shutdown_during_max_tasks_worker_exit",
+        "test_failed_worker_replacement_breaks_pool",
+    ),
+    ("process", "ProcessPoolExecutorTest", "test_python_finalization_error"): (
+        "counts the threads that CPython's executor starts, and lets one fail"
+    ),
+    **_rows(
+        "process",
+        "ProcessPoolExecutorTest",
+        _FORCED,
+        "test_terminate_workers",
+        "test_kill_workers",
+        "test_force_shutdown_workers_invalid_op",
+        "test_force_shutdown_workers",
+        "test_force_shutdown_workers_dead_workers",
+        "test_force_shutdown_workers_not_started_yet",
+        "test_force_shutdown_workers_stops_pool",
+    ),
+    **_rows(
+        "process",
+        "ProcessPoolShutdownTest",
+        _PRIVATE.format("_processes"),
+        "test_processes_terminate",
+        "test_context_manager_shutdown",
+        "test_del_shutdown",
+        "test_shutdown_no_wait",
+    ),
+    **_rows(
+        "process",
+        "ExecutorDeadlockTest",
+        "expects what cannot be unpickled to break the executor; here it fails its own task with the error that it "
+        "raised, or with RemoteError if it is a result (README.md), and test_data.py has both",
+        "test_exit_at_task_unpickle",
+        "test_error_at_task_unpickle",
+        "test_exit_during_result_unpickle_in_result_handler",
+        "test_error_during_result_unpickle_in_result_handler",
+    ),
+    ("process", "ExecutorDeadlockTest", "test_gh105829_should_not_deadlock_if_wakeup_pipe_full"): (
+        "replaces private parts of CPython's executor by slow ones"
+    ),
+    **_rows(
+        "interp",
+        "InterpreterPoolExecutorTest",
+        _BY_VALUE,
+        "test_init_closure",
+        "test_init_instance_method",
+        "test_submit_closure",
+        "test_submit_local_instance",
+        "test_submit_instance_method",
+    ),
+    **_rows(
+        "interp",
+        "InterpreterPoolExecutorTest",
+        "gives a program's text instead of a function; CPython, too, expects this to fail",
+        "test_init_script",
+        "test_init_script_args",
+        "test_init_exception_in_script",
+        "test_submit_script",
+        "test_submit_exception_in_script",
+    ),
+    **_rows(
+        "interp",
+        "InterpreterPoolExecutorTest",
+        "expects errors of InterpreterPoolExecutor's own; ours are those of the other kinds",
+        "test_init_exception_in_func",
+        "test_submit_exception_in_func",
+        "test_pickle_errors_propagate",
+    ),
+    **_rows(
+        "interp",
+        "InterpreterPoolExecutorTest",
+        _PRIVATE.format("_threads"),
+        "test_saturation",
+        "test_idle_thread_reuse",
+    ),
+    **_rows(
+        "interp",
+        "InterpreterPoolExecutorTest",
+        "expects CPython's private names of threads",
+        "test_thread_name_prefix",
+        "test_thread_name_prefix_with_thread_get_name",
+    ),
+    **_rows(
+        "interp",
+        "InterpreterPoolExecutorTest",
+        "CPython's own is skipped as well; ExecutorTest, which runs for interp, has the test",
+        "test_no_stale_references",
+        "test_free_reference",
+    ),
+    ("interp", "AsyncioTest", "test_default_executor"): (
+        "asyncio takes nothing but a ThreadPoolExecutor as its default executor"
+    ),
+}
+
+
+def find(class_name, module_name):
+    """CPython's class of tests. Raises ImportError or AttributeError where this CPython has none."""
+    return getattr(importlib.import_module(f"{PACKAGE}.{module_name}"), class_name)
+
+
+def start_method():
+    return os.environ.get("POOL_PARTY_CPYTHON_START_METHOD")
+
+
+class _Executor(pool_party.ComposableExecutor):
+    """Our executor as the tests make it: its context is called mp_context."""
+
+    # The test of a failing initializer waits until this is true, then submits, which must raise; a result has
+    # raised BrokenExecutor before that, so ours is broken already.
+    _broken = True
+    kind = ""
+
+    def __init__(self, max_workers=None, mp_context=None, **kwargs):
+        context = (mp_context or start_method()) if self.kind == "process" else None
+        super().__init__(max_workers, kind=self.kind, context=context, **kwargs)
+
+    @property
+    def _executor_manager_thread(self):
+        """Tests join it to wait for the end of a shutdown."""
+        return types.SimpleNamespace(join=self.shutdown)
+
+
+EXECUTORS = {kind: type(f"{kind}Executor", (_Executor,), {"kind": kind}) for kind in KINDS}
+# What CPython calls an executor of the kind; some tests make theirs by this name.
+CPYTHON_NAMES = {
+    "thread": "ThreadPoolExecutor",
+    "process": "ProcessPoolExecutor",
+    "interp": "InterpreterPoolExecutor",
+}
+
+
+class _Case:
+    """What is ours in a test, whichever the kind."""
+
+    def setUp(self):
+        for kind, name in CPYTHON_NAMES.items():
+            if kind != "interp" or HAS_INTERPRETERS:
+                patch = unittest.mock.patch.object(concurrent.futures, name, EXECUTORS[kind])
+                patch.start()
+                self.addCleanup(patch.stop)
+        super().setUp()
+
+    def get_context(self):
+        return multiprocessing.get_context(start_method())
+
+    def create_event(self):
+        if self.kind == "thread":
+            return threading.Event()
+        if self.kind == "interp":
+            event = PipeEvent()
+            self.addCleanup(event.close)
+            return event
+        manager = self.get_context().Manager()
+        self.addCleanup(manager.shutdown)
+        return manager.Event()
+
+
+def make_case(kind, class_name, module_name):
+    """The class of tests, with our executor of the kind wherever it makes one."""
+    tests = find(class_name, module_name)
+    util = importlib.import_module(f"{PACKAGE}.util")
+    bases = [base for base in (util.ExecutorMixin, util.BaseTestCase) if not issubclass(tests, base)]
+    if issubclass(tests, unittest.TestCase):
+        bases = []
+    name = f"{kind}{class_name}"
+    own = {"kind": kind, "executor_type": EXECUTORS[kind], "__module__": __name__}
+    if class_name == "ExecutorDeadlockTest":
+        own["TIMEOUT"] = 60  # CPython gives it 5 min
+    for key, reason in LEFT_OUT.items():
+        if key[:2] == (kind, class_name) and hasattr(tests, key[2]):
+            own[key[2]] = unittest.skip(f"left out: {reason}")(lambda self: None)
+    return type(name, (_Case, tests, *bases), own)
+
+
+def _test_names(tests):
+    return [name for name in vars(tests) if name.startswith("test") and callable(getattr(tests, name))]
+
+
+_missing = []
+for _kind in KINDS:
+    for _class_name, _module_name in CLASSES[_kind].items():
+        try:
+            globals()[f"{_kind}{_class_name}"] = make_case(_kind, _class_name, _module_name)
+        except (ImportError, AttributeError) as error:
+            _missing.append(f"{_kind}: no tests {_class_name} in this CPython's {PACKAGE}.{_module_name}: {error}")
+
+
+def make_suite(kind):
+    """All tests of the kind."""
+    suite = unittest.TestSuite()
+    for class_name, module_name in CLASSES[kind].items():
+        if case := globals().get(f"{kind}{class_name}"):
+            suite.addTests(case(name) for name in _test_names(find(class_name, module_name)))
+    return suite
+
+
+@contextlib.contextmanager
+def ours_in_scripts(kind):
+    """Some tests run a program that imports an executor by name: let that be ours."""
+    run, make = script_helper.assert_python_ok, script_helper.make_script
+    context = f", context={start_method()!r}" if kind == "process" and start_method() else ""
+
+    def replace(text):
+        for name in (EXECUTORS[kind].__name__, CPYTHON_NAMES[kind]):
+            text = text.replace(
+                f"from concurrent.futures import {name}\n",
+                f"import functools, sys; sys.path.insert(0, {ROOT!r}); import pool_party; "
+                f"{name} = functools.partial(pool_party.ComposableExecutor, kind={kind!r}{context})\n",
+            )
+        return text
+
+    def assert_python_ok(*args, **env):
+        assert args[:-1] != ("-c",) or replace(args[-1]) != args[-1], "CPython's script has changed"
+        result = run(*map(replace, args), **env)
+        # The name in a traceback; that it is a RuntimeError, the program itself finds out.
+        return result._replace(err=result.err.replace(b"pool_party._core.errors.PoolClosed:", b"RuntimeError:"))
+
+    def make_script(folder, name, text, *args, **kwargs):
+        assert replace(text) != text, "CPython's script has changed"
+        return make(folder, name, replace(text), *args, **kwargs)
+
+    with contextlib.ExitStack() as patches:
+        patch = unittest.mock.patch.object
+        patches.enter_context(patch(test.support, "verbose", 0))  # they print how long each took
+        patches.enter_context(patch(script_helper, "make_script", make_script))
+        patches.enter_context(patch(script_helper, "assert_python_ok", assert_python_ok))
+        shutdown = sys.modules.get(f"{PACKAGE}.test_shutdown")
+        if shutdown:
+            patches.enter_context(patch(shutdown, "assert_python_ok", assert_python_ok))
+        yield
+
+
+def find_problems():
+    """Classes that are not there, and rows of LEFT_OUT that name no test."""
+    return _missing + (_stale_rows() if sys.version_info >= NEWEST_OF_TESTS and not _missing else [])
+
+
+def _stale_rows():
+    return [
+        f"LEFT_OUT names no test: {key}"
+        for key in LEFT_OUT
+        if key[1] not in CLASSES.get(key[0], ()) or key[2] not in _test_names(find(key[1], CLASSES[key[0]][key[1]]))
+    ]
