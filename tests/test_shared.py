@@ -71,13 +71,9 @@ def test_a_task_may_share(pool):
 
 
 def test_a_worker_that_ends_waits_until_what_it_shared_has_arrived():
-    class Collected(_native.Job):
-        def _deliver(self, index, status, value):
-            results.append(value)
-
-    results = []
-    job, channel = Collected(1, 1), _native.Channel(1)
+    job, channel = _native.Job(1, 1, _native.JOB_MAP), _native.Channel(1)
     channel.open_lane(0)
+    assert channel.admit(job, None, 1)
     assert channel.put_many(job, [b"shared"], _native.MODE_ITEM, channel.publish(channel.encode(share)))
     worker = channel.worker(0)
     thread = threading.Thread(target=worker.serve, args=(repr, repr, 1))
@@ -85,9 +81,9 @@ def test_a_worker_that_ends_waits_until_what_it_shared_has_arrived():
     gates.wait_until(lambda: channel.n_done(0) == 1, "the task has run")
     thread.join(0.05)
     assert thread.is_alive()
-    channel.take({1: job})
+    channel.take_results()
     thread.join(30)
-    assert not thread.is_alive() and bytes(results[0]) == b"shared"
+    assert not thread.is_alive() and bytes(job.value[0]) == b"shared"
 
 
 def test_other_memoryviews_are_as_ever(remote_pool):

@@ -1,7 +1,6 @@
 """Worker objects and the thread that watches them, without a pool."""
 
 import os
-import threading
 
 import gates
 import pytest
