@@ -350,7 +350,7 @@ class Engine:
 
         Waits until processes are dead, and threads and interpreters without a task have ended.
         """
-        if self.is_foreign or self._ended.done:
+        if self.is_foreign:
             return
         self._ask_for_end()
         if self._background is not threading.current_thread():
