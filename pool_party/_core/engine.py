@@ -225,12 +225,12 @@ class Engine:
         channel.take_results()
         if channel.wants_runner:
             self._start_callbacks()
-        for report in channel.take_reports():
-            self._break(error_of(_native.STATUS_FAILED, report))
         if channel.idle.done:
             self._workers.stop()
         if channel.take_events():
             self._look_at_workers()
+        for report in channel.take_reports():  # before places are filled: a worker's last words may be that
+            self._break(error_of(_native.STATUS_FAILED, report))
         if not self._workers.is_stopping:
             cause = self._workers.fill_places()
             if cause is not None:
