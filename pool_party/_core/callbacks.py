@@ -6,6 +6,7 @@ the one that looks after the pool. The thread is started when the first callback
 
 import threading
 from threading import get_ident
+from typing import Any
 
 from pool_party import _native
 from pool_party._core.log import log_exception
@@ -37,17 +38,26 @@ class Callbacks:
             raise
 
     def _run(self) -> None:
-        thread, me = threading.current_thread(), get_ident()
+        thread = threading.current_thread()
         while thread in self._threads and (call := self._channel.next_deferred()) is not None:
-            self._running[me] = call
-            try:
-                call.run_callbacks()
-            except BaseException:
-                log_exception("an outcome could not be told; the pool goes on")
-            finally:
-                self._channel.finish(call)
-                del self._running[me]
+            self._run_those_of(call)
         self._forget(thread)
+
+    def run_here(self) -> None:
+        """Runs what is due in the calling thread: there is no other one to be had, as at the end of the interpreter."""
+        while self._channel.wants_runner:
+            self._run_those_of(self._channel.next_deferred())
+
+    def _run_those_of(self, call: Any) -> None:
+        me = get_ident()
+        self._running[me] = call
+        try:
+            call.run_callbacks()
+        except BaseException:
+            log_exception("an outcome could not be told; the pool goes on")
+        finally:
+            self._channel.finish(call)
+            del self._running[me]
 
     def _forget(self, thread: threading.Thread) -> bool:
         with self._changed:

@@ -252,8 +252,8 @@ class Engine:
     def _start_callbacks(self) -> None:
         try:
             self._callbacks.start()
-        except RuntimeError:
-            log_exception("the thread of callbacks could not be started; it is tried again with the next outcome")
+        except RuntimeError:  # no thread is to be had, for want of memory or since the interpreter ends
+            self._callbacks.run_here()
 
     def _look_at_workers(self) -> None:
         """Notes which workers are ready, and reaps those that have ended: a task that one held fails, and no other."""
@@ -311,7 +311,7 @@ class Engine:
             if not self._is_exiting:
                 self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
             if self._channel.wants_runner:
-                self._callbacks.start()
+                self._start_callbacks()
             self._callbacks.end()
             if self.state != INIT:
                 self._final = self._workers.budget()
