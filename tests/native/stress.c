@@ -52,7 +52,7 @@ typedef struct {                                             /* the parent's sid
     _Atomic uint32_t n_settled, n_revoked, n_lost, n_deaths; /* n_settled: futex word of the waiting main thread */
     _Atomic uint32_t round;                                  /* futex word of the foreground thread when it is away */
     _Atomic uint8_t *outcomes;
-    _Atomic bool is_stopping, is_over, no_kills, no_revokes;
+    _Atomic bool is_stopping, is_over, is_claimed, no_kills, no_revokes;
     pthread_mutex_t lock;                                    /* guards what follows */
     int leader;
     worker_t workers[LANES_MAX];
@@ -328,9 +328,12 @@ static void *run_foreground(void *arg) {
             if (draw(&r, 8) == 0)
                 usleep(draw(&r, 4000));
             while (n < n_wanted && !pp_load_seq_cst(&p->is_over) && (deadline_ns < 0 || pp_now_ns() < deadline_ns)) {
+                uint32_t bell = pp_load_seq_cst(&p->segment->shared->bell);   /* a claim after this changes it */
+                if (pp_load_seq_cst(&p->is_claimed))
+                    break;
                 unsigned n_more = take_all(p);
                 if (n_more == 0)
-                    pp_hub_park(&p->hub, pp_load_seq_cst(&p->segment->shared->bell), deadline_ns, draw(&r, 4) == 0);
+                    pp_hub_park(&p->hub, bell, deadline_ns, draw(&r, 4) == 0);
                 n += n_more;
             }
             step_down(p);
@@ -347,10 +350,17 @@ static void *run_foreground(void *arg) {
 static void *run_background(void *arg) {
     pool_t *p = arg;
     while (!pp_load_seq_cst(&p->is_over)) {
-        pp_hub_wait_background(&p->hub);
+        pp_hub_wait_background(&p->hub, -1);
+        if (pp_load_seq_cst(&p->segment->shared->events)) {   /* it alone is woken for dead workers: it wants the lead */
+            pp_store_seq_cst(&p->is_claimed, 1);
+            pp_hub_rouse_leader(&p->hub);
+        }
         if (try_lead(p, BACKGROUND)) {
+            pp_store_seq_cst(&p->is_claimed, 0);
             while (take_all(p) > 0) {}
             step_down(p);
+        } else {
+            sched_yield();
         }
     }
     return NULL;
