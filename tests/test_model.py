@@ -38,7 +38,7 @@ def test_programs_see_what_they_see_with_multiprocessing(kind):
     run("differential.py", kind, "--seconds", SECONDS)
 
 
-@pytest.mark.parametrize(("kind", "n_workers"), [("thread", 1500), ("process", 56), ("interp", 40)])
+@pytest.mark.parametrize(("kind", "n_workers"), [("thread", 1100), ("process", 56), ("interp", 40)])
 def test_no_worker_is_idle_while_a_task_waits(kind, n_workers):
     run("wide.py", kind, n_workers)
 
