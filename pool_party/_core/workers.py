@@ -109,7 +109,12 @@ class WorkerSet:
         self._channel.open_lane(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.places[n] = worker
-        worker.start()
+        self.n_started += 1  # before it may have done a task
+        try:
+            worker.start()
+        except BaseException:
+            self.n_started -= 1
+            raise
 
     def _enrol(self, worker: Worker) -> None:
         """Notes a worker that was started.
@@ -118,7 +123,6 @@ class WorkerSet:
         see `is_stopping`, which it has set before.
         """
         worker.enrol()
-        self.n_started += 1
         if (tracing := self.tracing) is not None:
             tracing.note_start(worker)
         if self._watcher is not None:
