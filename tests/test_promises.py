@@ -203,7 +203,7 @@ def test_no_thread_for_the_input_of_imap(kind, make_pool, monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("pool_party._core.submit.start_thread", refuse)
+    monkeypatch.setattr("pool_party._core.submit.start_detached", refuse)
     with pytest.raises(RuntimeError, match="can't start"):
         pool.imap(tasks.square, iter([1]))
     monkeypatch.undo()

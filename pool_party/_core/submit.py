@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pool_party import _native
 from pool_party._core.functions import Functions, is_global
 from pool_party._core.results import Call
-from pool_party._core.threads import start_thread
+from pool_party._core.threads import start_detached
 
 if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
@@ -98,7 +98,7 @@ class Submitter:
         """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
         thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
         try:
-            start_thread(thread)  # it reads nothing before the call is admitted
+            start_detached(thread)  # it reads nothing before the call is admitted
             return self._channel.admit(job, None, 0)
         finally:
             if job.id == 0:

@@ -1,5 +1,6 @@
 """Threads of the pool's own."""
 
+import _thread
 import threading
 
 
@@ -13,3 +14,14 @@ def start_thread(thread: threading.Thread) -> None:
             raise
         thread.daemon = False
         thread.start()
+
+
+def start_detached(thread: threading.Thread) -> None:
+    """Starts a thread that nobody joins, where a signal handler may come.
+
+    `Thread.start` waits for the thread, and an exception amid that wait turns into one about a lock of its own.
+    """
+    if threading._daemon_threads_allowed():  # type: ignore[attr-defined]
+        _thread.start_new_thread(thread.run, ())
+    else:
+        start_thread(thread)
