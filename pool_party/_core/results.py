@@ -45,8 +45,9 @@ class Call(_native.Job):
 
     def error(self) -> BaseException:
         """The exception of a call that has failed: the same each time."""
-        if self._failure is None:
-            self._failure = self._make_error()
+        if self._failure is None:  # of two threads that make one, the first prevails
+            self.__dict__.setdefault("_failure", self._make_error())
+        assert self._failure is not None, "made above"
         return self._failure
 
     def _make_error(self) -> BaseException:
