@@ -29,8 +29,8 @@ def run(program, *args):
     return completed
 
 
-# An exception that a signal handler raises amid CPython's Thread.start arrives as RuntimeError("release unlocked lock"). Without
-# a GIL that is frequent while a pool is opened, and the machine takes it for a fault.
+# An exception that a signal handler raises amid Thread.start arrives as RuntimeError("release unlocked lock").
+# Without a GIL that is frequent while a pool is opened, and the machine takes it for a fault.
 @pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="Thread.start is interrupted too often")
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_done_each_task_has_one_outcome(kind):
