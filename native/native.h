@@ -108,7 +108,7 @@ typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
     _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
     _Atomic uint64_t job, n_done;
-    _Atomic uint64_t n_events, since_ns;    /* recorded by all workers of this place; when the last task or wait began */
+    _Atomic uint64_t n_events, since_ns;    /* recorded by all workers of this place; see trace.c */
     _Atomic uint32_t tid;                   /* of the thread that runs tasks, 0: none yet; the worker */
     _Alignas(64) _Atomic uint64_t tail;     /* results: written by the worker up to here */
     _Alignas(64) _Atomic uint64_t head;     /* results: taken by the parent up to here */
@@ -362,6 +362,9 @@ static inline void pp_trace_begin(pp_end_t *e) {                  /* it has clai
         pp_trace_begin_task(e);
 }
 void pp_trace_end(pp_end_t *e, unsigned status);                  /* the task is over, its outcome not yet sent */
+typedef enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS } pp_present_t;
+#define PP_TASK_RECORDED UINT64_MAX                               /* since_ns of a task whose end was recorded */
+pp_present_t pp_trace_present(const pp_lane_t *lane);             /* what a worker is doing */
 void pp_trace_close(pp_end_t *e);                                 /* it looks for work no more */
 void pp_trace_budget(pp_end_t *e);                                /* awake workers have others' CPUs, or no longer */
 uint64_t pp_trace_read(pp_segment_t *s, unsigned lane, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,

@@ -140,7 +140,6 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length);
 void pp_job_rouse_reader(pp_job_t *job);
 
 /* parent.c: the Channel */
-enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS };   /* what `present` says of a worker */
 typedef struct {
     PyObject_HEAD
     pp_module_t *module;

@@ -53,8 +53,10 @@ void pp_trace_begin_task(pp_end_t *e) {
     bool has_waited = e->trace.has_waited;
     e->trace.has_waited = e->trace.is_stale = false;
     e->trace.begun_ns = 0;
-    if (!pp_is_traced(e->shared))
+    if (!pp_is_traced(e->shared)) {
+        pp_store_relaxed(&e->lane->since_ns, 0);
         return;
+    }
     uint64_t now = now_ns();
     if (has_waited) {
         end_wait(e, now);
@@ -72,6 +74,16 @@ void pp_trace_end(pp_end_t *e, unsigned status) {
     uint64_t delay = now - t->begun_ns > LOOK_AFTER_NS ? pp_run_delay_ns() : 0;
     uint64_t tags = tags_of(PP_EVENT_TASK, status, 0, pp_load_relaxed(&e->lane->index));
     record(e, (uint64_t[]){t->begun_ns, now, put_ns, pp_load_relaxed(&e->lane->job), tags, delay});
+    pp_store_release(&e->lane->since_ns, PP_TASK_RECORDED);
+    e->trace.is_stale = true;
+}
+
+/* A task whose end was recorded is not going on, though its worker still holds it until the outcome was sent. */
+pp_present_t pp_trace_present(const pp_lane_t *lane) {
+    bool holds = pp_load_acquire(&lane->holds), is_asleep = pp_load_seq_cst(&lane->park) == PP_ASLEEP;
+    if (holds && pp_load_acquire(&lane->since_ns) != PP_TASK_RECORDED)
+        return PP_PRESENT_TASK;
+    return !holds && is_asleep ? PP_PRESENT_SLEEPS : PP_PRESENT_LOOKS;
 }
 
 void pp_trace_close(pp_end_t *e) {

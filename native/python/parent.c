@@ -718,8 +718,7 @@ static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
     if (n < 0)
         return NULL;
     pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
-    bool has_task = pp_load_acquire(&lane->holds), is_asleep = pp_load_seq_cst(&lane->park) == PP_ASLEEP;
-    unsigned state = has_task ? PP_PRESENT_TASK : is_asleep ? PP_PRESENT_SLEEPS : PP_PRESENT_LOOKS;
+    unsigned state = pp_trace_present(lane);
     return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&lane->n_events), state,
                          (unsigned long long)pp_load_relaxed(&lane->since_ns), pp_load_relaxed(&lane->tid),
                          (unsigned long long)pp_load_relaxed(&lane->job), pp_load_relaxed(&lane->index));

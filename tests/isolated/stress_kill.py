@@ -66,8 +66,8 @@ class Killer:
             self._is_time.clear()
 
     def _kill(self):
-        while self.n_left:  # a worker that died already, or is not started yet, does not count
-            pid = self._rng.choice(worker_pids(self.pool))
+        while self.n_left:  # a worker that died already does not count; while all are being replaced there is none
+            pid = self._rng.choice(worker_pids(self.pool) or [None])
             if pid is not None and not is_gone(pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

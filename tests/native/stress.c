@@ -1272,6 +1272,26 @@ static void test_trace(void) {
     pp_segment_unref(s);
 }
 
+/* A task is going on until its end was recorded, though the worker holds it until its outcome was sent. */
+static void test_present(void) {
+    pp_segment_t *s;
+    pp_end_t e;
+    CHECK(pp_segment_create(1, false, &s) == 0 && pp_end_init(&e, s, 0) == 0, "segment", 0);
+    pp_store_relaxed(&s->shared->is_traced, true);
+    pp_store_relaxed(&e.lane->holds, 1);
+    pp_trace_begin(&e);
+    CHECK(pp_trace_present(e.lane) == PP_PRESENT_TASK, "a task has begun", 0);
+    pp_trace_end(&e, PP_STATUS_OK);
+    CHECK(pp_trace_present(e.lane) == PP_PRESENT_LOOKS, "its end was recorded", 0);
+    pp_store_relaxed(&e.lane->holds, 0);
+    CHECK(pp_trace_present(e.lane) == PP_PRESENT_LOOKS, "its outcome was sent", 0);
+    pp_store_relaxed(&s->shared->is_traced, false);
+    pp_store_relaxed(&e.lane->holds, 1);
+    pp_trace_begin(&e);
+    CHECK(pp_trace_present(e.lane) == PP_PRESENT_TASK, "the next task has begun, which is not traced", 0);
+    pp_segment_unref(s);
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     unsigned seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1, n_rounds = argc > 3 ? (unsigned)atoi(argv[3]) : 100;
@@ -1299,6 +1319,7 @@ int main(int argc, char **argv) {
         test_half_wake();
         test_stop();
         test_trace();
+        test_present();
         puts("units: passed");
     } else if (strcmp(mode, "stop") == 0) {
         for (unsigned i = 0; i < n_rounds; i++)
