@@ -126,17 +126,17 @@ static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_deliver
 static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     if (job->settled)
         return PP_DELIVERED;
-    PyObject *key = job->is_abandoned ? NULL : PyLong_FromUnsignedLong(index);
+    Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its place among those that the consumer gets */
+    PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
     PyObject *outcome = key ? Py_BuildValue("(iO)", status, value) : NULL;
     if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
         PyErr_WriteUnraisable((PyObject *)job);
-    bool is_next = !job->ordered || (Py_ssize_t)index == job->next;
     Py_XDECREF(key);
     Py_XDECREF(outcome);
     job->n_delivered++;
     job->remaining = (job->length >= 0 ? job->length : job->n_read) - job->n_delivered;
     if (!is_at_end(job))
-        return is_next ? PP_DELIVERED_NEXT : PP_DELIVERED;
+        return at == job->next ? PP_DELIVERED_NEXT : PP_DELIVERED;
     decide(job, PP_STATUS_OK, Py_None);
     return PP_DELIVERED_LAST;
 }
@@ -182,12 +182,10 @@ bool pp_job_settle(pp_job_t *job, int status, PyObject *value) {
 bool pp_job_has_next(pp_job_t *job) {
     bool has = false;
     Py_BEGIN_CRITICAL_SECTION(job);
-    if (job->arrived && job->ordered) {
+    if (job->arrived && PyDict_GET_SIZE(job->arrived) > 0) {
         PyObject *key = PyLong_FromSsize_t(job->next);
         has = key && PyDict_Contains(job->arrived, key) == 1;
         Py_XDECREF(key);
-    } else if (job->arrived) {
-        has = PyDict_GET_SIZE(job->arrived) > 0;
     }
     Py_END_CRITICAL_SECTION();
     return has;
@@ -201,13 +199,8 @@ void pp_job_rouse_reader(pp_job_t *job) {
 }
 
 static PyObject *pop_next(pp_job_t *job) {
-    PyObject *key = NULL, *outcome = NULL;
-    Py_ssize_t at = 0;
-    if (job->ordered)
-        key = PyLong_FromSsize_t(job->next);
-    else if (PyDict_Next(job->arrived, &at, &key, &outcome))
-        Py_INCREF(key);
-    outcome = key ? Py_XNewRef(PyDict_GetItemWithError(job->arrived, key)) : NULL;
+    PyObject *key = PyLong_FromSsize_t(job->next);
+    PyObject *outcome = key ? Py_XNewRef(PyDict_GetItemWithError(job->arrived, key)) : NULL;
     if (outcome && PyDict_DelItem(job->arrived, key) < 0)
         Py_CLEAR(outcome);
     Py_XDECREF(key);

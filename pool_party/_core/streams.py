@@ -42,8 +42,9 @@ class IMapIterator(Iterator[Any]):
         A task's exception is raised in its place; the iteration can go on after it.
         """
         while True:
-            with contextlib.suppress(IndexError):  # several threads may take what is left of a chunk
-                return self._items.popleft()
+            if self._items:
+                with contextlib.suppress(IndexError):  # another thread has taken what was left of the chunk
+                    return self._items.popleft()
             outcome = self._engine.next(self._call, timeout)
             if outcome is None:
                 self._owner = None
