@@ -179,7 +179,6 @@ PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
-void pp_channel_drop_postponed(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
@@ -210,10 +209,9 @@ void pp_keys_watch(void *library);                      /* a copy that was just 
 void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
 
 /* calls.c */
-extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[], pp_deliver_doc[],
-    pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_open_doc[], pp_next_deferred_doc[], pp_end_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[],
-    pp_feed_doc[], pp_feed_again_doc[], pp_wait_doc[], pp_next_doc[], pp_wait_background_doc[], pp_take_doc[], pp_reap_doc[], pp_take_reports_doc[],
-    pp_refuse_doc[], pp_skip_doc[];
+extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[],
+    pp_deliver_doc[], pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_open_doc[], pp_next_deferred_doc[],
+    pp_end_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[], pp_refuse_doc[], pp_skip_doc[];
 void pp_channel_count(pp_channel_t *self, unsigned n_tasks);
 void pp_channel_open_ticket(pp_channel_t *self, pp_job_t *ticket);
 void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value);
@@ -233,14 +231,24 @@ PyObject *pp_channel_next_deferred(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on);
 PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job);
+
+/* results.c */
+extern const char pp_reap_doc[], pp_take_reports_doc[];
+void pp_channel_drop_postponed(pp_channel_t *self);
+int pp_channel_deliver_postponed(pp_channel_t *self);            /* 0, or -1 with what a signal handler raised */
+Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, int64_t deadline_ns);   /* as leader; how many */
+PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
+PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
+
+/* waiting.c */
+extern const char pp_feed_doc[], pp_feed_again_doc[], pp_wait_doc[], pp_next_doc[], pp_wait_background_doc[],
+    pp_take_doc[];
 PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
-PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
 
 /* parent.c, worker.c, interp.c */
 extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;

@@ -1,0 +1,265 @@
+/* Channel, continued: waiting. A thread that waits for a call leads or follows (native/channel/leading.c); who leads also
+ * puts what waits in the backlog, if nobody else does. At the end: what the background thread waits for.
+ */
+#include "python.h"
+
+#define PATIENT_MIN 4u      /* tasks that wait, for each worker, from which on the leader lets results gather */
+#define HEARTBEAT_NS 200000000   /* see sleep_until */
+
+/* ---- feeding ---- */
+
+/* Whoever finds that tasks wait to be put, and that nobody puts, does it. No request is lost between two threads: one stores
+ * `must_feed`, then reads `feeder`; the other clears `feeder`, then reads `must_feed`; so one sees what the other stored. If an
+ * exception breaks putting off, the background thread goes on. */
+static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->hub.feeder) == pp_this_thread(); }
+
+/* Code that pickling runs, or a signal handler amid it, may use the pool: the thread that puts then puts for itself, too. */
+static int feed(pp_channel_t *self) {
+    pp_hub_t *h = &self->hub;
+    bool is_nested = is_feeding(self);
+    for (uintptr_t nobody = 0; pp_load_seq_cst(&h->must_feed) && self->put_waiting; nobody = 0) {
+        if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread()))
+            return 0;
+        pp_store_seq_cst(&h->must_feed, 0);
+        PyObject *put_waiting = Py_XNewRef(self->put_waiting), *done = put_waiting ? PyObject_CallNoArgs(put_waiting) : NULL;
+        Py_XDECREF(put_waiting);
+        if (done == NULL)
+            pp_store_seq_cst(&h->must_feed, 1);
+        if (!is_nested)
+            pp_store_seq_cst(&h->feeder, 0);
+        if (done == NULL) {
+            pp_hub_summon(h);
+            return -1;
+        }
+        Py_DECREF(done);
+    }
+    return 0;
+}
+
+const char pp_feed_doc[] = PyDoc_STR("feed()\n\nPuts what waits in the backlog while there is room, unless another thread is doing that.");
+PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    if (feed(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+const char pp_feed_again_doc[] = PyDoc_STR("feed_again()\n\nAs `feed`, though nobody has said that there is room.");
+PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
+    pp_store_seq_cst(&self->hub.must_feed, 1);
+    return pp_channel_feed(self, ignored);
+}
+
+/* A thread that waits with a timeout does not put, since pickling other calls' arguments may take any time. */
+static int feed_as_leader(pp_channel_t *self, bool is_timed) {
+    pp_hub_t *h = &self->hub;
+    if (pp_hub_take_room(h))
+        pp_store_seq_cst(&h->must_feed, 1);
+    if (!pp_hub_wants_feed(h))
+        return 0;
+    if (!is_timed || is_feeding(self))
+        return feed(self);
+    if (pp_load_seq_cst(&h->summons) == 0)
+        pp_hub_summon(h);
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+static bool is_met(pp_job_t *job) {
+    if (pp_load_seq_cst(&job->done))
+        return true;
+    return job->kind == PP_JOB_STREAM && (pp_load_seq_cst(&job->settled) || pp_job_has_next(job));
+}
+
+/* A signal that another thread of the process takes, or that comes between the last look and the sleep, wakes nobody. For
+ * Ctrl-C interrupts.c closes that gap; for all others the main thread looks now and then. */
+static int64_t sleep_until(int64_t deadline_ns) {
+    if (!pp_is_main_thread())
+        return deadline_ns;
+    int64_t next_ns = pp_now_ns() + HEARTBEAT_NS;
+    return deadline_ns < 0 || next_ns < deadline_ns ? next_ns : deadline_ns;
+}
+
+static bool spin_for_news(pp_channel_t *self) {
+    bool has_news, shares_gil = PP_HAS_GIL && self->by_reference;
+    Py_BEGIN_ALLOW_THREADS
+    pp_hub_let_go(&self->hub, true);
+    has_news = pp_hub_spin(&self->hub);
+    if (has_news && shares_gil)
+        pp_hub_await_workers(&self->hub);
+    pp_hub_let_go(&self->hub, false);
+    Py_END_ALLOW_THREADS
+    return has_news;
+}
+
+/* As leader. `before`: the bell before signals were last looked at: one that came since has changed it, and then nobody sleeps. */
+static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
+    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
+    if (!patient && spin_for_news(self))
+        return;
+    pp_watch_interrupts();
+    pp_lead_for(&self->hub, job);   /* code that ran meanwhile may have waited for something else */
+    if (is_met(job))
+        return;
+    Py_BEGIN_ALLOW_THREADS
+    pp_hub_let_go(&self->hub, true);
+    pp_hub_park(&self->hub, before, sleep_until(deadline_ns), patient);
+    pp_hub_let_go(&self->hub, false);
+    Py_END_ALLOW_THREADS
+}
+
+/* Takes what has come, or sleeps until something does; 0, or -1 with an exception. */
+static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
+    if (pp_lead_is_claimed(&self->hub)) {
+        pp_lead_release(&self->hub);
+        return 0;
+    }
+    bool is_timed = deadline_ns >= 0;
+    pp_lead_for(&self->hub, job);
+    Py_ssize_t n = pp_channel_take_batch(self, is_timed ? job : NULL, deadline_ns);
+    if (n < 0 || feed_as_leader(self, is_timed) < 0)
+        return -1;
+    if (n == 0 && pp_lead_is_mine(&self->hub) && !is_met(job))
+        wait_for_news(self, job, deadline_ns, before);
+    return 0;
+}
+
+/* Signal handlers run before the caller is a follower: while one runs nobody must hand it the lead. */
+static int follow(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
+    pp_waiter_t waiter = {0};
+    pp_watch_interrupts();
+    pp_sleep_on(&waiter.word);
+    int failed = PyErr_CheckSignals();
+    if (!failed && pp_follow_begin(&self->hub, &waiter, job)) {
+        bool is_there = is_met(job);
+        Py_BEGIN_ALLOW_THREADS
+        if (!is_there)
+            pp_follow_wait(&waiter, sleep_until(deadline_ns));
+        pp_follow_end(&self->hub, &waiter);
+        Py_END_ALLOW_THREADS
+    }
+    pp_sleep_on(NULL);
+    return failed;
+}
+
+/* Runs the handlers of signals that have come; 0, or -1 with what one raised. A handler may wait for a thread that waits for a result:
+ * so the caller does not lead meanwhile. From now on a Ctrl-C changes the bell. */
+static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *before) {
+    *before = pp_load_seq_cst(bell);
+    if (!pp_is_main_thread())
+        return 0;
+    pp_sleep_on(bell);
+    pp_lead_pause(&self->hub);
+    return PyErr_CheckSignals();
+}
+
+/* 1: the job is done, or a stream has something; 0: the deadline has passed; -1 with an exception. A thread that puts, and waits amid that,
+ * has to lead: nobody else can put what it waits for. */
+static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
+    _Atomic uint32_t *bell = &self->segment->shared->bell;
+    uint32_t before;
+    int found = -2;
+    for (bool has_looked = false; found == -2 && !is_met(job); has_looked = true) {
+        if (pp_channel_is_closed(self)) {
+            pp_channel_raise_closed();
+            found = -1;
+        } else if (has_looked && deadline_ns >= 0 && pp_now_ns() >= deadline_ns) {
+            found = 0;
+        } else if (run_handlers(self, bell, &before) < 0) {
+            found = -1;
+        } else if (!is_met(job)) {
+            if (is_feeding(self) && !pp_lead_is_mine(&self->hub)) {
+                Py_BEGIN_ALLOW_THREADS
+                pp_lead_claim(&self->hub);
+                Py_END_ALLOW_THREADS
+            }
+            int failed = pp_lead_try(&self->hub) ? lead(self, job, deadline_ns, before) : follow(self, job, deadline_ns);
+            found = failed ? -1 : -2;
+        }
+    }
+    pp_sleep_on(NULL);
+    return found == -2 ? 1 : found;
+}
+
+const char pp_wait_doc[] = PyDoc_STR(
+    "wait(job, timeout_s=None) -> bool\n\n"
+    "Waits until a call is done, or a stream has its next result or is over; False after timeout_s, which other results and\n"
+    "other calls do not lengthen. Runs signal handlers, and raises what they raise. For any thread, also for a handler, or for\n"
+    "code that unpickling runs, inside another wait of the same thread.");
+PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
+    if (n < 1 || n > 2 || !PyObject_TypeCheck(args[0], self->module->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "wait takes a Job, and perhaps a timeout");
+        return NULL;
+    }
+    int64_t deadline_ns;
+    if (pp_deadline_of(n == 2 ? args[1] : Py_None, &deadline_ns) < 0)
+        return NULL;
+    if (is_met((pp_job_t *)args[0]))
+        Py_RETURN_TRUE;
+    if (!pp_channel_enter(self))
+        return pp_channel_raise_closed();
+    bool is_nested = pp_lead_is_mine(&self->hub);   /* in a signal handler, or in foreign code that unpickling runs */
+    int found = wait_for(self, (pp_job_t *)args[0], deadline_ns);
+    if (!is_nested)
+        pp_lead_release(&self->hub);
+    pp_channel_leave(self);
+    return found < 0 ? NULL : PyBool_FromLong(found);
+}
+
+const char pp_next_doc[] = PyDoc_STR(
+    "next(job, timeout_s=None) -> (status, value), None at the stream's end, or False after timeout_s\n\n"
+    "The next result of a stream.");
+PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
+    for (;;) {
+        PyObject *met = pp_channel_wait(self, args, n);
+        if (met == NULL || met == Py_False)
+            return met;
+        Py_DECREF(met);
+        pp_job_t *job = (pp_job_t *)args[0];
+        bool is_over = pp_load_seq_cst(&job->settled);
+        PyObject *outcome = pp_job_pop(job);
+        if (outcome == NULL && !PyErr_Occurred() && is_over)
+            outcome = pp_job_pop_failure(job);
+        if (outcome || PyErr_Occurred())
+            return outcome;
+        if (is_over)
+            Py_RETURN_NONE;
+    }
+}
+
+/* ---- the background thread ---- */
+
+const char pp_wait_background_doc[] = PyDoc_STR(
+    "wait_background(timeout_s=None)\n\n"
+    "Sleeps until there is something to do for the background thread: it was summoned, something happened to a worker, or\n"
+    "results must be taken and nobody waits for one.");
+PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t deadline_ns;
+    if (pp_deadline_of(n ? args[0] : Py_None, &deadline_ns) < 0)
+        return NULL;
+    if (!pp_channel_enter(self))
+        return pp_channel_raise_closed();
+    Py_BEGIN_ALLOW_THREADS
+    pp_hub_wait_background(&self->hub, deadline_ns);
+    Py_END_ALLOW_THREADS
+    pp_channel_leave(self);
+    Py_RETURN_NONE;
+}
+
+const char pp_take_doc[] = PyDoc_STR("take_results()\n\nTakes and delivers the results that are there, unless another thread does.");
+PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    bool is_nested = pp_lead_is_mine(&self->hub);
+    Py_ssize_t n = pp_channel_deliver_postponed(self) < 0 ? -1 : 1;
+    while (n > 0 && pp_lead_try(&self->hub) && !pp_lead_is_claimed(&self->hub)) {
+        n = pp_channel_take_batch(self, NULL, -1);
+        if (n >= 0 && feed_as_leader(self, false) < 0)
+            n = -1;
+    }
+    if (!is_nested)
+        pp_lead_release(&self->hub);
+    if (n < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
