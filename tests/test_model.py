@@ -25,7 +25,8 @@ pytestmark = [
 
 def run(program, *args):
     completed = fresh.run([HERE / program, *args], timeout=FAILURE_LIMIT_S + SECONDS)
-    assert completed.returncode == 0, completed
+    if completed.returncode != 0:
+        pytest.fail(repr(completed))  # all of it: pytest shortens what an assertion shows
     return completed
 
 

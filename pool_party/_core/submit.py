@@ -165,7 +165,8 @@ class Submitter:
             self._putting.append(entry)  # in here: an exception that comes right after it must not leave it there
             return self._put(entry)
         finally:
-            self._putting.remove(entry)
+            if entry in self._putting:  # a debugger's trace function may raise before it was there
+                self._putting.remove(entry)
 
     def _drop(self, entry: "_native.Task | _Map") -> None:
         if self._backlog[0] is entry:
