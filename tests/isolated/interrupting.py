@@ -15,6 +15,7 @@ from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 import pool_party
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
+FILES = (PACKAGE, threading.__file__)
 
 VERBS = {
     "map": lambda pool, task: pool.map(task, range(2), 1),
@@ -50,16 +51,17 @@ def uncaught(verb, kind, gate_path):
 
 
 class Interruption:
-    """Sends a signal where the main thread looks for signals the n-th time in code of the package.
+    """Sends a signal where the main thread looks for signals the n-th time in files with these prefixes.
 
     Python does so when a function begins, after calling one that is written in C, and when it jumps (back).
     """
 
     TOOL = 4
 
-    def __init__(self, n, number=signal.SIGINT):
+    def __init__(self, n, number=signal.SIGINT, files=PACKAGE):
         self.n_left = n
         self.number = number
+        self.files = files
         self.pid = os.getpid()
 
     def __enter__(self):
@@ -78,7 +80,7 @@ class Interruption:
     def _look(self, code, *rest):
         if threading.get_ident() != threading.main_thread().ident or os.getpid() != self.pid:
             return None
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(self.files):
             return None
         self.n_left -= 1
         if self.n_left == 0:
@@ -144,6 +146,28 @@ def ended_at_each_place(kind, step):
             break
         pool.join(timeout=TIMEOUT_S)
         assert not pool._pool, pool._pool
+        gates.wait_until(lambda: not any("pool_party" in thread.name for thread in threading.enumerate()), "they ended")
+    assert n > 50, f"only {n} places were found"
+    pool.terminate()
+    pool.join(timeout=TIMEOUT_S)
+
+
+def at_each_place_of_an_opening(kind, step):
+    """And of `threading`, in whose code a thread is started: what the handler raises comes out."""
+    signal.signal(signal.SIGALRM, raise_alarm)
+    in_finalizers = []
+    sys.unraisablehook = lambda info: in_finalizers.append(info.exc_type)
+    context = "fork" if kind == "process" else None
+    for n in itertools.count(1, int(step)):
+        interrupted = False
+        with Interruption(n, signal.SIGALRM, FILES) as interruption:
+            try:
+                pool = ComposablePool(1, kind=kind, context=context)
+            except Alarm:
+                interrupted = True
+        if interruption.n_left > 0:
+            break
+        assert interrupted or in_finalizers.pop() is Alarm, f"the signal at place {n} was lost"
         gates.wait_until(lambda: not any("pool_party" in thread.name for thread in threading.enumerate()), "they ended")
     assert n > 50, f"only {n} places were found"
     pool.terminate()
