@@ -31,8 +31,8 @@ HANG_S = float(os.environ.get("POOL_PARTY_SOAK_HANG_S", "120"))  # one round tak
 MANY = 300  # tasks of a call
 SLACK = {"fds": 0, "threads": 0, "children": 0, "mappings": 40, "pss_mb": 8.0}  # beyond noise, in the second half
 
-# glibc raises this up to the largest value that was freed, and then keeps twice as much of it for later in the arena of each
-# thread: with `multiprocessing.Pool`, too, it is some 40 MB here. That would hide a leak.
+# glibc raises this up to the largest value that was freed, and keeps twice as much in each thread's arena for later:
+# with `multiprocessing.Pool`, too, it is some 40 MB here. That would hide a leak.
 M_MMAP_THRESHOLD = -3
 
 
