@@ -53,7 +53,8 @@ def uncaught(verb, kind, gate_path):
 class Interruption:
     """Sends a signal where the main thread looks for signals the n-th time in files with these prefixes.
 
-    Python does so when a function begins, after calling one that is written in C, and when it jumps (back).
+    Python does so when a function begins, after calling one that is written in C, and when it jumps (back); while a
+    debugger traces it, or a program that measures what is covered, at each line.
     """
 
     TOOL = 4
@@ -67,10 +68,10 @@ class Interruption:
     def __enter__(self):
         monitoring = sys.monitoring
         monitoring.use_tool_id(self.TOOL, "interruption")
-        for event in (monitoring.events.PY_START, monitoring.events.C_RETURN, monitoring.events.JUMP):
+        events = monitoring.events
+        for event in (events.PY_START, events.C_RETURN, events.JUMP, events.LINE):
             monitoring.register_callback(self.TOOL, event, self._look)
-        events = monitoring.events.PY_START | monitoring.events.JUMP | monitoring.events.CALL  # CALL: and C_RETURN
-        monitoring.set_events(self.TOOL, events)
+        monitoring.set_events(self.TOOL, events.PY_START | events.JUMP | events.LINE | events.CALL)  # CALL: and C_RETURN
         return self
 
     def __exit__(self, *exc_info):

@@ -141,7 +141,7 @@ def test_ctrl_c_amid_the_pools_own_work(kind, step):
     check("interrupting.py", "at_each_place", kind, step)
 
 
-@pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 3), ("interp", 3)])
+@pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 3), ("interp", 11)])
 def test_alarm_while_a_pool_opens(kind, step):
     check("interrupting.py", "at_each_place_of_an_opening", kind, step)
 
