@@ -71,7 +71,7 @@ class Interruption:
         events = monitoring.events
         for event in (events.PY_START, events.C_RETURN, events.JUMP, events.LINE):
             monitoring.register_callback(self.TOOL, event, self._look)
-        monitoring.set_events(self.TOOL, events.PY_START | events.JUMP | events.LINE | events.CALL)  # CALL: and C_RETURN
+        monitoring.set_events(self.TOOL, events.PY_START | events.JUMP | events.LINE | events.CALL)  # and C_RETURN
         return self
 
     def __exit__(self, *exc_info):
