@@ -99,6 +99,15 @@ def use(pool):
     assert list(pool.imap_unordered(tasks.square, iter([3]))) == [9]
 
 
+def look(pool):
+    """At all that a program may look at. The pool may end meanwhile."""
+    with pool.trace(os.devnull):
+        pool.apply(tasks.square, (2,))
+        pool.statistics()
+        for worker in pool._pool:
+            assert worker.is_alive() or worker.exitcode in (None, 0, -signal.SIGTERM)
+
+
 def raise_alarm(number, frame):
     raise Alarm
 
@@ -129,7 +138,7 @@ def at_each_place(kind, step, how="Ctrl-C"):
     pool.join(timeout=TIMEOUT_S)
 
 
-def ended_at_each_place(kind, step):
+def ended_at_each_place(kind, step, do=use):
     """By the handler of a signal, which then goes on. Whatever was under way ends, one way or the other."""
     context = "fork" if kind == "process" else None
     pool = None
@@ -141,8 +150,8 @@ def ended_at_each_place(kind, step):
     signal.signal(signal.SIGTERM, end)
     for n in itertools.count(1, int(step)):
         pool = ComposablePool(2, kind=kind, context=context)
-        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(pool_party.PoolClosed):
-            use(pool)
+        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(ValueError):  # PoolClosed is one
+            do(pool)
         if interruption.n_left > 0:
             break
         pool.join(timeout=TIMEOUT_S)
@@ -151,6 +160,10 @@ def ended_at_each_place(kind, step):
     assert n > 50, f"only {n} places were found"
     pool.terminate()
     pool.join(timeout=TIMEOUT_S)
+
+
+def ended_while_looked_at(kind, step):
+    ended_at_each_place(kind, step, look)
 
 
 def at_each_place_of_an_opening(kind, step):

@@ -162,6 +162,11 @@ def test_signal_handler_that_ends_the_pool(kind, step):
     check("interrupting.py", "ended_at_each_place", kind, step)
 
 
+@pytest.mark.parametrize(("kind", "step"), [("thread", 5), ("process", 29), ("interp", 97)])
+def test_signal_handler_that_ends_a_pool_which_is_looked_at(kind, step):
+    check("interrupting.py", "ended_while_looked_at", kind, step)
+
+
 # ---- fork ------------------------------------------------------------------
 
 
