@@ -25,6 +25,7 @@ import tasks
 from probe import children, descendants, is_gone, open_fds, thread_ids
 
 from pool_party import ComposableExecutor, ComposablePool, PoolClosed, WorkerLost
+from pool_party._core.threads import start_thread
 
 KINDS = ("thread", "process", "interp")
 HANG_S = float(os.environ.get("POOL_PARTY_SOAK_HANG_S", "120"))  # one round takes about a second
@@ -158,7 +159,7 @@ class Soak:
         sender = threading.Thread(target=send)
         try:
             try:
-                sender.start()
+                start_thread(sender)  # what its signal raises amid `Thread.start` would be an error about a lock
                 while sender.is_alive():
                     self.work(pool)
                 time.sleep(0)
