@@ -262,6 +262,9 @@ bool pp_is_main_thread(void);                           /* of the process */
 void pp_watch_interrupts(void);
 void pp_sleep_on(_Atomic uint32_t *word);               /* which a Ctrl-C shall change; NULL: the wait is over */
 void pp_interrupts_after_fork(void);                    /* in the child */
+PyObject *pp_call_apart(PyObject *module, PyObject *function);
+#define pp_call_apart_doc "call_apart(function)\n\nWhat the function returns, which no signal handler interrupts: the main " \
+    "thread has another thread call it, and waits for that."
 
 /* keywords.c: before 3.13 only */
 PyObject *pp_keep_keywords(PyObject *module, PyObject *ignored);

@@ -54,6 +54,13 @@ def test_initializer_runs_before_tasks(make_executor, kind):
     assert executor.submit(tasks.get_greeting).result(TIMEOUT_S) == "hi"
 
 
+def test_dropped_executor_finishes_what_was_submitted(kind):
+    executor = pool_party.ComposableExecutor(2, kind=kind, max_tasks_per_child=1)
+    futures = [executor.submit(tasks.square, x) for x in range(6)]
+    del executor
+    assert [future.result(TIMEOUT_S) for future in futures] == [x * x for x in range(6)]
+
+
 def test_max_tasks_per_child(make_executor):
     executor = make_executor(1, max_tasks_per_child=2, kind="process")
     pids = [executor.submit(os.getpid).result(TIMEOUT_S) for _ in range(6)]

@@ -7,7 +7,6 @@ for so long per kind. A failure shows what was done and when, and how to repeat 
 import importlib.util
 import os
 import pathlib
-import sysconfig
 
 import fresh
 import pytest
@@ -30,9 +29,6 @@ def run(program, *args):
     return completed
 
 
-# An exception that a signal handler raises amid Thread.start arrives as RuntimeError("release unlocked lock").
-# Without a GIL that is frequent while a pool is opened, and the machine takes it for a fault.
-@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="Thread.start is interrupted too often")
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_done_each_task_has_one_outcome(kind):
     run("play.py", kind, "--seconds", SECONDS)

@@ -82,7 +82,7 @@ def test_reaping_a_worker_leaves_the_news_of_room():
     """A dead worker's results are taken apart from the leader's loop: room that was learned of there would be lost."""
     n_slots, backlog, n_fed = _native.SLOTS, deque(), []
     channel = _native.Channel(1, True, backlog)
-    channel.put_waiting = lambda: n_fed.append(1)
+    channel.put_waiting = lambda is_nested: n_fed.append(1)
     channel.open_lane(0)
     worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
     assert channel.admit(job, None, n_slots)

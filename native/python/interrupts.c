@@ -1,4 +1,4 @@
-/* A Ctrl-C that comes just before the main thread sleeps.
+/* Signals and the main thread: a Ctrl-C that comes just before it sleeps; steps amid which no signal handler may run.
  *
  * Python's own handler notes a signal; what it means is done by the main thread when it next runs Python code, or is woken
  * from a system call. A signal that comes after the last look and before the sleep would wake nobody. So our handler stands
@@ -11,6 +11,7 @@
  */
 #include "python.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -57,3 +58,40 @@ void pp_sleep_on(_Atomic uint32_t *word) {
 }
 
 void pp_interrupts_after_fork(void) { pp_store_seq_cst(&bed, NULL); }
+
+typedef struct {
+    PyInterpreterState *interpreter;
+    PyObject *function, *result, *error;   /* both NULL if there was no memory for a thread state */
+} call_t;
+
+static void *call(void *arg) {
+    call_t *c = arg;
+    PyThreadState *state = PyThreadState_New(c->interpreter);
+    if (state == NULL)
+        return NULL;
+    PyEval_RestoreThread(state);
+    c->result = PyObject_CallNoArgs(c->function);
+    c->error = PyErr_GetRaisedException();
+    PyThreadState_Clear(state);
+    PyThreadState_DeleteCurrent();
+    return NULL;
+}
+
+/* Handlers run in the main thread, and this one waits in C: so none comes before the function has returned. */
+PyObject *pp_call_apart(PyObject *module, PyObject *function) {
+    (void)module;
+    if (!pp_is_main_thread())
+        return PyObject_CallNoArgs(function);
+    call_t c = {.interpreter = PyInterpreterState_Get(), .function = function};
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, call, &c) != 0)
+        return PyErr_Format(PyExc_RuntimeError, "can't start new thread");
+    Py_BEGIN_ALLOW_THREADS
+    pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    if (c.error)
+        PyErr_SetRaisedException(c.error);
+    else if (c.result == NULL)
+        PyErr_NoMemory();
+    return c.result;
+}

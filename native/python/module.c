@@ -212,6 +212,7 @@ static PyMethodDef functions[] = {
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
+    {"call_apart", pp_call_apart, METH_O, pp_call_apart_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };

@@ -796,7 +796,7 @@ static PyGetSetDef getset[] = {
     {"wants_runner", (getter)get_wants_runner, NULL, "there are callbacks to be run, and no thread does it", NULL},
     {"is_abandoned", (getter)get_is_abandoned, NULL, "its keeper is gone", NULL},
     {"idle", (getter)get_idle, NULL, "a Job that is done once a closed pool has no calls left", NULL},
-    {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called to put what waits in the backlog, by one thread at a time", NULL},
+    {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called by one thread at a time to put what waits in the backlog, and with whether that thread is at it already", NULL},
     {0},
 };
 

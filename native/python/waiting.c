@@ -21,7 +21,8 @@ static int feed(pp_channel_t *self) {
         if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread()))
             return 0;
         pp_store_seq_cst(&h->must_feed, 0);
-        PyObject *put_waiting = Py_XNewRef(self->put_waiting), *done = put_waiting ? PyObject_CallNoArgs(put_waiting) : NULL;
+        PyObject *put_waiting = Py_XNewRef(self->put_waiting), *nested = is_nested ? Py_True : Py_False;
+        PyObject *done = put_waiting ? PyObject_CallOneArg(put_waiting, nested) : NULL;
         Py_XDECREF(put_waiting);
         if (done == NULL)
             pp_store_seq_cst(&h->must_feed, 1);

@@ -75,7 +75,6 @@ class Engine:
         self._opened = _native.Job()  # done once the workers have been started, or one could not be:
         self._open_error: BaseException | None = None
         self._is_forking = False
-        self._preparing = threading.Thread(target=self._try, args=(self._workers.prepare,))
         self._background = threading.Thread(target=self._run, name="pool_party-background")
 
     def open(self, setup: Setup) -> _native.Keeper:
@@ -90,8 +89,7 @@ class Engine:
         """Starts the workers: forked ones here, while the pool has no other thread; others in the background thread."""
         self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
         if self._is_forking:
-            self._preparing.start()  # in a thread of its own: it takes locks, amid which no signal handler may run
-            self._preparing.join()
+            _native.call_apart(lambda: self._try(self._workers.prepare))  # it takes locks
             if self._open_error is None:
                 self._workers.start()
         start_thread(self._background)
@@ -108,8 +106,6 @@ class Engine:
             self.terminate()
             return
         self._ask_for_end()
-        if self._preparing.ident is not None:
-            self._preparing.join()
         self._workers.terminate()
         self._workers.wait_ended()
         self._workers.release()

@@ -44,7 +44,7 @@ class Submitter:
         self._by_reference = by_reference
         self._backlog = backlog
         self._functions = Functions(channel)
-        self._putting: list[_native.Task | _Map] = []  # being put; several if pickling uses the pool
+        self._putting: tuple[_native.Task | _Map, ...] = ()  # being put; several if pickling uses the pool
         self.must_retry = False  # the background thread is to put what waits a little later
         self._entering: dict[int, Call] = {}  # the call that each thread is submitting now, by its ident
         channel.put_waiting = self.put_waiting
@@ -133,40 +133,39 @@ class Submitter:
 
     # ---- putting, by one thread at a time ----
 
-    def put_waiting(self) -> None:
-        """Moves the backlog into the channel while there is room. After an exception it can be called again."""
+    def put_waiting(self, is_nested: bool) -> None:
+        """Moves the backlog into the channel while there is room. After an exception it can be called again.
+
+        is_nested: amid pickling this thread uses the pool, and leaves out what its frames further out are putting. What
+        an exception leaves in `_putting` is overwritten by the frame that goes on.
+        """
+        further_out = self._putting if is_nested else ()
         if self._channel.has_pins:
             self._channel.unpin()
         n_refused = 0
         try:
-            while (entry := self._next_entry()) is not None:
-                if self._put_entry(entry):
+            while (entry := self._next_entry(further_out)) is not None:
+                self._putting = (*further_out, entry)
+                if self._put(entry):
                     self._drop(entry)
                 elif self._channel.is_starved:  # whoever makes room says so
-                    return
+                    break
                 elif (n_refused := n_refused + 1) > N_TRIES:  # a value keeps its block: nobody tells when it goes
                     self.must_retry = True
                     self._channel.summon()
-                    return
+                    break
         except IndexError:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left
+        self._putting = further_out
 
-    def _next_entry(self) -> "_native.Task | _Map | None":
-        """The oldest entry that is not being put by a frame further out: pickling may run code that uses the pool."""
+    def _next_entry(self, putting: "tuple[_native.Task | _Map, ...]") -> "_native.Task | _Map | None":
+        """The oldest entry that is not being put already."""
         if not self._backlog:
             return None
-        if not self._putting:
+        if not putting:
             return self._backlog[0]
-        entries = (self._backlog[i] for i in range(min(len(self._backlog), len(self._putting) + 1)))
-        return next((entry for entry in entries if entry not in self._putting), None)
-
-    def _put_entry(self, entry: "_native.Task | _Map") -> bool:
-        try:
-            self._putting.append(entry)  # in here: an exception that comes right after it must not leave it there
-            return self._put(entry)
-        finally:
-            if entry in self._putting:  # a debugger's trace function may raise before it was there
-                self._putting.remove(entry)
+        entries = (self._backlog[i] for i in range(min(len(self._backlog), len(putting) + 1)))
+        return next((entry for entry in entries if entry not in putting), None)
 
     def _drop(self, entry: "_native.Task | _Map") -> None:
         if self._backlog[0] is entry:

@@ -125,8 +125,7 @@ class Enforcer:
         """Each worker's budget now."""
         if self.plan.kind != "process":
             return self._channel.counts()
-        with self._lock:
-            return tuple(share.n_threads for share in self._now)
+        return tuple(share.n_threads for share in tuple(self._now))  # a signal handler may come: no lock
 
     def lends(self) -> tuple[int, int]:
         """How often budgets were raised above a worker's own, and lowered to it again."""

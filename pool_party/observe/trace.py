@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from threading import get_ident
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, Self
 
@@ -68,14 +69,17 @@ class Tracing:
         self._pid = os.getpid()
         self._stopping = threading.Lock()  # held by who begins or ends
         self._is_over = threading.Event()
-        self._lock = threading.RLock()  # guards what follows
+        self._writing = threading.Lock()  # held by the thread that writes the file,
+        self._writer: int | None = None  # and its ident
+        self._names: deque[tuple[int, str]] = deque(maxlen=max_events)  # of calls; callers append
+        self._lock = threading.RLock()  # guards what follows; no signal handler runs amid it
+        self._is_complete = False  # nothing more is noted
         self._workers: list[Worker | None] = [None] * n_workers
         self._lives: list[Life | None] = [None] * n_workers  # theirs, until they end
         self._next = [0] * n_workers  # the events to read next
         self._passes: deque[list[tuple[Life, bytes]]] = deque([[]])  # what was read, of all workers in turn
         self._n_events = self._n_dropped = 0
         self._closed: deque[Life] = deque(maxlen=max_events)  # lives that ended amid something
-        self._names: dict[int, str] = {}
         self._marks: deque[Mark] = deque(maxlen=max_events)
         self._grants: deque[Budget] = deque(maxlen=max_events)
         self._start_ns = 0
@@ -85,13 +89,15 @@ class Tracing:
 
     def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         """Begins. workers: those that live; budget: the threads of each. What is told before that is not noted."""
+        with open(self.path, "w"):
+            pass  # if that fails it should fail now
+        _native.call_apart(lambda: self._start(workers, budget))
+
+    def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._stopping:
-            if self._is_over.is_set():
-                return  # the pool has ended meanwhile
-            with open(self.path, "w"):
-                pass  # if that fails it should fail now
-            self._begin(workers, budget)
-            start_thread(self._thread)
+            if not self._is_over.is_set():  # else the pool has ended meanwhile
+                self._begin(workers, budget)
+                start_thread(self._thread)
 
     def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._lock:
@@ -110,21 +116,28 @@ class Tracing:
         return not self._is_over.is_set()
 
     def stop(self) -> None:
-        """Ends the trace and writes its file; if that was done before, does nothing. Raises: OSError."""
+        """Ends the trace and writes its file; if another thread is at it, waits for that one. Raises: OSError."""
+        self._write_once()
+        if os.getpid() == self._pid and self._writer != get_ident():
+            with self._writing:
+                pass
+
+    def _write_once(self) -> None:
         if os.getpid() != self._pid:
             return  # we are a forked child: workers, file and thread are our parent's
-        with self._stopping:
-            if self._is_over.is_set():
-                return
-            try:
-                chrome.write(self._collect(), self.path)
-            finally:
-                self._on_stop()
+        me = get_ident()
+        try:
+            end_ns = _native.call_apart(lambda: self._end(me))
+            if end_ns is not None:
+                chrome.write(self._assemble(end_ns), self.path)
+        finally:
+            if self._writer == me and self._writing.locked():
+                self._writing.release()
 
     def finish(self) -> None:
-        """As `stop`, at the pool's end, which the file must not prevent."""
+        """As `stop`, at the pool's end, which neither the file must prevent nor a thread that writes it already."""
         try:
-            self.stop()
+            self._write_once()
         except Exception:
             _log.exception("the trace could not be written to %s", self.path)
 
@@ -134,10 +147,22 @@ class Tracing:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def _collect(self) -> Trace:
-        self._is_over.set()
-        if self._thread.ident and self._thread is not threading.current_thread():
-            self._thread.join()
+    def _end(self, writer: int) -> int | None:
+        """Takes all that is still to be had, once; returns when that was. The thread with this ident is to write it."""
+        with self._stopping:
+            if self._is_over.is_set():
+                return None
+            self._is_over.set()
+            self._writing.acquire()
+            self._writer = writer
+            if self._thread.ident and self._thread is not threading.current_thread():
+                self._thread.join()
+            try:
+                return self._take_last()
+            finally:
+                self._on_stop()
+
+    def _take_last(self) -> int:
         with self._lock:
             end_ns = monotonic_ns()
             for n in range(self._n_workers):
@@ -147,11 +172,12 @@ class Tracing:
             for n in range(self._n_workers):
                 self._read(n)
             self._channel.forget_events()
-            return self._assemble(end_ns)
+            self._is_complete = True
+            return end_ns
 
     def _assemble(self, end_ns: int) -> Trace:
         lives = self._decode()
-        spans = assemble.spans_of(lives, self._names, self._start_ns)
+        spans = assemble.spans_of(lives, dict(self._names.copy()), self._start_ns)
         budgets = assemble.budgets_of(lives, self._grants, self._n_workers, self._start_ns)
         end_ns = max([end_ns, *(span.end_ns for span in spans)])
         marks = list(self._marks)
@@ -185,16 +211,12 @@ class Tracing:
 
     def note_call(self, call: int, fn: Any, args: Sequence[Any] = ()) -> None:
         """A call was submitted."""
-        name = name_of(fn, args)
-        with self._lock:
-            self._names[call] = name
-            if len(self._names) > self._max_events:
-                del self._names[next(iter(self._names))]
+        self._names.append((call, name_of(fn, args)))
 
     def note_start(self, worker: "Worker") -> None:
         """A worker was started in the place of another."""
         with self._lock:
-            if self._start_ns == 0 or self._workers[worker.n] is worker:
+            if not self._is_noting or self._workers[worker.n] is worker:
                 return
             life = self._enter(worker)
             self._append(self._marks, Mark(worker.n, monotonic_ns(), "worker started", _who(life)))
@@ -208,7 +230,7 @@ class Tracing:
         """A worker has ended, and the channel has not forgotten it yet."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
-            if self._start_ns == 0:
+            if not self._is_noting:
                 return
             life = self._lives[n] or self._enter(worker)
             self._close(n, is_dead=True)
@@ -221,7 +243,12 @@ class Tracing:
     def note_budget(self, n: int, n_threads: int) -> None:
         """What worker n may use has changed."""
         with self._lock:
-            self._append(self._grants, Budget(n, monotonic_ns(), n_threads))
+            if self._is_noting:
+                self._append(self._grants, Budget(n, monotonic_ns(), n_threads))
+
+    @property
+    def _is_noting(self) -> bool:
+        return self._start_ns != 0 and not self._is_complete
 
     def _append(self, queue: deque[Any], item: Any) -> None:
         self._n_dropped += len(queue) == queue.maxlen

@@ -234,6 +234,7 @@ class ProcessWorker:
         self._exitcode: int | None = None
         self._is_reaped = self._is_released = False
         self._n_waiting = 0  # threads that wait for `sentinel`, which therefore stays open
+        # No signal handler runs amid them: it may end the pool, whose background thread takes these locks, too.
         self._using = threading.RLock()  # guards the descriptors and the two lines above; held for moments
         self._reaping = threading.RLock()  # of two threads that reap a process at a time, one finds no exit code
 
@@ -258,11 +259,11 @@ class ProcessWorker:
         return not self.join(0)
 
     def terminate(self) -> bool:
-        self._send(signal.SIGTERM)
+        _native.call_apart(lambda: self._send(signal.SIGTERM))
         return True
 
     def kill(self) -> bool:
-        self._send(signal.SIGKILL)
+        _native.call_apart(lambda: self._send(signal.SIGKILL))
         return True
 
     def _send(self, number: signal.Signals) -> None:
@@ -275,19 +276,25 @@ class ProcessWorker:
                 self.process.terminate() if number == signal.SIGTERM else self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
-        with self._using:
-            sentinel = self.sentinel
-            self._n_waiting += 1
+        sentinel = _native.call_apart(self._begin_waiting)
         try:
             if sentinel is not None:
                 if not _is_readable(sentinel, timeout):
                     return False
-                self._reap()
+                _native.call_apart(self._reap)
         finally:
-            with self._using:
-                self._n_waiting -= 1
-                self._close_if_unused()
+            _native.call_apart(self._end_waiting)
         return True
+
+    def _begin_waiting(self) -> int | None:
+        with self._using:
+            self._n_waiting += 1
+            return self.sentinel
+
+    def _end_waiting(self) -> None:
+        with self._using:
+            self._n_waiting -= 1
+            self._close_if_unused()
 
     def _reap(self) -> None:
         """After its end: keeps the exit code, and has `multiprocessing` forget the process.

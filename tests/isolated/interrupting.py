@@ -15,6 +15,7 @@ from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 import pool_party
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
+FILES = (PACKAGE, threading.__file__)
 
 VERBS = {
     "map": lambda pool, task: pool.map(task, range(2), 1),
@@ -50,25 +51,27 @@ def uncaught(verb, kind, gate_path):
 
 
 class Interruption:
-    """Sends a signal where the main thread looks for signals the n-th time in code of the package.
+    """Sends a signal where the main thread looks for signals the n-th time in files with these prefixes.
 
-    Python does so when a function begins, after calling one that is written in C, and when it jumps (back).
+    Python does so when a function begins, after calling one that is written in C, and when it jumps (back); while a
+    debugger traces it, or a program that measures what is covered, at each line.
     """
 
     TOOL = 4
 
-    def __init__(self, n, number=signal.SIGINT):
+    def __init__(self, n, number=signal.SIGINT, files=PACKAGE):
         self.n_left = n
         self.number = number
+        self.files = files
         self.pid = os.getpid()
 
     def __enter__(self):
         monitoring = sys.monitoring
         monitoring.use_tool_id(self.TOOL, "interruption")
-        for event in (monitoring.events.PY_START, monitoring.events.C_RETURN, monitoring.events.JUMP):
+        events = monitoring.events
+        for event in (events.PY_START, events.C_RETURN, events.JUMP, events.LINE):
             monitoring.register_callback(self.TOOL, event, self._look)
-        events = monitoring.events.PY_START | monitoring.events.JUMP | monitoring.events.CALL  # CALL: and C_RETURN
-        monitoring.set_events(self.TOOL, events)
+        monitoring.set_events(self.TOOL, events.PY_START | events.JUMP | events.LINE | events.CALL)  # and C_RETURN
         return self
 
     def __exit__(self, *exc_info):
@@ -78,7 +81,7 @@ class Interruption:
     def _look(self, code, *rest):
         if threading.get_ident() != threading.main_thread().ident or os.getpid() != self.pid:
             return None
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(self.files):
             return None
         self.n_left -= 1
         if self.n_left == 0:
@@ -94,6 +97,15 @@ def use(pool):
     assert pool.apply_async(tasks.square, (2,), callback=abs).get() == 4
     assert pool.map(tasks.square, range(3), 1) == [0, 1, 4]
     assert list(pool.imap_unordered(tasks.square, iter([3]))) == [9]
+
+
+def look(pool):
+    """At all that a program may look at. The pool may end meanwhile."""
+    with pool.trace(os.devnull):
+        pool.apply(tasks.square, (2,))
+        pool.statistics()
+        for worker in pool._pool:
+            assert worker.is_alive() or worker.exitcode in (None, 0, -signal.SIGTERM)
 
 
 def raise_alarm(number, frame):
@@ -126,7 +138,7 @@ def at_each_place(kind, step, how="Ctrl-C"):
     pool.join(timeout=TIMEOUT_S)
 
 
-def ended_at_each_place(kind, step):
+def ended_at_each_place(kind, step, do=use):
     """By the handler of a signal, which then goes on. Whatever was under way ends, one way or the other."""
     context = "fork" if kind == "process" else None
     pool = None
@@ -138,12 +150,38 @@ def ended_at_each_place(kind, step):
     signal.signal(signal.SIGTERM, end)
     for n in itertools.count(1, int(step)):
         pool = ComposablePool(2, kind=kind, context=context)
-        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(pool_party.PoolClosed):
-            use(pool)
+        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(ValueError):  # PoolClosed is one
+            do(pool)
         if interruption.n_left > 0:
             break
         pool.join(timeout=TIMEOUT_S)
         assert not pool._pool, pool._pool
+        gates.wait_until(lambda: not any("pool_party" in thread.name for thread in threading.enumerate()), "they ended")
+    assert n > 50, f"only {n} places were found"
+    pool.terminate()
+    pool.join(timeout=TIMEOUT_S)
+
+
+def ended_while_looked_at(kind, step):
+    ended_at_each_place(kind, step, look)
+
+
+def at_each_place_of_an_opening(kind, step):
+    """And of `threading`, in whose code a thread is started: what the handler raises comes out."""
+    signal.signal(signal.SIGALRM, raise_alarm)
+    in_finalizers = []
+    sys.unraisablehook = lambda info: in_finalizers.append(info.exc_type)
+    context = "fork" if kind == "process" else None
+    for n in itertools.count(1, int(step)):
+        interrupted = False
+        with Interruption(n, signal.SIGALRM, FILES) as interruption:
+            try:
+                pool = ComposablePool(1, kind=kind, context=context)
+            except Alarm:
+                interrupted = True
+        if interruption.n_left > 0:
+            break
+        assert interrupted or in_finalizers.pop() is Alarm, f"the signal at place {n} was lost"
         gates.wait_until(lambda: not any("pool_party" in thread.name for thread in threading.enumerate()), "they ended")
     assert n > 50, f"only {n} places were found"
     pool.terminate()

@@ -141,6 +141,11 @@ def test_ctrl_c_amid_the_pools_own_work(kind, step):
     check("interrupting.py", "at_each_place", kind, step)
 
 
+@pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 3), ("interp", 11)])
+def test_alarm_while_a_pool_opens(kind, step):
+    check("interrupting.py", "at_each_place_of_an_opening", kind, step)
+
+
 @pytest.mark.parametrize(("kind", "step"), [("thread", 3), ("process", 23), ("interp", 41)])
 def test_ctrl_c_amid_a_pools_life(kind, step):
     # No errors for warnings: of a pool that nobody has got a hold of, or of a file that an interrupted import had open.
@@ -155,6 +160,11 @@ def test_alarm_amid_the_pools_own_work(kind, step):
 @pytest.mark.parametrize(("kind", "step"), [("thread", 13), ("process", 61), ("interp", 97)])
 def test_signal_handler_that_ends_the_pool(kind, step):
     check("interrupting.py", "ended_at_each_place", kind, step)
+
+
+@pytest.mark.parametrize(("kind", "step"), [("thread", 5), ("process", 29), ("interp", 97)])
+def test_signal_handler_that_ends_a_pool_which_is_looked_at(kind, step):
+    check("interrupting.py", "ended_while_looked_at", kind, step)
 
 
 # ---- fork ------------------------------------------------------------------

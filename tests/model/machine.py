@@ -45,6 +45,7 @@ from watch import Actor, Journal, Metronome, Watchdog, wait_flat
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, PoolClosed, PoolTerminated
+from pool_party._core.threads import start_thread
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
 KINDS = ("thread", "process", "interp")
@@ -170,7 +171,7 @@ class Alarm:
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self):
-        self._thread.start()
+        start_thread(self._thread)  # what its signal raises amid `Thread.start` would be an error about a lock
         return self
 
     def __exit__(self, *exc_info):
