@@ -386,6 +386,22 @@ def test_a_killed_workers_tokens_come_back(gate):
         assert tokens.n_free == tokens.n_tokens
 
 
+@pytest.mark.parametrize(
+    ("where", "policy", "scope"),
+    [
+        ("threads", "exclusive", "pool"),
+        ("threads", "counting", "machine"),
+        ("thread", "exclusive", "pool"),
+        ("process", "exclusive", "machine"),
+    ],
+)
+def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, scope):
+    """Where a library has no callback whole tasks hold it: what they start themselves does not wait for them."""
+    pytest.importorskip("sklearn")
+    program = HERE / "isolated" / "gated_tasks.py"
+    fresh.check(fresh.run([program, "run", where, policy, scope], timeout=110), "0 0 True")
+
+
 def test_unrelated_programs_share_the_machine():
     programs = [fresh.start([HERE / "isolated" / "machine_wide.py", "run", how]) for how in ("counting", "exclusive")]
     for program in programs:

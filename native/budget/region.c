@@ -315,9 +315,9 @@ static pp_gate_t *current_gate(bool *exclusive) {
 
 static bool enter_gate(pp_gate_t *g, unsigned n) {
     unsigned granted;
-    int error = pp_gate_begin(g, n, &granted);
+    int error = pp_gate_begin(g, n, false, &granted);
     if (error != EAGAIN)
-        return error == 0;   /* a full table: better without tokens than not at all */
+        return error == 0;   /* a full table, or one that a stopped process keeps: better without tokens than not at all */
     pp_add_seq_cst(&n_waits, 1);
     while (pp_gate_wait() != 0) {}
     return true;
