@@ -478,6 +478,8 @@ bool pp_spin_once(const pp_spin_t *s);                            /* pauses; fal
 void pp_spin_end(pp_spin_t *s, bool was_found);
 void pp_prefer_huge_pages(void *memory, size_t size);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
+int pp_robust_mutex_init(pthread_mutex_t *mutex);                 /* for several processes */
+bool pp_is_robust_mutex(const pthread_mutex_t *mutex);            /* whether that has made it; where the C library does not tell: true */
 uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
 int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);

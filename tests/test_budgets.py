@@ -220,6 +220,25 @@ def test_a_policy_that_fails_does_no_harm(kind, four_cpus, caplog):
         gates.wait_until(lambda: "the policy failed" in caplog.text, "the failure is logged")
 
 
+class Exiting:
+    """Ends the thread that asks, when the pool is open."""
+
+    def __init__(self):
+        self.n_asked = 0
+
+    def shares(self, state):
+        self.n_asked += 1
+        if self.n_asked == 2:
+            raise SystemExit
+        return [WorkerBudget(1 if self.n_asked == 1 else 3, state.cpus)] * len(state.own)
+
+
+def test_a_policy_that_exits_is_asked_again(kind, four_cpus, caplog):
+    with ComposablePool(2, kind=kind, policy=Exiting()) as pool:
+        gates.wait_until(lambda: pool.apply(tasks.limit_now) == 3, "the policy is followed")
+    assert caplog.text.count("the policy failed") == 1
+
+
 # ---- several pools ---------------------------------------------------------
 
 

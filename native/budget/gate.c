@@ -504,14 +504,7 @@ static int gate_new(int fd, pp_gate_t **out) {
 }
 
 static int page_init(page_t *p, unsigned n_tokens) {
-    pthread_mutexattr_t attr;
-    int error = pthread_mutexattr_init(&attr);
-    if (error)
-        return error;
-    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-    error = pthread_mutex_init(&p->mutex, &attr);
-    pthread_mutexattr_destroy(&attr);
+    int error = pp_robust_mutex_init(&p->mutex);
     pp_store_relaxed(&p->n_tokens, n_tokens);
     pp_store_relaxed(&p->n_free, n_tokens);
     p->version = VERSION;
@@ -537,9 +530,10 @@ static int init_new(int fd, unsigned n_tokens, pp_gate_t **out) {
 
 static bool is_gate(int fd) {
     struct stat s;
-    struct { uint64_t magic; uint32_t version; } head;
+    struct { uint64_t magic; uint32_t version; _Alignas(64) pthread_mutex_t mutex; } head;   /* as in page_t */
     return fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size == (off_t)sizeof(page_t) &&
-           pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == MAGIC && head.version == VERSION;
+           pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == MAGIC && head.version == VERSION &&
+           pp_is_robust_mutex(&head.mutex);
 }
 
 int pp_gate_create(unsigned n_tokens, pp_gate_t **out) {

@@ -1,4 +1,4 @@
-"""Whole tasks that hold the gate, since a library is loaded that has no callback, and compute in other threads and pools.
+"""Tasks that hold the gate, since a library is loaded that has no callback, and compute in other threads and pools.
 
 `python gated_tasks.py run where policy scope`: where is "threads", or the kind of a nested pool.
 """

@@ -1,5 +1,6 @@
 """The gate between processes: never too many tokens out, and a dead holder's come back."""
 
+import contextlib
 import fcntl
 import os
 import random
@@ -293,7 +294,7 @@ def stop(pid):
 
 
 def stopped():
-    """Who is stopped neither holds nor stands in the line; it goes on when it is continued, and gives nothing back twice."""
+    """Who is stopped neither holds nor stands in the line; continued, it goes on, and gives nothing back twice."""
     gate = Gate(2)
     told, teller = os.pipe()
     let_go, letter = os.pipe()
@@ -368,37 +369,38 @@ def damaged():
     assert (gate.n_tokens, gate.n_free, gate.n_waiting) == (mark, mark, 0)
 
 
-def random_damage(name, n_rounds=150, seed=11):
-    """Bytes overwritten at random, at rest and while threads use it: it works, or a clear error comes in time."""
+def overwrite(fd, rng, start, end, n):
+    os.pwrite(fd, rng.randbytes(n), rng.randrange(start, end - n))
+
+
+def use_damaged(name, seed):
+    """Damage the file at rest, then while three threads use it; all three get their tokens."""
     rng = random.Random(seed)
-    path = Gate.machine_path(name)
+    fd = os.open(Gate.machine_path(name), os.O_RDWR)
+    size = os.fstat(fd).st_size
+    for _ in range(rng.randint(1, 8)):
+        overwrite(fd, rng, 0, rng.choice((1024, size)), rng.randint(1, 16))
+    try:
+        gate = Gate.machine(2, name)
+    except OSError as error:
+        assert isinstance(error, TimeoutError) or "Invalid" in str(error), error
+        return
+    calls = [gates.call_in_thread(hold_once, gate, rng.randint(1, 3)) for _ in range(3)]
+    for _ in range(3):
+        overwrite(fd, rng, 104, size, 4)  # not the mutex, as one of these threads may have it
+    for call in calls:
+        with contextlib.suppress(TimeoutError):
+            call.result(TIMEOUT_S)
+
+
+def random_damage(name, n_rounds=100, seed=11):
+    """Bytes overwritten at random: the gate works, or a clear error comes in time."""
+    rng = random.Random(int(seed))
     for i in range(int(n_rounds)):
         hold_once(Gate.machine(2, name))
-        size = os.path.getsize(path)
-
-        def use(seed):
-            inner = random.Random(seed)
-            fd = os.open(path, os.O_RDWR)
-            for _ in range(inner.randint(1, 8)):
-                start = inner.choice((inner.randrange(size), inner.randrange(1024)))
-                os.pwrite(fd, inner.randbytes(inner.randint(1, 16)), start)
-            gate = Gate.machine(2, name)
-            calls = [gates.call_in_thread(hold_once, gate, inner.randint(1, 3)) for _ in range(3)]
-            for _ in range(3):
-                start = inner.randrange(104, size)  # not the mutex, as one of these threads may have it
-                os.pwrite(fd, inner.randbytes(4), start)
-            for call in calls:
-                call.result(TIMEOUT_S)
-
-        def use_or_refuse(seed):
-            try:
-                use(seed)
-            except OSError as error:
-                assert isinstance(error, TimeoutError) or "Invalid" in str(error), error
-
-        status = reap(fork(use_or_refuse, rng.random()))
+        status = reap(fork(use_damaged, name, rng.random()))
         assert status == 0, (i, status)
-        os.unlink(path)
+        os.unlink(Gate.machine_path(name))
     print("ok")
 
 
