@@ -240,8 +240,8 @@ static PyType_Spec gate_spec = {
 
 PyDoc_STRVAR(install_doc,
              "install_regions(setter, gate=None, exclusive=False)\n\nMakes an OpenBLAS run its parallel regions on threads of ours. `setter` is the address of its\n"
-             "openblas_set_threads_callback_function. With a gate, which is then that of the whole process, a region of n\n"
-             "jobs takes n tokens first; or all, if exclusive.");
+             "openblas_set_threads_callback_function. With a gate, a region of n jobs takes n tokens first; or all, if\n"
+             "exclusive. The first gate is that of the whole process, until each library is uninstalled as often as installed.");
 static PyObject *install_regions(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"setter", "gate", "exclusive", NULL};
     unsigned long long setter;
