@@ -441,7 +441,9 @@ int pp_gate_machine_path(const char *name, char *path, size_t size);
 pp_gate_t *pp_gate_ref(pp_gate_t *g);
 void pp_gate_unref(pp_gate_t *g);
 int pp_gate_fd(pp_gate_t *g);
-int pp_gate_begin(pp_gate_t *g, unsigned n, unsigned *granted);   /* 0; EAGAIN: pp_gate_wait until that returns 0 */
+/* 0; EAGAIN: pp_gate_wait until that returns 0; ETIMEDOUT: a stopped process keeps the table. covers: while this thread holds
+ * its tokens, other threads of its process pass, and so do processes that descend from it */
+int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted);
 int pp_gate_wait(void);                                           /* 0: granted; EAGAIN, EINTR: wait again, or cancel */
 void pp_gate_cancel(void);
 int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted); /* begin, and wait until granted */
@@ -449,6 +451,9 @@ int pp_gate_release(pp_gate_t *g);                                /* EPERM: this
 unsigned pp_gate_held(void);                                      /* tokens that the calling thread holds */
 unsigned pp_gate_forget(pp_gate_t *g, int pid);                   /* rows freed of that process's dead threads */
 void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out);
+#define PP_LINE_MAX 24             /* ancestors that a process knows of */
+unsigned pp_gate_line(int *pids, unsigned n_max);                 /* this process and its ancestors; how many */
+void pp_gate_adopt(const int *pids, unsigned n);                  /* more ancestors of this process */
 int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never unlock: for who is killed then */
 
 /* region.c: OpenBLAS's parallel regions, on threads of ours and through a gate */
@@ -473,6 +478,8 @@ bool pp_spin_once(const pp_spin_t *s);                            /* pauses; fal
 void pp_spin_end(pp_spin_t *s, bool was_found);
 void pp_prefer_huge_pages(void *memory, size_t size);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
+int pp_robust_mutex_init(pthread_mutex_t *mutex);                 /* for several processes */
+bool pp_is_robust_mutex(const pthread_mutex_t *mutex);            /* whether that has made it; where the C library does not tell: true */
 uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
 int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);

@@ -220,6 +220,25 @@ def test_a_policy_that_fails_does_no_harm(kind, four_cpus, caplog):
         gates.wait_until(lambda: "the policy failed" in caplog.text, "the failure is logged")
 
 
+class Exiting:
+    """Ends the thread that asks, when the pool is open."""
+
+    def __init__(self):
+        self.n_asked = 0
+
+    def shares(self, state):
+        self.n_asked += 1
+        if self.n_asked == 2:
+            raise SystemExit
+        return [WorkerBudget(1 if self.n_asked == 1 else 3, state.cpus)] * len(state.own)
+
+
+def test_a_policy_that_exits_is_asked_again(kind, four_cpus, caplog):
+    with ComposablePool(2, kind=kind, policy=Exiting()) as pool:
+        gates.wait_until(lambda: pool.apply(tasks.limit_now) == 3, "the policy is followed")
+    assert caplog.text.count("the policy failed") == 1
+
+
 # ---- several pools ---------------------------------------------------------
 
 
@@ -384,6 +403,22 @@ def test_a_killed_workers_tokens_come_back(gate):
         with pytest.raises(WorkerLost):
             held.get(60)
         assert tokens.n_free == tokens.n_tokens
+
+
+@pytest.mark.parametrize(
+    ("where", "policy", "scope"),
+    [
+        ("threads", "exclusive", "pool"),
+        ("threads", "counting", "machine"),
+        ("thread", "exclusive", "pool"),
+        ("process", "exclusive", "machine"),
+    ],
+)
+def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, scope):
+    """Where a library has no callback whole tasks hold it: what they start themselves does not wait for them."""
+    pytest.importorskip("sklearn")
+    program = HERE / "isolated" / "gated_tasks.py"
+    fresh.check(fresh.run([program, "run", where, policy, scope], timeout=110), "0 0 True")
 
 
 def test_unrelated_programs_share_the_machine():

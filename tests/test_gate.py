@@ -246,10 +246,18 @@ def test_killed_holders_that_nobody_buries(name):
 
 @pytest.mark.parametrize(
     "scenario",
-    ["killed_while_it_waits", "killed_with_the_mutex", "forked_while_holding", "thread_that_ends", "interrupted"],
+    [
+        *("killed_while_it_waits", "killed_with_the_mutex", "forked_while_holding", "thread_that_ends", "interrupted"),
+        *("covered_threads", "covered_while_it_waits", "covered_descendants", "stopped", "damaged"),
+    ],
 )
 def test_gate(scenario):
     check("gating.py", scenario)
+
+
+@pytest.mark.parametrize("scenario", ["stopped_with_the_mutex", "random_damage"])
+def test_machine_gate(scenario, name):
+    check("gating.py", scenario, name)
 
 
 # ---- OpenBLAS --------------------------------------------------------------

@@ -4,6 +4,7 @@ import importlib
 import os
 import pathlib
 
+import fresh
 import gates
 import pytest
 import tasks
@@ -152,3 +153,10 @@ def test_what_cannot_be_renamed_is_refused(tmp_path, old, new):
     with pytest.raises(ValueError, match="cannot be changed"):
         rename(path, dynamic, {old: new})
     assert pathlib.Path(path).read_bytes() == before
+
+
+@needs_support
+@pytest.mark.parametrize("policies", [("counting", "exclusive"), ("exclusive", "counting")])
+def test_a_gated_pool_inside_an_interpreter_leaves_the_gate_in_place(policies):
+    program = pathlib.Path(__file__).parent / "isolated" / "nested_gates.py"
+    fresh.check(fresh.run([program, "run", *policies]), "ok")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget
-from pool_party.budget import plan, policies
+from pool_party.budget import neighbours, plan, policies
 from pool_party.budget.split import split
 
 
@@ -76,10 +76,12 @@ def test_gated_policies_grant_all(name):
         ({"policy": "fair"}, ValueError, ["'fair'", "'static'", "'exclusive'", "'counting'", "'dynamic'", "None"]),
         ({"policy": 3}, TypeError, ["shares(state)", "3"]),
         ({"threads_per_worker": 0}, ValueError, ["threads_per_worker", "0"]),
+        ({"threads_per_worker": 2**40}, ValueError, ["threads_per_worker", "65536", "1099511627776"]),
         ({"threads_per_worker": 1.5}, TypeError, ["threads_per_worker", "1.5"]),
         ({"threads_per_worker": 2, "policy": None}, ValueError, ["threads_per_worker", "policy"]),
         ({"threads_per_worker": 2, "policy": "exclusive"}, ValueError, ["threads_per_worker", "exclusive"]),
         ({"oversubscription": 0}, ValueError, ["oversubscription", "0"]),
+        ({"oversubscription": 2.0**40}, ValueError, ["oversubscription", "65536", "1099511627776.0"]),
         ({"oversubscription": "much"}, TypeError, ["oversubscription", "'much'"]),
         ({"policy": policies.Static}, TypeError, ["shares(state)", "Static"]),
         ({"scope": "world"}, ValueError, ["'world'", "'pool'", "'machine'"]),
@@ -102,11 +104,40 @@ def test_a_policy_must_grant_what_there_is():
     for shares, words in [
         ([WorkerBudget(1, (0,))], "1 budgets for 2 workers"),
         ([WorkerBudget(0, (0,)), WorkerBudget(1, (1,))], "0 threads"),
+        ([WorkerBudget(2**40, (0,)), WorkerBudget(1, (1,))], "1099511627776 threads"),
         ([WorkerBudget(1, (0,)), WorkerBudget(1, (7,))], "(7,)"),
     ]:
         with pytest.raises(ValueError) as caught:
             policies.check(shares, now)
         assert words in str(caught.value)
+
+
+# ---- neighbours ------------------------------------------------------------
+
+
+class Neighbour:
+    """A pool, as far as others know it."""
+
+    def __init__(self, is_remote, reconsider=lambda: None):
+        self.is_remote = is_remote
+        self.has_to_share = False
+        self.reconsider = reconsider
+
+
+def test_a_pool_that_has_left_counts_no_more(monkeypatch):
+    """Its balancer still tells of workers while it leaves."""
+    counts = []
+    monkeypatch.setattr(neighbours, "_awake", {})
+    monkeypatch.setattr(neighbours._native, "limit_foreign", counts.append)
+    leaving = Neighbour(is_remote=True)
+    other = Neighbour(is_remote=False, reconsider=lambda: neighbours.tell(leaving, 3))
+    neighbours.join(leaving)
+    neighbours.join(other)
+    neighbours.tell(leaving, 2)
+    neighbours.leave(leaving)
+    assert counts[-1] == 0 and neighbours.n_others_awake(other) == 0
+    neighbours.tell(leaving, 1)
+    assert counts[-1] == 0 and neighbours.n_others_awake(other) == 0
 
 
 # ---- plans -----------------------------------------------------------------

@@ -1,9 +1,10 @@
 /* The gate: tokens that processes share, in a page with a robust mutex. What a killed holder had comes back.
  *
  * Knows nothing of Python. README.md, "The gate", has the states and the arguments; here are the rules:
- * - The rows are the truth. Everything else under the mutex is derived from them, and `repair` derives it anew.
+ * - The rows are the truth. Everything else under the mutex is derived from them, and `settle` derives it anew.
  * - A row changes hands by the one store of its `state`; its other fields are written before, by who has the mutex.
  * - A thread holds tokens of one gate at a time, and never waits while it holds some.
+ * - Nothing that is read from the page is used as an index or waited for without a bound: the file may be damaged.
  */
 #include "native.h"
 
@@ -20,16 +21,19 @@
 #include <unistd.h>
 
 #define MAGIC 0x3165746167707470ull
-#define VERSION 1u                    /* in the file's name: programs with another layout meet at another gate */
+#define VERSION 2u                    /* in the file's name: programs with another layout meet at another gate */
 #define ROWS 4096u                    /* threads that hold or wait at once */
-#define LOOK_NS 200000000             /* a waiter looks for dead holders at least this often */
+#define LOOK_NS 200000000             /* a waiter looks for dead and stopped holders at least this often */
 #define SWEEP_NS 100000000            /* but not if another has looked since */
+#define LOCK_S 1                      /* for the mutex, which is held for microseconds; guess: far above a time slice */
 
-enum { FREE, WAITING, HOLDING };      /* a row's futex word: what its thread sleeps on while it is WAITING */
+/* A row's futex word: what its thread sleeps on while it is WAITING. PASSING: it goes on without tokens. */
+enum { FREE, WAITING, HOLDING, PASSING };
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t state;
     uint32_t wanted;                  /* tokens; held once the state is HOLDING */
+    uint32_t covers;                  /* its process's other threads, and that process's descendants, pass meanwhile */
     pid_t pid, tid;
     uint64_t born;                    /* when that thread started, in the kernel's ticks; 0: not known */
     uint64_t ticket;                  /* never used twice */
@@ -41,7 +45,8 @@ typedef struct {
     _Alignas(64) pthread_mutex_t mutex;
     _Atomic uint32_t n_tokens;        /* under the mutex, as all up to n_rows; read by anybody for statistics */
     _Atomic uint32_t n_free, n_waiting;
-    _Atomic uint32_t n_rows;          /* rows from here on were never used */
+    _Atomic uint32_t n_rows;          /* rows from here on are free */
+    _Atomic uint32_t is_stuck;        /* somebody could not get the mutex in time, and may have changed its own row without */
     uint64_t ticket;
     _Alignas(64) _Atomic uint64_t n_acquired, n_waits, waited_ns, n_recovered;
     _Atomic int64_t swept_ns;
@@ -60,8 +65,16 @@ static _Thread_local struct {
     uint64_t born;
     pp_gate_t *gate;                  /* whose tokens it holds or waits for: one reference; or NULL */
     uint32_t row, depth;              /* depth 0: it waits */
-    int64_t since_ns;
+    uint64_t ticket;
+    int64_t since_ns, looked_ns;      /* when it began to wait; last looked whether it is covered, or 0 */
+    pid_t line[PP_LINE_MAX];             /* its process and that one's ancestors, once it has had to wait */
+    uint32_t n_line;
 } self;
+
+/* Ancestors that the kernel does not name: who opened the pool, where a fork server has made the worker. Written before
+ * the process has a gate. */
+static pid_t adopters[PP_LINE_MAX];
+static uint32_t n_adopters;
 
 /* ---- threads, alive and dead ---- */
 
@@ -88,15 +101,20 @@ static int read_stat(pid_t pid, pid_t tid, char *state, uint64_t *born) {
     return 0;
 }
 
-static bool is_gone(pid_t pid, pid_t tid, uint64_t born) {
-    char state;
-    uint64_t now;
-    if (born == 0)                      /* no /proc when it came: its number alone must tell */
-        return syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH;
+typedef enum { ALIVE, STOPPED, GONE } fate_t;
+
+/* STOPPED: by SIGSTOP, Ctrl-Z or a debugger. */
+static fate_t fate_of(pid_t pid, pid_t tid, uint64_t born) {
+    char state = 0;
+    uint64_t now = 0;
     int error = read_stat(pid, tid, &state, &now);
+    if (error && born == 0)             /* no /proc when it came: its number alone must tell */
+        return syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH ? GONE : ALIVE;
     if (error)
-        return error == ESRCH;
-    return now != born || state == 'Z' || state == 'X' || state == 'x';
+        return error == ESRCH ? GONE : ALIVE;
+    if ((born && now != born) || state == 'Z' || state == 'X' || state == 'x')
+        return GONE;
+    return state == 'T' || state == 't' ? STOPPED : ALIVE;
 }
 
 /* getpid() in 2 ns instead of 300: the kernel clears this page in every forked child. NULL: it cannot. */
@@ -131,73 +149,140 @@ static void know_self(void) {
     if (self.gate)
         pp_gate_unref(self.gate);
     self.gate = NULL;
+    self.n_line = 0;
+}
+
+/* ---- ancestors ---- */
+
+/* The fourth field; 0 if it has none or is gone. */
+static pid_t parent_of(pid_t pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC), parent = 0;
+    if (fd < 0)
+        return 0;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[size > 0 ? size : 0] = 0;
+    char *field = strrchr(text, ')');
+    return field && sscanf(field, ") %*c %d", &parent) == 1 ? parent : 0;
+}
+
+unsigned pp_gate_line(int *pids, unsigned n_max) {
+    unsigned n = 0;
+    for (pid_t pid = current_pid(); pid > 0 && n < n_max; pid = parent_of(pid))
+        pids[n++] = pid;
+    for (uint32_t i = 0; i < n_adopters && n < n_max; i++)
+        pids[n++] = adopters[i];
+    return n;
+}
+
+void pp_gate_adopt(const int *pids, unsigned n) {
+    n_adopters = n < PP_LINE_MAX ? n : PP_LINE_MAX;
+    memcpy(adopters, pids, n_adopters * sizeof *pids);
+}
+
+static bool is_in_line(pid_t pid) {
+    for (uint32_t i = 0; i < self.n_line; i++)
+        if (self.line[i] == pid)
+            return true;
+    return false;
 }
 
 /* ---- the table: with the mutex ---- */
 
-static row_t *oldest_waiting(page_t *p) {
+static uint32_t rows_used(page_t *p) {
+    uint32_t n = pp_load_relaxed(&p->n_rows);
+    return n < ROWS ? n : ROWS;
+}
+
+/* Count what is held and who waits, and find the oldest of these. */
+static row_t *count(page_t *p) {
     row_t *oldest = NULL;
-    for (uint32_t i = 0, n = pp_load_relaxed(&p->n_rows); i < n; i++) {
+    uint64_t n_held = 0;
+    uint32_t n_waiting = 0, n_used = 0, n_tokens = pp_load_relaxed(&p->n_tokens);
+    for (uint32_t i = 0, n = rows_used(p); i < n; i++) {
         row_t *row = &p->rows[i];
-        if (pp_load_relaxed(&row->state) == WAITING && (oldest == NULL || row->ticket < oldest->ticket))
+        uint32_t state = pp_load_relaxed(&row->state);
+        n_held += state == HOLDING ? row->wanted : 0;
+        n_waiting += state == WAITING;
+        if (state == WAITING && (oldest == NULL || row->ticket < oldest->ticket))
             oldest = row;
+        if (state != FREE)
+            n_used = i + 1;
     }
+    pp_store_relaxed(&p->n_free, n_held < n_tokens ? n_tokens - (uint32_t)n_held : 0);
+    pp_store_relaxed(&p->n_waiting, n_waiting);
+    pp_store_relaxed(&p->n_rows, n_used);
     return oldest;
 }
 
-/* Strictly in the order of tickets: a large request at the head is not overtaken, so it cannot starve. If the thread that
- * grants is killed before the futex call, the other wakes by itself after LOOK_NS. */
-static void grant(page_t *p) {
-    while (pp_load_relaxed(&p->n_waiting) > 0) {
-        row_t *row = oldest_waiting(p);
+/* Derive the sums from the rows, and grant what is free. Strictly in the order of tickets: a large request at the head is
+ * not overtaken, so it cannot starve. If the thread that grants is killed before the futex call, the other wakes by itself
+ * after LOOK_NS. A request for more than there is, as a damaged one may be, is one for all. */
+static void settle(page_t *p) {
+    for (row_t *row; (row = count(p)) != NULL; ) {
         uint32_t n_free = pp_load_relaxed(&p->n_free);
-        if (row == NULL || row->wanted > n_free)
+        if (row->wanted > n_free && n_free < pp_load_relaxed(&p->n_tokens))
             return;
-        pp_store_relaxed(&p->n_free, n_free - row->wanted);
-        pp_store_relaxed(&p->n_waiting, pp_load_relaxed(&p->n_waiting) - 1);
         pp_store_seq_cst(&row->state, HOLDING);
         pp_futex_wake(&row->state, 1, ~0u);
     }
 }
 
-/* Derive from the rows what a dead thread may have left half done. */
+/* What a thread has left half done that died, or could not wait for the mutex. */
 static void repair(page_t *p) {
-    uint32_t n_held = 0, n_waiting = 0, n_tokens = pp_load_relaxed(&p->n_tokens);
-    for (uint32_t i = 0, n = pp_load_relaxed(&p->n_rows); i < n; i++) {
-        uint32_t state = pp_load_relaxed(&p->rows[i].state);
-        n_held += state == HOLDING ? p->rows[i].wanted : 0;
-        n_waiting += state == WAITING;
-    }
-    pp_store_relaxed(&p->n_free, n_held < n_tokens ? n_tokens - n_held : 0);
-    pp_store_relaxed(&p->n_waiting, n_waiting);
     pp_add_seq_cst(&p->n_recovered, 1);
-    grant(p);
+    settle(p);
 }
 
+static int lock_in_time(page_t *p) {
+    int error = pthread_mutex_trylock(&p->mutex);
+    if (error != EBUSY || pp_load_seq_cst(&p->is_stuck))
+        return error;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);   /* if it is set meanwhile, the wait is shorter or longer, once */
+    until.tv_sec += LOCK_S;
+    return pthread_mutex_timedlock(&p->mutex, &until);
+}
+
+/* ETIMEDOUT: it is held by a stopped process, or damaged. One thread waits LOCK_S to find that out; while it is so, nobody else
+ * waits. Whoever gets the mutex afterwards puts right what others have done to their own rows without. */
 static int lock(page_t *p) {
-    int error = pthread_mutex_lock(&p->mutex);
+    int error = lock_in_time(p);
     if (error == EOWNERDEAD) {
         repair(p);
         error = pthread_mutex_consistent(&p->mutex);
+    } else if (error == EBUSY || error == ETIMEDOUT) {
+        pp_store_seq_cst(&p->is_stuck, 1);
+        return ETIMEDOUT;
     }
+    if (error == 0 && pp_load_relaxed(&p->is_stuck) && pp_swap_seq_cst(&p->is_stuck, 0))
+        settle(p);
     return error;
 }
 
 static void unlock(page_t *p) { pthread_mutex_unlock(&p->mutex); }
 
-static void clear_row(page_t *p, row_t *row) {
-    bool held = pp_load_relaxed(&row->state) == HOLDING;
-    pp_store_seq_cst(&row->state, FREE);
-    if (held)
-        pp_store_relaxed(&p->n_free, pp_load_relaxed(&p->n_free) + row->wanted);
-    else
-        pp_store_relaxed(&p->n_waiting, pp_load_relaxed(&p->n_waiting) - 1);
-    grant(p);
+static void change_row(page_t *p, row_t *row, uint32_t state) {
+    pp_store_seq_cst(&row->state, state);
+    settle(p);
+}
+
+/* Whether this thread waits for its own process's task, or for that of a process that this one descends from. That task may
+ * wait for this thread, and it has the CPUs for both. */
+static bool is_covered(page_t *p) {
+    for (uint32_t i = 0, n = rows_used(p); i < n; i++) {
+        row_t *row = &p->rows[i];
+        if (pp_load_relaxed(&row->state) == HOLDING && row->covers && is_in_line(row->pid))
+            return true;
+    }
+    return false;
 }
 
 /* A row for this thread: the one it had last time, where nobody has it now. */
 static row_t *find_row(page_t *p) {
-    uint32_t n = pp_load_relaxed(&p->n_rows);
+    uint32_t n = rows_used(p);
     if (self.row < n && pp_load_relaxed(&p->rows[self.row].state) == FREE)
         return &p->rows[self.row];
     for (uint32_t i = 0; i < n; i++)
@@ -211,22 +296,25 @@ static row_t *find_row(page_t *p) {
 
 /* ---- without the mutex ---- */
 
-/* Free the rows of dead threads; of one process only, if `pid` is given. Looks at /proc without the mutex: the ticket
- * tells whether the row is still the one that was looked at. */
+/* Free the rows of dead threads, and let stopped ones have and want nothing; of one process only, if `pid` is given.
+ * Looks at /proc without the mutex: the ticket tells whether the row is still the one that was looked at. Returns how many
+ * were freed. */
 static unsigned sweep(page_t *p, pid_t pid) {
     unsigned n_recovered = 0;
-    for (uint32_t i = 0; i < pp_load_seq_cst(&p->n_rows); i++) {
+    for (uint32_t i = 0; i < rows_used(p); i++) {
         row_t *row = &p->rows[i];
         if (pp_load_relaxed(&row->state) == FREE || lock(p) != 0)
             continue;
-        pid_t row_pid = row->pid, tid = row->tid;
-        uint64_t born = row->born, ticket = row->ticket;
+        row_t seen = {.pid = row->pid, .tid = row->tid, .born = row->born, .ticket = row->ticket};
         unlock(p);
-        if ((pid && row_pid != pid) || !is_gone(row_pid, tid, born) || lock(p) != 0)
+        if (pid && seen.pid != pid)
             continue;
-        if (pp_load_relaxed(&row->state) != FREE && row->ticket == ticket) {
-            clear_row(p, row);
-            n_recovered++;
+        fate_t fate = fate_of(seen.pid, seen.tid, seen.born);
+        if (fate == ALIVE || lock(p) != 0)
+            continue;
+        if (pp_load_relaxed(&row->state) != FREE && row->ticket == seen.ticket) {
+            change_row(p, row, fate == GONE ? FREE : PASSING);
+            n_recovered += fate == GONE;
         }
         unlock(p);
     }
@@ -234,15 +322,24 @@ static unsigned sweep(page_t *p, pid_t pid) {
     return n_recovered;
 }
 
+/* The sums are derived anew even if all threads are well: nobody waits for ever because a number is wrong. */
+static void sweep_all(page_t *p) {
+    sweep(p, 0);
+    if (lock(p) == 0) {
+        settle(p);
+        unlock(p);
+    }
+}
+
 static void sweep_if_due(page_t *p) {
     int64_t now = pp_now_ns(), last = pp_load_seq_cst(&p->swept_ns), passed = now - last;
     if ((passed < 0 || passed > SWEEP_NS) && pp_cas_seq_cst(&p->swept_ns, &last, now))
-        sweep(p, 0);
+        sweep_all(p);
 }
 
 /* ---- taking and giving ---- */
 
-int pp_gate_begin(pp_gate_t *g, unsigned n, unsigned *granted) {
+int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted) {
     know_self();
     if (self.gate) {
         if (self.depth == 0)
@@ -265,7 +362,8 @@ int pp_gate_begin(pp_gate_t *g, unsigned n, unsigned *granted) {
     row->pid = self.pid;
     row->tid = self.tid;
     row->born = self.born;
-    row->ticket = ++p->ticket;
+    row->covers = covers;
+    row->ticket = self.ticket = ++p->ticket;
     *granted = row->wanted;
     bool now = pp_load_relaxed(&p->n_waiting) == 0 && row->wanted <= n_free;
     if (now) {
@@ -282,9 +380,26 @@ int pp_gate_begin(pp_gate_t *g, unsigned n, unsigned *granted) {
     self.depth = now;
     if (!now) {
         self.since_ns = pp_now_ns();
+        self.looked_ns = 0;
         pp_add_seq_cst(&p->n_waits, 1);
     }
     return now ? 0 : EAGAIN;
+}
+
+/* Without the mutex nobody is granted anything: then better without tokens than not at all. */
+static void pass_if_covered(page_t *p, row_t *row) {
+    if (self.n_line == 0)
+        self.n_line = pp_gate_line(self.line, PP_LINE_MAX);
+    self.looked_ns = pp_now_ns();
+    uint32_t state = WAITING;
+    if (lock(p) != 0) {
+        if (pp_cas_seq_cst(&row->state, &state, PASSING))
+            pp_store_seq_cst(&p->is_stuck, 1);
+        return;
+    }
+    if (pp_load_relaxed(&row->state) == WAITING && is_covered(p))
+        change_row(p, row, PASSING);
+    unlock(p);
 }
 
 int pp_gate_wait(void) {
@@ -293,6 +408,8 @@ int pp_gate_wait(void) {
         return ECANCELED;
     page_t *p = self.gate->page;
     row_t *row = &p->rows[self.row];
+    if (pp_now_ns() - self.looked_ns >= LOOK_NS)
+        pass_if_covered(p, row);
     int error = pp_futex_wait(&row->state, WAITING, pp_now_ns() + LOOK_NS, ~0u);
     if (error == ETIMEDOUT)
         sweep_if_due(p);
@@ -303,12 +420,19 @@ int pp_gate_wait(void) {
     return 0;
 }
 
-/* Give back all that this thread holds or waits for. */
+/* Give back all that this thread holds or waits for. The row is another's, if the page was damaged meanwhile. */
 static void leave(void) {
     pp_gate_t *g = self.gate;
-    if (lock(g->page) == 0) {
-        clear_row(g->page, &g->page->rows[self.row]);
-        unlock(g->page);
+    page_t *p = g->page;
+    row_t *row = &p->rows[self.row];
+    bool has_mutex = lock(p) == 0;
+    if (row->ticket == self.ticket && row->tid == self.tid)
+        pp_store_seq_cst(&row->state, FREE);
+    if (has_mutex) {
+        settle(p);
+        unlock(p);
+    } else {
+        pp_store_seq_cst(&p->is_stuck, 1);
     }
     self.gate = NULL;
     self.depth = 0;
@@ -322,7 +446,7 @@ void pp_gate_cancel(void) {
 }
 
 int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted) {
-    int error = pp_gate_begin(g, n, granted);
+    int error = pp_gate_begin(g, n, false, granted);
     if (error != EAGAIN)
         return error;
     while (pp_gate_wait() != 0) {}
@@ -343,7 +467,8 @@ int pp_gate_release(pp_gate_t *g) {
 
 unsigned pp_gate_held(void) {
     know_self();
-    return self.gate && self.depth ? self.gate->page->rows[self.row].wanted : 0;
+    row_t *row = self.gate ? &self.gate->page->rows[self.row] : NULL;
+    return row && pp_load_relaxed(&row->state) == HOLDING ? row->wanted : 0;
 }
 
 unsigned pp_gate_forget(pp_gate_t *g, int pid) { return sweep(g->page, pid); }
@@ -379,14 +504,7 @@ static int gate_new(int fd, pp_gate_t **out) {
 }
 
 static int page_init(page_t *p, unsigned n_tokens) {
-    pthread_mutexattr_t attr;
-    int error = pthread_mutexattr_init(&attr);
-    if (error)
-        return error;
-    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-    error = pthread_mutex_init(&p->mutex, &attr);
-    pthread_mutexattr_destroy(&attr);
+    int error = pp_robust_mutex_init(&p->mutex);
     pp_store_relaxed(&p->n_tokens, n_tokens);
     pp_store_relaxed(&p->n_free, n_tokens);
     p->version = VERSION;
@@ -412,9 +530,10 @@ static int init_new(int fd, unsigned n_tokens, pp_gate_t **out) {
 
 static bool is_gate(int fd) {
     struct stat s;
-    struct { uint64_t magic; uint32_t version; } head;
+    struct { uint64_t magic; uint32_t version; _Alignas(64) pthread_mutex_t mutex; } head;   /* as in page_t */
     return fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size == (off_t)sizeof(page_t) &&
-           pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == MAGIC && head.version == VERSION;
+           pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == MAGIC && head.version == VERSION &&
+           pp_is_robust_mutex(&head.mutex);
 }
 
 int pp_gate_create(unsigned n_tokens, pp_gate_t **out) {
@@ -425,14 +544,17 @@ int pp_gate_create(unsigned n_tokens, pp_gate_t **out) {
 int pp_gate_attach(int fd, pp_gate_t **out) { return is_gate(fd) ? gate_new(fd, out) : EINVAL; }
 
 /* A gate that nobody uses takes the number of who opens it: the file outlives all programs. */
-static void resize_if_unused(page_t *p, unsigned n_tokens) {
-    if (pp_load_relaxed(&p->n_tokens) == n_tokens || lock(p) != 0)
-        return;
-    if (pp_load_relaxed(&p->n_free) == pp_load_relaxed(&p->n_tokens) && pp_load_relaxed(&p->n_waiting) == 0) {
+static int refit(page_t *p, unsigned n_tokens) {
+    sweep(p, 0);
+    int error = lock(p);
+    if (error)
+        return error;
+    settle(p);
+    if (pp_load_relaxed(&p->n_free) == pp_load_relaxed(&p->n_tokens) && pp_load_relaxed(&p->n_waiting) == 0)
         pp_store_relaxed(&p->n_tokens, n_tokens);
-        repair(p);
-    }
+    settle(p);
     unlock(p);
+    return 0;
 }
 
 static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
@@ -446,9 +568,10 @@ static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
         close(fd);
         return error;
     }
-    sweep((*out)->page, 0);
-    resize_if_unused((*out)->page, n_tokens);
-    return 0;
+    error = refit((*out)->page, n_tokens);
+    if (error)
+        pp_gate_unref(*out);
+    return error;
 }
 
 /* The file gets its name when it is complete, so nobody ever opens half a gate; EEXIST: another was faster. */

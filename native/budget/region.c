@@ -315,9 +315,9 @@ static pp_gate_t *current_gate(bool *exclusive) {
 
 static bool enter_gate(pp_gate_t *g, unsigned n) {
     unsigned granted;
-    int error = pp_gate_begin(g, n, &granted);
+    int error = pp_gate_begin(g, n, false, &granted);
     if (error != EAGAIN)
-        return error == 0;   /* a full table: better without tokens than not at all */
+        return error == 0;   /* a full table, or one that a stopped process keeps: better without tokens than not at all */
     pp_add_seq_cst(&n_waits, 1);
     while (pp_gate_wait() != 0) {}
     return true;
@@ -354,9 +354,10 @@ static void run_region(int sync, dojob_t run, int n_jobs, size_t size, void *job
 
 static struct {
     uintptr_t setter;
-    bool installed;
+    unsigned n_users;                        /* interpreters that gate it, each by its own list of libraries */
 } libraries[MAX_LIBRARIES];                  /* under libraries_lock */
 static int n_libraries;
+static unsigned n_users;                     /* of all libraries */
 
 static void set_current(pp_gate_t *gate, bool exclusive) {
     uintptr_t now = gate ? (uintptr_t)pp_gate_ref(gate) | exclusive : 0;
@@ -384,9 +385,10 @@ int pp_regions_install(uintptr_t setter, pp_gate_t *gate, bool exclusive) {
     pthread_mutex_lock(&libraries_lock);
     int i = find_library(setter, true);
     if (i >= 0) {
-        set_current(gate, exclusive);
-        ((setter_t)setter)(run_region);
-        libraries[i].installed = true;
+        if (n_users++ == 0)
+            set_current(gate, exclusive);    /* who comes later passes that one */
+        if (libraries[i].n_users++ == 0)
+            ((setter_t)setter)(run_region);
     }
     pthread_mutex_unlock(&libraries_lock);
     return i < 0 ? ENOMEM : 0;
@@ -395,15 +397,11 @@ int pp_regions_install(uintptr_t setter, pp_gate_t *gate, bool exclusive) {
 int pp_regions_uninstall(uintptr_t setter) {
     pthread_mutex_lock(&libraries_lock);
     int i = find_library(setter, false);
-    bool found = i >= 0 && libraries[i].installed, others = false;
-    if (found) {
+    bool found = i >= 0 && libraries[i].n_users > 0;
+    if (found && --libraries[i].n_users == 0)
         ((setter_t)setter)(NULL);
-        libraries[i].installed = false;
-        for (i = 0; i < n_libraries; i++)
-            others |= libraries[i].installed;
-        if (!others)
-            set_current(NULL, false);
-    }
+    if (found && --n_users == 0)
+        set_current(NULL, false);
     pthread_mutex_unlock(&libraries_lock);
     return found ? 0 : ENOENT;
 }

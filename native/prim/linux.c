@@ -77,6 +77,29 @@ bool pp_spin_once(const pp_spin_t *s) {
 
 void pp_spin_end(pp_spin_t *s, bool was_found) { s->n_vain = was_found ? 0 : s->n_vain + 1; }
 
+int pp_robust_mutex_init(pthread_mutex_t *mutex) {
+    pthread_mutexattr_t attr;
+    int error = pthread_mutexattr_init(&attr);
+    if (error)
+        return error;
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    error = pthread_mutex_init(mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+    return error;
+}
+
+/* The C library aborts at some kinds of mutexes that it has not made. */
+bool pp_is_robust_mutex(const pthread_mutex_t *mutex) {
+#ifdef __GLIBC__
+    pthread_mutex_t fresh;
+    return pp_robust_mutex_init(&fresh) == 0 && mutex->__data.__kind == fresh.__data.__kind;
+#else
+    (void)mutex;
+    return true;
+#endif
+}
+
 uint64_t pp_file_size_max(void) {
     struct rlimit limit;
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;

@@ -2,6 +2,7 @@
 #include "python.h"
 
 #include <errno.h>
+#include <string.h>
 
 typedef struct {
     PyObject_HEAD
@@ -50,6 +51,18 @@ static bool as_int(PyObject *arg, int *out) {
     return !PyErr_Occurred();
 }
 
+static PyObject *raise_damaged(int error, const char *name) {
+    char path[256] = "";
+    pp_gate_machine_path(name, path, sizeof path);
+    PyObject *text = PyUnicode_FromFormat("%s: the gate of this machine's programs is %s; remove the file if no program uses it", strerror(error),
+                                          error == EINVAL ? "no gate, or damaged" : "damaged, or kept by a program that is stopped");
+    PyObject *args = text ? Py_BuildValue("(iNs)", error, text, path) : NULL;
+    if (args)
+        PyErr_SetObject(PyExc_OSError, args);
+    Py_XDECREF(args);
+    return NULL;
+}
+
 PyDoc_STRVAR(machine_doc,
              "machine(n_tokens, name='') -> Gate\n\nThe gate that all programs of this user share that give the same name. "
              "One that nobody uses takes the\nnumber of tokens given here; else it keeps its own.");
@@ -64,7 +77,7 @@ static PyObject *gate_machine(PyTypeObject *type, PyObject *args, PyObject *kwar
     Py_BEGIN_ALLOW_THREADS
     error = pp_gate_open_machine((unsigned)n, name, &gate);
     Py_END_ALLOW_THREADS
-    return wrap(type, error, gate);
+    return error == EINVAL || error == ETIMEDOUT ? raise_damaged(error, name) : wrap(type, error, gate);
 }
 
 PyDoc_STRVAR(machine_path_doc, "machine_path(name='') -> str\n\nThe file behind that gate.");
@@ -109,15 +122,17 @@ static int wait_granted(void) {
 }
 
 PyDoc_STRVAR(acquire_doc,
-             "acquire(n=1) -> int\n\nTakes n tokens at once, waiting in line for them; returns how many: all there are, if n is more. A thread\n"
+             "acquire(n=1, covers=False) -> int\n\nTakes n tokens at once, waiting in line for them; returns how many: all there are, if n is more. A thread\n"
              "that holds tokens already, of this gate or another, takes none and keeps what it has. Only the thread\n"
-             "itself can release them.");
+             "itself can release them.\n\n"
+             "covers: the tokens are for all threads of this process, and for processes that descend from it: they pass.");
 static PyObject *gate_acquire(gate_t *self, PyObject *args) {
     Py_ssize_t n = 1;
+    int covers = 0;
     unsigned granted;
-    if (!PyArg_ParseTuple(args, "|n", &n) || !is_number(n, "n"))
+    if (!PyArg_ParseTuple(args, "|np", &n, &covers) || !is_number(n, "n"))
         return NULL;
-    int error = pp_gate_begin(self->gate, (unsigned)n, &granted);
+    int error = pp_gate_begin(self->gate, (unsigned)n, covers, &granted);
     if (error == EAGAIN)
         error = wait_granted();
     if (error < 0)
@@ -225,8 +240,8 @@ static PyType_Spec gate_spec = {
 
 PyDoc_STRVAR(install_doc,
              "install_regions(setter, gate=None, exclusive=False)\n\nMakes an OpenBLAS run its parallel regions on threads of ours. `setter` is the address of its\n"
-             "openblas_set_threads_callback_function. With a gate, which is then that of the whole process, a region of n\n"
-             "jobs takes n tokens first; or all, if exclusive.");
+             "openblas_set_threads_callback_function. With a gate, a region of n jobs takes n tokens first; or all, if\n"
+             "exclusive. The first gate is that of the whole process, until each library is uninstalled as often as installed.");
 static PyObject *install_regions(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"setter", "gate", "exclusive", NULL};
     unsigned long long setter;
@@ -273,7 +288,43 @@ static PyObject *region_statistics(PyObject *module, PyObject *ignored) {
     return Py_BuildValue("KKI", (unsigned long long)s.n_regions, (unsigned long long)s.n_waits, s.n_helpers);
 }
 
+PyDoc_STRVAR(ancestors_doc, "ancestors() -> tuple\n\nThe process numbers of this process and of those that it descends from.");
+static PyObject *ancestors(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    int pids[PP_LINE_MAX];
+    unsigned n = pp_gate_line(pids, PP_LINE_MAX);
+    PyObject *line = PyTuple_New(n);
+    for (unsigned i = 0; line && i < n; i++) {
+        PyObject *pid = PyLong_FromLong(pids[i]);
+        if (pid == NULL)
+            Py_CLEAR(line);
+        else
+            PyTuple_SET_ITEM(line, i, pid);
+    }
+    return line;
+}
+
+PyDoc_STRVAR(adopt_doc, "descend_from(pids)\n\nThis process has these ancestors, too: another process's ancestors().");
+static PyObject *descend_from(PyObject *module, PyObject *arg) {
+    (void)module;
+    int pids[PP_LINE_MAX];
+    unsigned n = 0;
+    PyObject *list = PySequence_Fast(arg, "ancestors are a sequence of process numbers");
+    if (list == NULL)
+        return NULL;
+    for (; n < PP_LINE_MAX && n < PySequence_Fast_GET_SIZE(list); n++)
+        if (!as_int(PySequence_Fast_GET_ITEM(list, n), &pids[n]))
+            break;
+    Py_DECREF(list);
+    if (PyErr_Occurred())
+        return NULL;
+    pp_gate_adopt(pids, n);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"ancestors", ancestors, METH_NOARGS, ancestors_doc},
+    {"descend_from", descend_from, METH_O, adopt_doc},
     {"install_regions", (PyCFunction)(void (*)(void))install_regions, METH_VARARGS | METH_KEYWORDS, install_doc},
     {"uninstall_regions", uninstall_regions, METH_O, uninstall_doc},
     {"region_statistics", region_statistics, METH_NOARGS, statistics_doc},

@@ -354,9 +354,14 @@ static PyObject *refuse(worker_t *self, const pp_slot_t *task) {
     return NULL;
 }
 
+/* The task's threads, and pools that it opens, use what it holds. If the table is full, or a stopped process keeps it: better
+ * without tokens than not at all. */
 static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
-    PyObject *gate = Py_NewRef(self->gate), *granted = PyObject_CallMethod(gate, "acquire", "I", self->n_tokens);
-    PyObject *result = granted ? run(self, task) : refuse(self, task);
+    PyObject *gate = Py_NewRef(self->gate), *granted = PyObject_CallMethod(gate, "acquire", "IO", self->n_tokens, Py_True);
+    bool may_run = granted || PyErr_ExceptionMatches(PyExc_OSError);
+    if (granted == NULL && may_run)
+        PyErr_Clear();
+    PyObject *result = may_run ? run(self, task) : refuse(self, task);
     if (granted) {
         PyObject *error = PyErr_GetRaisedException(), *released = PyObject_CallMethod(gate, "release", NULL);
         if (released == NULL)

@@ -183,7 +183,7 @@ class Enforcer:
     def _shares(self, state: policies.State) -> Sequence[WorkerBudget]:
         try:
             return policies.check(self.plan.policy.shares(state), state)
-        except Exception:
+        except BaseException:  # SystemExit, too: it would end this thread, and the budgets would stay as they are
             if not self._has_failed:  # else there would be an entry for each task
                 log_exception("the policy failed; while it does, each worker has its own budget")
             self._has_failed = True

@@ -39,10 +39,14 @@ def join(pool: "Enforcer") -> None:
 
 
 def leave(pool: "Enforcer") -> None:
-    """A pool closes."""
-    tell(pool, 0)
+    """A pool closes. What its balancer may still tell comes too late to count."""
     with _lock:
-        _awake.pop(pool, None)
+        if not _awake.pop(pool, 0):
+            return
+        _count_foreign()
+        others = list(_awake)
+    for p in others:
+        p.reconsider()
 
 
 def tell(pool: "Enforcer", n_awake: int) -> None:
@@ -51,10 +55,15 @@ def tell(pool: "Enforcer", n_awake: int) -> None:
         if _awake.get(pool, n_awake) == n_awake:
             return
         _awake[pool] = n_awake
+        _count_foreign()
         others = [p for p in _awake if p is not pool]
-        _native.limit_foreign(sum(n for p, n in _awake.items() if p.is_remote))
     for p in others:
         p.reconsider()
+
+
+def _count_foreign() -> None:
+    """With the lock."""
+    _native.limit_foreign(sum(n for p, n in _awake.items() if p.is_remote))
 
 
 def n_others_awake(pool: "Enforcer") -> int:

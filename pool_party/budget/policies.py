@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pool_party.budget.split import WorkerBudget, split
+from pool_party.budget.split import THREADS_MAX, WorkerBudget, split
 
 Scope = Literal["pool", "machine"]  # whose regions wait for each other
 
@@ -115,7 +115,7 @@ def check(shares: Iterable[WorkerBudget], state: State) -> tuple[WorkerBudget, .
     """What a policy of the caller's own returned, if it can be done.
 
     Raises: TypeError for what are no budgets; ValueError if there is not one for each worker, or if one has no
-    thread or a CPU that is not the pool's.
+    thread, too many of them, or a CPU that is not the pool's.
     """
     if not isinstance(shares, Iterable):
         raise TypeError(f"the policy returned {shares!r}, not a WorkerBudget for each worker")
@@ -125,8 +125,8 @@ def check(shares: Iterable[WorkerBudget], state: State) -> tuple[WorkerBudget, .
     for share in shares:
         if not isinstance(share, WorkerBudget) or not _is_whole(share.n_threads):
             raise TypeError(f"the policy returned {share!r}; a worker's budget is a WorkerBudget(n_threads, cpus)")
-        if share.n_threads < 1:
-            raise ValueError(f"the policy granted {share.n_threads} threads; the least is 1")
+        if not 1 <= share.n_threads <= THREADS_MAX:
+            raise ValueError(f"the policy granted {share.n_threads} threads; the least is 1, the most {THREADS_MAX}")
         if not share.cpus or not set(share.cpus) <= set(state.cpus):
             raise ValueError(f"the policy granted CPUs {share.cpus}; this pool has {state.cpus}")
     return shares

@@ -5,6 +5,8 @@ import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
+THREADS_MAX = 1 << 16  # of one worker; guess: more CPUs than a machine has, and fewer threads than the kernel allows
+
 
 class WorkerBudget(NamedTuple):
     """A worker's budget: so many threads, on these CPUs."""
@@ -51,7 +53,8 @@ def split(
         raise ValueError("there are no CPUs to split: name at least one")
     n_threads = max(count_threads(len(cpus), oversubscription), n_workers)
     if threads_per_worker is not None:
-        return _split_fixed(cpus, n_workers, cores, _check_count("threads_per_worker", threads_per_worker))
+        each = _check_count("threads_per_worker", threads_per_worker)
+        return _split_fixed(cpus, n_workers, cores, _check_threads("threads_per_worker", each, each))
     fits = n_workers <= len(cpus)
     sets = _partition(cpus, n_workers, cores) if fits else _overlap(cpus, n_workers, 1)
     budgets = _apportion(n_threads, [len(own) for own in sets])
@@ -70,6 +73,12 @@ def _check_count(name: str, value: int) -> int:
     return count
 
 
+def _check_threads(name: str, count: int, value: float) -> int:
+    if count > THREADS_MAX:
+        raise ValueError(f"{name} must not make more than {THREADS_MAX} threads, as {value!r} does")
+    return count
+
+
 def count_threads(n_cpus: int, oversubscription: float) -> int:
     """How many threads may run on so many CPUs. Raises ValueError and TypeError as `split`."""
     if isinstance(oversubscription, bool) or not isinstance(oversubscription, int | float):
@@ -78,7 +87,7 @@ def count_threads(n_cpus: int, oversubscription: float) -> int:
         raise ValueError(
             f"oversubscription must be positive and finite, not {oversubscription!r}; 1.0 is one thread a CPU"
         )
-    return round(n_cpus * oversubscription)
+    return _check_threads("oversubscription", round(n_cpus * oversubscription), oversubscription)
 
 
 def _split_fixed(

@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 
 class GateHandle:
-    """A gate on its way to a worker process: its descriptor, or None for the machine's."""
+    """A gate on its way to a worker process: its descriptor, or None for the machine's.
+
+    Tokens that a task holds serve the pools that it opens, too: their workers learn here whom they descend from.
+    """
 
     def __init__(self, handle: Handle | None, n_tokens: int, exclusive: bool) -> None:
         self.handle = handle
         self.n_tokens = n_tokens
         self.exclusive = exclusive
+        self.ancestors = _native.ancestors()
 
     def open(self) -> _native.Gate:
         """The gate, in the worker."""
+        _native.descend_from(self.ancestors)
         if self.handle is None:
             return _native.Gate.machine(self.n_tokens)
         return _native.Gate.attach(self.handle.open())

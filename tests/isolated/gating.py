@@ -1,5 +1,6 @@
 """The gate between processes: never too many tokens out, and a dead holder's come back."""
 
+import contextlib
 import fcntl
 import os
 import random
@@ -214,6 +215,195 @@ def interrupted():
     other.join()
 
 
+def covered_threads():
+    """Other threads of a process pass while one holds for all of them, and hold nothing themselves."""
+    gate = Gate(2)
+    assert gate.acquire(1, True) == 1
+    for call in [gates.call_in_thread(hold_once, gate, n) for n in (1, 2, 2)]:
+        assert call.result(TIMEOUT_S) <= 2
+    assert (gate.held, gate.n_free) == (1, 1)
+    gate.release()
+    assert (gate.n_free, gate.n_waiting, gate.n_recovered) == (2, 0, 0)
+
+
+def hold_once(gate, n=1):
+    granted = gate.acquire(n)
+    gate.release()
+    return granted
+
+
+def covered_while_it_waits():
+    """A thread waits behind its own process's hold, which is granted while it does."""
+    gate = Gate(2)
+    reader, writer = os.pipe()
+    other = fork(hold_and_tell, gate, 2, writer)
+    assert os.read(reader, 1) == b"x"
+    done = threading.Event()
+
+    def task():
+        gate.acquire(2, True)
+        assert done.wait(TIMEOUT_S), "the other thread waits for tokens of its own process"
+        gate.release()
+
+    holder = gates.call_in_thread(task)
+    gates.wait_until(lambda: gate.n_waiting == 1, "the task waits")
+    region = gates.call_in_thread(hold_once, gate)
+    gates.wait_until(lambda: gate.n_waiting == 2, "the region waits")
+    os.kill(other, signal.SIGKILL)
+    assert reap(other) == -signal.SIGKILL
+    assert region.result(TIMEOUT_S) == 1
+    done.set()
+    holder.result(TIMEOUT_S)
+    assert (gate.n_free, gate.n_waiting) == (2, 0)
+
+
+def covered_descendants():
+    """A child, and its child, pass while their ancestor holds for them; another process does not."""
+    gate = Gate(2)
+    stranger = fork_stranger(gate)
+    gate.acquire(2, True)
+
+    def child():
+        assert gate.acquire(2) == 2
+        gate.release()
+        assert reap(fork(hold_once, gate)) == 0
+
+    assert reap(fork(child)) == 0
+    os.write(stranger, b"x")
+    gates.wait_until(lambda: gate.n_waiting == 1, "the stranger waits")
+    gate.release()
+    gates.wait_until(lambda: (gate.n_free, gate.n_waiting) == (2, 0), "the stranger has come and gone")
+
+
+def fork_stranger(gate):
+    """A process that does not descend from this one once its parent is gone; what lets it acquire."""
+    reader, writer = os.pipe()
+
+    def stranger():
+        os.read(reader, 1)
+        gate.acquire(1)
+        gate.release()
+
+    assert reap(fork(lambda: fork(stranger) and None)) == 0
+    return writer
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+
+
+def stopped():
+    """Who is stopped neither holds nor stands in the line; continued, it goes on, and gives nothing back twice."""
+    gate = Gate(2)
+    told, teller = os.pipe()
+    let_go, letter = os.pipe()
+
+    def child():
+        gate.acquire(2)
+        os.write(teller, b"x")
+        os.read(let_go, 1)
+        gate.release()
+
+    holder = fork(child)
+    assert os.read(told, 1) == b"x"
+    waiter = fork(child)
+    gates.wait_until(lambda: gate.n_waiting == 1, "the other child waits")
+    stop(holder)
+    stop(waiter)
+    assert gate.acquire(2) == 2  # past both
+    os.kill(holder, signal.SIGCONT)
+    os.kill(waiter, signal.SIGCONT)
+    assert os.read(told, 1) == b"x"  # the waiter goes on without tokens
+    os.write(letter, b"xx")
+    assert (reap(holder), reap(waiter)) == (0, 0)
+    assert (gate.held, gate.n_free, gate.n_waiting) == (2, 0, 0)
+    gate.release()
+    assert (gate.n_free, gate.n_recovered) == (2, 0)
+
+
+def stopped_with_the_mutex(name):
+    """Nobody waits for it for ever, and all is as it was when it goes on or dies."""
+    gate = Gate.machine(2, name)
+    reader, writer = os.pipe()
+
+    def lock():
+        gate._lock()
+        os.write(writer, b"x")
+        signal.pause()
+
+    gate.acquire(1)
+    pid = fork(lock)
+    os.read(reader, 1)
+    stop(pid)
+    gate.release()  # in time, without the mutex
+    expect(TimeoutError, gate.acquire)
+    error = expect(TimeoutError, Gate.machine, 2, name)
+    assert error.filename == Gate.machine_path(name) and "stopped" in error.strerror
+    os.kill(pid, signal.SIGKILL)
+    reap(pid)
+    assert gate.acquire(2) == 2
+    gate.release()
+    assert (gate.n_free, gate.n_waiting) == (2, 0)
+
+
+def damaged():
+    """Whatever its counts say, a gate neither crashes nor keeps anybody for ever."""
+    mark = 0x3A5C
+    gate = Gate(mark)
+    at = os.pread(gate.fd, 4096, 0).index(struct.pack("II", mark, mark))
+    for n_tokens in (mark, 0, 1 << 31, (1 << 32) - 1):
+        for n_free in (0, mark, (1 << 32) - 1):
+            for n_waiting in (0, 7):
+                for n_rows in (0, 1, 4096, 1 << 31, (1 << 32) - 1):
+                    os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
+                    gate.acquire(5)
+                    gate.forget(1)
+                    gate.release()
+                    gate.acquire(5)
+                    os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
+                    gate.release()
+    os.pwrite(gate.fd, struct.pack("IIII", mark, 0, 0, 0), at)
+    gate.acquire(5)
+    gate.release()
+    assert (gate.n_tokens, gate.n_free, gate.n_waiting) == (mark, mark, 0)
+
+
+def overwrite(fd, rng, start, end, n):
+    os.pwrite(fd, rng.randbytes(n), rng.randrange(start, end - n))
+
+
+def use_damaged(name, seed):
+    """Damage the file at rest, then while three threads use it; all three get their tokens."""
+    rng = random.Random(seed)
+    fd = os.open(Gate.machine_path(name), os.O_RDWR)
+    size = os.fstat(fd).st_size
+    for _ in range(rng.randint(1, 8)):
+        overwrite(fd, rng, 0, rng.choice((1024, size)), rng.randint(1, 16))
+    try:
+        gate = Gate.machine(2, name)
+    except OSError as error:
+        assert isinstance(error, TimeoutError) or "Invalid" in str(error), error
+        return
+    calls = [gates.call_in_thread(hold_once, gate, rng.randint(1, 3)) for _ in range(3)]
+    for _ in range(3):
+        overwrite(fd, rng, 104, size, 4)  # not the mutex, as one of these threads may have it
+    for call in calls:
+        with contextlib.suppress(TimeoutError):
+            call.result(TIMEOUT_S)
+
+
+def random_damage(name, n_rounds=100, seed=11):
+    """Bytes overwritten at random: the gate works, or a clear error comes in time."""
+    rng = random.Random(int(seed))
+    for i in range(int(n_rounds)):
+        hold_once(Gate.machine(2, name))
+        status = reap(fork(use_damaged, name, rng.random()))
+        assert status == 0, (i, status)
+        os.unlink(Gate.machine_path(name))
+    print("ok")
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (
@@ -226,6 +416,13 @@ SCENARIOS = {
         forked_while_holding,
         thread_that_ends,
         interrupted,
+        covered_threads,
+        covered_while_it_waits,
+        covered_descendants,
+        stopped,
+        stopped_with_the_mutex,
+        damaged,
+        random_damage,
     )
 }
 
