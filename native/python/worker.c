@@ -19,7 +19,8 @@ typedef struct {
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
     uint64_t n_loads;           /* when the list of libraries was last looked at */
-    pp_limits_seen_t limits;
+    pp_limited_t limits;
+    uint32_t kept;              /* the grant that a worker process keeps to */
     unsigned char ring_copy[PP_INLINE_MAX];
 } worker_t;
 
@@ -326,7 +327,10 @@ static int keep_limits(worker_t *self) {
     if (!pp_load_relaxed(&budget->is_open))
         return 0;
     int failed = note_libraries(self);
-    pp_limits_here(budget, pp_load_relaxed(&self->end.lane->grant), &self->limits);
+    uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
+    if (self->kept && grant != self->kept)   /* else the thread that follows grants might be too late for this task */
+        pp_budget_keep(budget, self->kept = grant);
+    pp_limits_here();
     return failed;
 }
 
@@ -389,7 +393,7 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
         return NULL;
     uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
     if (grant > 0)
-        pp_budget_keep(&self->end.segment->budget, grant);
+        pp_budget_keep(&self->end.segment->budget, self->kept = grant);
     if (follow == Py_None)
         Py_RETURN_NONE;
     cpu_set_t cpus;
@@ -422,7 +426,9 @@ static PyObject *worker_initialize(worker_t *self, PyObject *function) {
 PyDoc_STRVAR(enter_doc, "enter()\n\nThe worker is awake: from here on its thread, the calling one, keeps to its budget.");
 static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_set_own_grant(&self->end.lane->grant);
+    self->limits.budget = &self->end.segment->budget;
+    self->limits.grant = &self->end.lane->grant;
+    pp_limits_enter(&self->limits);
     pp_budget_enter(&self->end.segment->budget);
     if (keep_limits(self) < 0)
         return NULL;
@@ -432,7 +438,7 @@ static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
 static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
     (void)ignored;
     pp_budget_leave(&self->end.segment->budget);
-    pp_set_own_grant(NULL);
+    pp_limits_enter(NULL);
     pp_pulse(self->end.shared);
     Py_RETURN_NONE;
 }
