@@ -5,13 +5,45 @@
  *
  * A task is over at once, or lasts until nobody can do anything else: what is left undone then would be left undone for as long as
  * tasks last. */
-#include "pool.h"
+#include "scheduler.h"
 
 #include <errno.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define WORKERS_MAX 4
+#define TASKS_MAX 8
+
+typedef struct {
+    const char *name;
+    unsigned n_slots;                          /* PP_SLOTS of the build that it is for */
+    unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
+    const char *waiters;                       /* beside the background thread, see run_waiter and run_main */
+    const char *where;                         /* of each task in turn: (p)lace, (r)ing, (b)lock */
+    bool cancels, is_patient, at_once;         /* at_once: tasks come while workers start */
+} pool_t;
+
+static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once */
+    {"two", 2, 2, 2, 0, "", "p", false, false, true},
+    {"pair", 2, 2, 2, 0, "", "p", false, false, false},
+    {"full", 2, 2, 3, 0, "", "p", false, false, false},
+    {"ring", 2, 2, 3, 0, "w", "r", false, false, false},
+    {"blocks", 2, 2, 3, 0, "w", "b", false, false, false},
+    {"led", 2, 1, 2, 0, "ww", "p", false, false, false},
+    {"timed", 2, 1, 2, 0, "wt", "p", false, false, false},
+    {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
+    {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false},
+    {"nested", 2, 2, 3, 0, "nw", "p", false, false, false},
+    {"signal", 2, 2, 3, 0, "s", "p", true, false, false},
+    {"short", 2, 2, 4, 1, "w", "pr", false, false, false},
+    {"patient", 2, 1, 4, 0, "wj", "p", false, true, false},
+    {"slow", 2, 1, 5, 0, "j", "p", false, true, false},
+    {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false},
+    {"pass", 4, 3, 5, 0, "", "p", false, false, false},
+    {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false},
+};
 
 enum { READY = 1, CLAIMED = 2 };               /* a slot's tags, as channel.c has them */
 enum { PENDING, DONE, LOST, TAKEN_BACK };
@@ -422,7 +454,7 @@ static void run_waiter(int number) {
     m.has_nested[me] = how == 'n';
     m.has_signals[me] = m.has_signal[me] = how == 's';
     unsigned id = submit();
-    bool is_there = wait_for_ticket(id, how == 't' ? SCH_LONG_NS : -1);
+    bool is_there = wait_for_ticket(id, how == 't' ? pp_now_ns() + SCH_LONG_NS : -1);
     sch_say("      waiter %d %s", number, is_there ? "has its result" : "gives up");
     sch_forget(4);
     if (sch_note(m.has_nested[me]))
@@ -637,7 +669,7 @@ static uint64_t guarded(void) {
     return hash;
 }
 
-uint64_t pool_state(void) {
+static uint64_t state(void) {
     uint64_t hash = hash_of(&m, sizeof m, 0);
     hash = hash_of(core, core_used(), hash_of(&hub, sizeof hub, hash));
     hash = hash_of(arena, malloc_usable_size(arena), hash);
@@ -686,15 +718,29 @@ static unsigned list_memory(sch_region_t *out) {
     return n;
 }
 
-const sch_program_t *pool_program(const pool_t *p) {
-    static const sch_program_t program = {begin, list_memory, check_quiet, check_end, guarded};
-    pool = p;
+/* The i-th of those that are for so many slots. */
+static const pool_t *find_pool(unsigned i) {
+    for (unsigned n = 0; n < sizeof pools / sizeof *pools; n++)
+        if (pools[n].n_slots == PP_SLOTS && i-- == 0)
+            return &pools[n];
+    return NULL;
+}
+
+const char *program_name(unsigned i) {
+    const pool_t *p = find_pool(i);
+    return p ? p->name : NULL;
+}
+
+const sch_program_t *program_open(unsigned i) {
+    static const sch_program_t program = {.begin = begin, .regions = list_memory, .idle = check_quiet, .busy = check_quiet,
+                                          .end = check_end, .guarded = guarded, .state = state};
+    pool = find_pool(i);
     pp_arena_free(arena);
     arena = NULL;
     pp_segment_unref(segment);
     memset(core, 0, sizeof core);
     sch_forget_words();
-    if (pp_segment_create(p->n_workers, false, &segment) != 0)
+    if (pp_segment_create(pool->n_workers, false, &segment) != 0)
         abort();
     memcpy(core_at_start, core, sizeof core);
     name_words();
