@@ -164,6 +164,15 @@ static uint64_t read_as(const actor_t *a, const void *at, unsigned size) {
     return read_word(at, size);
 }
 
+uint64_t sch_newest(const void *at, unsigned size) {
+    uint64_t value = read_word(at, size);
+    for (int i = 0; i < n_actors; i++)
+        for (unsigned n = 0; n < actors[i].n_pending; n++)
+            if (actors[i].pending[n].at == at)
+                value = actors[i].pending[n].value;
+    return value;
+}
+
 uint64_t sch_note(uint64_t value) {
     actors[current].history = sch_mix(actors[current].history, value);
     return value;

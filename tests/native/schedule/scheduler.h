@@ -27,6 +27,7 @@ bool sch_has_ended(int actor);                 /* by itself, or killed */
 bool sch_was_killed(int actor);
 bool sch_sleeps_on(int actor, const void *word);
 bool sch_is_asleep(int actor);                 /* on any futex */
+uint64_t sch_newest(const void *word, unsigned size);   /* also if it is not seen yet */
 int sch_last_actor(void);
 const char *sch_name_of(int actor);
 void sch_constant(const void *word);           /* nobody changes it during a run: reading it is no step */
@@ -41,7 +42,7 @@ _Noreturn void sch_fail(const char *format, ...);
 
 /* ---- between the program and who explores it ---- */
 
-#define REGIONS_MAX 64
+#define REGIONS_MAX 100
 typedef struct {
     void *at;
     size_t size;
