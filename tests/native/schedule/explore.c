@@ -1,15 +1,16 @@
-/* Explores the pools of pools[] under the scheduler. Ends with 1, and the trace of the run, if one breaks a promise.
+/* Explores the programs that it is linked with (pool.c or tokens.c) under the scheduler. Ends with 1, and the trace of the run, if one
+ * breaks a promise.
  *
- *   explore exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES    every run with at most so many of each
- *   explore random POOL SECONDS SEED                                    runs SEED, SEED + 1, ...
- *   explore hunt SECONDS SEED                                           random runs of all pools in turn, without a trace
- *   explore replay POOL SEED                                            one random run, with its trace
- *   explore list                                                        the pools of as many slots as this program was built with
+ *   explore exhaust PROGRAM SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES    every run with at most so many of each
+ *   explore random PROGRAM SECONDS SEED                                    runs SEED, SEED + 1, ...
+ *   explore hunt SECONDS SEED                                              random runs of all programs in turn, without a trace
+ *   explore replay PROGRAM SEED                                            one random run, with its trace
+ *   explore list                                                           the programs
  *
  * Exhaustive: depth first over the decisions, and a state that was seen before is not explored again. It is compared by a hash: of
  * the shared words, the pending stores, and all that each actor has read. Random: half of the runs go by priorities that change at
  * a few random steps (PCT: Burckhardt and others, 2010), half change the actor at random. */
-#include "pool.h"
+#include "scheduler.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,28 +22,6 @@
 #define CHANGES_MAX 6
 #define LENGTH_GUESS 300        /* decisions of a run: about as many */
 
-static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once */
-    {"two", 2, 2, 2, 0, "", "p", false, false, true},
-    {"pair", 2, 2, 2, 0, "", "p", false, false, false},
-    {"full", 2, 2, 3, 0, "", "p", false, false, false},
-    {"ring", 2, 2, 3, 0, "w", "r", false, false, false},
-    {"blocks", 2, 2, 3, 0, "w", "b", false, false, false},
-    {"led", 2, 1, 2, 0, "ww", "p", false, false, false},
-    {"timed", 2, 1, 2, 0, "wt", "p", false, false, false},
-    {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
-    {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false},
-    {"nested", 2, 2, 3, 0, "nw", "p", false, false, false},
-    {"signal", 2, 2, 3, 0, "s", "p", true, false, false},
-    {"short", 2, 2, 4, 1, "w", "pr", false, false, false},
-    {"patient", 2, 1, 4, 0, "wj", "p", false, true, false},
-    {"slow", 2, 1, 5, 0, "j", "p", false, true, false},
-    {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false},
-    {"pass", 4, 3, 5, 0, "", "p", false, false, false},
-    {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false},
-};
-
-#define N_POOLS (sizeof pools / sizeof *pools)
-
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -51,12 +30,19 @@ static double seconds(void) {
 
 /* ---- states ---- */
 
+static const char *name;               /* of the program that is explored */
+static const sch_program_t *explored;
 static uint64_t *states;
 static unsigned n_states;
 
+static void open_program(unsigned i) {
+    name = program_name(i);
+    explored = program_open(i);
+}
+
 /* Whether this state was noted before; notes it. */
 static bool note_state(void) {
-    uint64_t state = sch_mix(sch_state(), pool_state()) | 1;
+    uint64_t state = sch_mix(sch_state(), explored->state()) | 1;
     unsigned i = (unsigned)(state >> 20) % STATES_MAX;
     while (states[i] && states[i] != state)
         i = (i + 1) % STATES_MAX;
@@ -106,24 +92,23 @@ static bool advance(void) {
     return true;
 }
 
-static int exhaust(const pool_t *pool, double limit_s, sch_budget_t budget) {
-    const sch_program_t *program = pool_program(pool);
+static int exhaust(double limit_s, sch_budget_t budget) {
     double start = seconds();
     unsigned long n_runs = 0;
     bool is_complete = false;
     length = 0;
     forget_states();
     do {
-        sch_result_t result = n_runs++ == 0 ? sch_run(program, decide_next, budget, false) : sch_resume(path[length - 1].saved, decide_next, NULL, false);
+        sch_result_t result = n_runs++ == 0 ? sch_run(explored, decide_next, budget, false) : sch_resume(path[length - 1].saved, decide_next, NULL, false);
         if (result == SCH_FAILED) {
             depth = 0;
-            sch_run(program, decide_again, budget, true);
-            printf("FOUND %s: %s; run %lu, %.1f s\n", pool->name, sch_failure(), n_runs, seconds() - start);
+            sch_run(explored, decide_again, budget, true);
+            printf("FOUND %s: %s; run %lu, %.1f s\n", name, sch_failure(), n_runs, seconds() - start);
             return 1;
         }
         is_complete = !advance();
     } while (!is_complete && (n_runs % 64 || seconds() - start < limit_s));
-    printf("exhaust %-8s %u pre-emptions, %u kills, %u delays, %u vain wakes: %s, %lu interleavings, %u states, %.1f s\n", pool->name,
+    printf("exhaust %-8s %u pre-emptions, %u kills, %u delays, %u vain wakes: %s, %lu interleavings, %u states, %.1f s\n", name,
            budget.preemptions, budget.kills, budget.delays, budget.vain_wakes, is_complete ? "complete" : "time is over", n_runs,
            n_states, seconds() - start);
     fflush(stdout);
@@ -194,8 +179,8 @@ static unsigned decide_first(const sch_option_t *options, unsigned n) {
 }
 
 /* Up to the first decision, from where random runs begin. */
-static void prepare(const pool_t *pool) {
-    sch_run(pool_program(pool), decide_first, (sch_budget_t){.preemptions = 1u << 30}, false);
+static void prepare(void) {
+    sch_run(explored, decide_first, (sch_budget_t){.preemptions = 1u << 30}, false);
 }
 
 static sch_result_t run_random(uint64_t seed, bool traced) {
@@ -204,8 +189,8 @@ static sch_result_t run_random(uint64_t seed, bool traced) {
     return sch_resume(beginning, decide_random, &budget, traced);
 }
 
-static int explore_random(const pool_t *pool, double limit_s, uint64_t seed) {
-    prepare(pool);
+static int explore_random(double limit_s, uint64_t seed) {
+    prepare();
     double start = seconds();
     unsigned long n_runs = 0, n_steps = 0;
     forget_states();
@@ -214,31 +199,30 @@ static int explore_random(const pool_t *pool, double limit_s, uint64_t seed) {
         n_steps += sch_steps();
         if (result == SCH_FAILED) {
             run_random(seed + n_runs - 1, true);
-            printf("FOUND %s: %s; seed %llu, run %lu, %.1f s\n", pool->name, sch_failure(), (unsigned long long)(seed + n_runs - 1), n_runs,
+            printf("FOUND %s: %s; seed %llu, run %lu, %.1f s\n", name, sch_failure(), (unsigned long long)(seed + n_runs - 1), n_runs,
                    seconds() - start);
             return 1;
         }
     } while (n_runs % 64 || seconds() - start < limit_s);
-    printf("random  %-8s seeds %llu to %llu: %lu interleavings, %u states, %lu steps a run, %.1f s\n", pool->name, (unsigned long long)seed,
+    printf("random  %-8s seeds %llu to %llu: %lu interleavings, %u states, %lu steps a run, %.1f s\n", name, (unsigned long long)seed,
            (unsigned long long)(seed + n_runs - 1), n_runs, n_states, n_steps / n_runs, seconds() - start);
     fflush(stdout);
     return 0;
 }
 
-/* All pools in turn, for as long as nothing is found; without a trace. */
+/* All programs in turn, for as long as nothing is found; without a trace. */
 static int hunt(double limit_s, uint64_t seed) {
     double start = seconds();
     unsigned long n_runs = 0;
     free(states);
     states = NULL;
     for (;; seed += 100)
-        for (unsigned i = 0; i < N_POOLS; i++) {
-            if (pools[i].n_slots != PP_SLOTS)
-                continue;
-            prepare(&pools[i]);
+        for (unsigned i = 0; program_name(i); i++) {
+            open_program(i);
+            prepare();
             for (unsigned n = 0; n < 100; n++, n_runs++)
                 if (run_random(seed + n, false) == SCH_FAILED) {
-                    printf("%s: %s; seed %llu, run %lu, %.1f s\n", pools[i].name, sch_failure(), (unsigned long long)(seed + n), n_runs + 1,
+                    printf("%s: %s; seed %llu, run %lu, %.1f s\n", name, sch_failure(), (unsigned long long)(seed + n), n_runs + 1,
                            seconds() - start);
                     return 1;
                 }
@@ -249,12 +233,20 @@ static int hunt(double limit_s, uint64_t seed) {
         }
 }
 
-static const pool_t *find_pool(const char *name) {
-    for (unsigned i = 0; i < N_POOLS; i++)
-        if (pools[i].n_slots == PP_SLOTS && strcmp(pools[i].name, name) == 0)
-            return &pools[i];
-    fprintf(stderr, "explore: no pool %s with %u slots\n", name, PP_SLOTS);
+static void find_program(const char *wanted) {
+    for (unsigned i = 0; program_name(i); i++)
+        if (strcmp(program_name(i), wanted) == 0) {
+            open_program(i);
+            return;
+        }
+    fprintf(stderr, "explore: no program %s\n", wanted);
     exit(2);
+}
+
+static int usage(void) {
+    fputs("usage: explore list | exhaust PROGRAM SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES | random PROGRAM SECONDS SEED |"
+          " hunt SECONDS SEED | replay PROGRAM SEED\n", stderr);
+    return 2;
 }
 
 int main(int argc, char **argv) {
@@ -263,19 +255,20 @@ int main(int argc, char **argv) {
     if (states == NULL)
         return 2;
     if (strcmp(what, "list") == 0) {
-        for (unsigned i = 0; i < N_POOLS; i++)
-            if (pools[i].n_slots == PP_SLOTS)
-                puts(pools[i].name);
+        for (unsigned i = 0; program_name(i); i++)
+            puts(program_name(i));
         return 0;
     }
-    if (strcmp(what, "exhaust") == 0 && argc == 8)
-        return exhaust(find_pool(argv[2]), atof(argv[3]), (sch_budget_t){(unsigned)atoi(argv[4]), (unsigned)atoi(argv[5]), (unsigned)atoi(argv[6]), (unsigned)atoi(argv[7])});
-    if (strcmp(what, "random") == 0 && argc == 5)
-        return explore_random(find_pool(argv[2]), atof(argv[3]), strtoull(argv[4], NULL, 10));
-    if (strcmp(what, "replay") == 0 && argc == 4)
-        return prepare(find_pool(argv[2])), run_random(strtoull(argv[3], NULL, 10), true) == SCH_FAILED;
     if (strcmp(what, "hunt") == 0 && argc == 4)
         return hunt(atof(argv[2]), strtoull(argv[3], NULL, 10));
-    fputs("usage: explore list | exhaust POOL SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES | random POOL SECONDS SEED | hunt SECONDS SEED | replay POOL SEED\n", stderr);
-    return 2;
+    if (argc < 4)
+        return usage();
+    find_program(argv[2]);
+    if (strcmp(what, "exhaust") == 0 && argc == 8)
+        return exhaust(atof(argv[3]), (sch_budget_t){(unsigned)atoi(argv[4]), (unsigned)atoi(argv[5]), (unsigned)atoi(argv[6]), (unsigned)atoi(argv[7])});
+    if (strcmp(what, "random") == 0 && argc == 5)
+        return explore_random(atof(argv[3]), strtoull(argv[4], NULL, 10));
+    if (strcmp(what, "replay") == 0 && argc == 4)
+        return prepare(), run_random(strtoull(argv[3], NULL, 10), true) == SCH_FAILED;
+    return usage();
 }

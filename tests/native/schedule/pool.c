@@ -5,26 +5,65 @@
  *
  * A task is over at once, or lasts until nobody can do anything else: what is left undone then would be left undone for as long as
  * tasks last. */
-#include "pool.h"
+#include "scheduler.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define WORKERS_MAX 4
+#define TASKS_MAX 8
+
+typedef struct {
+    const char *name;
+    unsigned n_slots;                          /* PP_SLOTS of the build that it is for */
+    unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
+    const char *waiters;                       /* beside the background thread, see run_waiter and run_main */
+    const char *where;                         /* of each task in turn: its argument is in its (p)lace, in the (r)ing, in a (b)lock, or in one
+                                                * that the worker (k)eeps; in upper case, its result is in a block, too */
+    bool cancels, is_patient, at_once;         /* at_once: tasks come while workers start */
+} pool_t;
+
+static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once */
+    {"two", 2, 2, 2, 0, "", "p", false, false, true},
+    {"pair", 2, 2, 2, 0, "", "p", false, false, false},
+    {"full", 2, 2, 3, 0, "", "p", false, false, false},
+    {"ring", 2, 2, 3, 0, "w", "r", false, false, false},
+    {"blocks", 2, 2, 3, 0, "w", "b", false, false, false},
+    {"kept", 2, 2, 4, 0, "", "k", false, false, false},
+    {"values", 2, 2, 3, 0, "w", "BKP", false, false, false},
+    {"later", 2, 2, 3, 0, "twt", "P", false, false, false},
+    {"heir", 2, 1, 4, 0, "", "P", false, false, false},
+    {"led", 2, 1, 2, 0, "ww", "p", false, false, false},
+    {"timed", 2, 1, 2, 0, "wt", "p", false, false, false},
+    {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
+    {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false},
+    {"nested", 2, 2, 3, 0, "nw", "p", false, false, false},
+    {"signal", 2, 2, 3, 0, "s", "p", true, false, false},
+    {"short", 2, 2, 4, 1, "w", "pr", false, false, false},
+    {"patient", 2, 1, 4, 0, "wj", "p", false, true, false},
+    {"slow", 2, 1, 5, 0, "j", "p", false, true, false},
+    {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false},
+    {"pass", 4, 3, 5, 0, "", "p", false, false, false},
+    {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false},
+};
+
 enum { READY = 1, CLAIMED = 2 };               /* a slot's tags, as channel.c has them */
 enum { PENDING, DONE, LOST, TAKEN_BACK };
-enum { ENDED = TASKS_MAX, TICKETS };          /* what one can wait for: tasks, and the end of the pool */
+enum { ENDED = TASKS_MAX, TICKETS, NOBODY };  /* what one can wait for: tasks, and the end of the pool */
 #define BATCH 2
+
+typedef struct { unsigned arena, id, task; } block_t;
 
 static const pool_t *pool;
 static pp_segment_t *segment;
 static pp_hub_t hub;
-static pp_arena_t *arena;
 static struct {                                /* what the parent keeps; under Python's locks unless atomic */
     _Atomic uint32_t n_offered, n_put;         /* the backlog is what is between */
     _Atomic uint32_t done[TICKETS], is_idle;
+    bool is_put[TASKS_MAX], is_being_put[TASKS_MAX];
     bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
     unsigned next_lane, n_settled, n_lost, n_killed, n_cancels, n_leaks;
     unsigned outcome[TASKS_MAX], n_runs[TASKS_MAX];
@@ -33,14 +72,25 @@ static struct {                                /* what the parent keeps; under P
     int worker[WORKERS_MAX];                   /* its actor + 1; 0: none */
     int background;
     unsigned dead;                             /* workers whose end was reported: bits */
-    bool is_open[PP_BLOCKS];                   /* arguments' blocks */
     bool is_copying[WORKERS_MAX];              /* in pp_end_copied */
+    bool is_burying;
+    unsigned revoked;                          /* the task that is being taken back, + 1 */
+    struct {
+        unsigned needed_by;                    /* a task, + 1; 0: nobody needs what is in the block */
+        uint64_t at;
+        bool is_received;                      /* a result's, by the parent */
+        unsigned keeper;                       /* a worker's lane, + 1 */
+    } blocks[1 + WORKERS_MAX][PP_BLOCKS];      /* of each arena */
+    block_t values[TASKS_MAX];                 /* that lie in blocks, and that the parent's program still has */
+    unsigned n_values;
 } m;
 
 /* ---- memory: the segment's file ---- */
 
 static _Alignas(4096) unsigned char core[1 << 20], arenas[(1 + WORKERS_MAX) * PP_ARENA_BYTES], core_at_start[sizeof core];
 #define ARENAS_AT (1ull << 30)
+#define BLOCK_BYTES 4096
+#define PLACES 8                               /* for blocks, that a run uses of an arena */
 
 int pp_memfd(const char *name, uint64_t size, int *fd) {
     (void)name, (void)size;
@@ -56,7 +106,17 @@ int pp_map(int fd, uint64_t at, size_t size, void **memory) {
     return 0;
 }
 void pp_unmap(void *memory, size_t size) { (void)memory, (void)size; }
-void pp_punch_hole(int fd, uint64_t at, uint64_t size) { (void)fd, (void)at, (void)size; }
+void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
+    (void)fd;
+    for (unsigned i = 0; i <= pool->n_workers; i++)
+        for (unsigned id = 0; id < PP_BLOCKS; id++) {
+            uint64_t block = m.blocks[i][id].at;
+            sch_check(!m.blocks[i][id].needed_by || block + BLOCK_BYTES <= at || block >= at + size,
+                      "the memory of block %u of arena %u is given back, and task %u needs it", id, i, m.blocks[i][id].needed_by - 1);
+        }
+    for (uint64_t place = at; place < at + size && at >= ARENAS_AT; place += BLOCK_BYTES)
+        memset(arenas + (place - ARENAS_AT), 0, 8);
+}
 
 uint64_t pp_file_size_max(void) { return UINT64_MAX; }
 
@@ -73,25 +133,95 @@ void pp_budget_leave(pp_budget_t *b) { (void)b; }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence) { (void)shared, (void)sequence; }
 void pp_trace_budget(pp_end_t *e) { (void)e; }
 
-/* ---- blocks: each is released once (the linker sends all other files' calls here) ---- */
+/* ---- blocks (the linker sends here what other files than blocks.c release) ---- */
+
+static uint64_t word(const void *at, unsigned size) {
+    uint64_t value = 0;
+    memcpy(&value, at, size);
+    return value;
+}
+
+static uint64_t in_use(unsigned owner, unsigned id) { return sch_newest(&pp_segment_flags(segment, owner)->in_use[id], 4); }
+
+static void check_blocks(void) {
+    for (unsigned i = 0; i <= pool->n_workers; i++)
+        for (unsigned id = 0; id < PP_BLOCKS; id++)
+            sch_check(!m.blocks[i][id].needed_by || in_use(i, id), "block %u of arena %u is released, and task %u needs it", id, i,
+                      m.blocks[i][id].needed_by - 1);
+}
+
+static bool has_results_in_blocks(void) {
+    for (const char *c = pool->where; *c; c++)
+        if (isupper(*c))
+            return true;
+    return false;
+}
+
+static bool has_kept_arguments(void) { return strpbrk(pool->where, "kK") != NULL; }
 
 void __real_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id) {
-    sch_check(owner == 0 && id < PP_BLOCKS && m.is_open[id], "block %u is released, but not open", id);
-    m.is_open[id] = false;
+    bool may_be_again = m.is_burying && has_kept_arguments();   /* README.md: two name it, and it is not in use again */
+    if (m.revoked && m.blocks[owner][id].needed_by == m.revoked)
+        m.blocks[owner][id].needed_by = 0;
+    sch_check(in_use(owner, id) || may_be_again, "block %u of arena %u is released, but not open", id, owner);
     __real_pp_block_release(s, owner, id);
+    check_blocks();
 }
 
-static int open_block(pp_blockref_t *ref, uint64_t value) {
+/* Nobody needs it from now on: before it is released. */
+static void need_no_more(unsigned owner, unsigned id) { m.blocks[owner][id].needed_by = m.blocks[owner][id].keeper = 0; }
+
+/* The owners' own halves of arenas: memory of the process, in a place of our own so that it can be copied. */
+static _Alignas(64) unsigned char halves[1 + WORKERS_MAX][640];
+static unsigned next_half;                     /* + 1; 0: something else is allocated */
+
+static pp_arena_t *half(unsigned owner) { return (pp_arena_t *)halves[owner]; }
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size) {
+    if (next_half == 0)
+        return __real_calloc(n, size);
+    if (n * size > sizeof halves[0])
+        abort();
+    unsigned char *new = memset(halves[next_half - 1], 0, sizeof halves[0]);
+    next_half = 0;
+    return new;
+}
+
+static void new_half(unsigned owner) {
+    next_half = owner + 1;
+    pp_arena_new(segment, owner);
+}
+
+static int open_block(unsigned owner, unsigned task, pp_blockref_t *ref, uint64_t value) {
     void *memory;
-    int error = pp_block_open(arena, sizeof value, ref, &memory);
+    int error = pp_block_open(half(owner), sizeof value, ref, &memory);
     if (error)
         return error;
-    sch_check(!m.is_open[ref->id], "block %u is used again before its release", ref->id);
-    m.is_open[ref->id] = true;
+    sch_check(m.blocks[owner][ref->id].needed_by == 0, "block %u of arena %u is used again, and task %u needs it", ref->id, owner,
+              m.blocks[owner][ref->id].needed_by - 1);
+    sch_check(ref->at < pp_segment_arena_at(segment, owner) + PLACES * BLOCK_BYTES, "the model has too few places for blocks");
+    m.blocks[owner][ref->id].needed_by = 1 + task;
+    m.blocks[owner][ref->id].at = ref->at;
+    m.blocks[owner][ref->id].is_received = false;
     memcpy(memory, &value, sizeof value);
     return 0;
+}
+
+static uint64_t read_block(const pp_blockref_t *ref) {
+    void *memory;
+    uint64_t value;
+    sch_check(pp_block_map(segment, ref, &memory) == 0, "a block cannot be mapped");
+    memcpy(&value, memory, sizeof value);
+    return sch_note(value);
+}
+
+static uint64_t value_of(const block_t *block) {
+    pp_blockref_t ref = {.at = m.blocks[block->arena][block->id].at, .size = 8, .id = block->id};
+    return read_block(&ref);
 }
 
 /* ---- putting ---- */
@@ -99,9 +229,13 @@ static int open_block(pp_blockref_t *ref, uint64_t value) {
 static uint64_t argument_of(uint64_t id) { return (id + 1) * 0x0101010101010101ull; }
 static uint64_t result_of(uint64_t id) { return (id + 1) * 0x1111111111111111ull; }
 
+static char where_of(uint64_t id) { return pool->where[id % strlen(pool->where)]; }
+static bool is_kept_by_worker(uint64_t id) { return tolower(where_of(id)) == 'k'; }
+static bool is_result_in_block(uint64_t id) { return isupper(where_of(id)); }
+
 static int put(unsigned id) {
     uint64_t argument = argument_of(id);
-    char where = pool->where[id % strlen(pool->where)];
+    char where = (char)tolower(where_of(id));
     pp_blockref_t ref;
     pp_task_t task = {.job = id + 1, .index = id, .size = sizeof argument, .data = &argument,
                       .where = where == 'p' ? PP_IN_PLACE : where == 'r' ? PP_IN_RING : PP_IN_BLOCK};
@@ -109,14 +243,16 @@ static int put(unsigned id) {
         return EAGAIN;
     int error = 0;
     if (task.where == PP_IN_BLOCK) {
-        if ((error = open_block(&ref, argument)) != 0)
+        if ((error = open_block(0, id, &ref, argument)) != 0)
             return error;
         task.data = &ref;
         task.size = sizeof ref;
     }
     uint64_t sequence;
-    if ((error = pp_hub_put(&hub, &task, &sequence)) != 0 && task.where == PP_IN_BLOCK)
+    if ((error = pp_hub_put(&hub, &task, &sequence)) != 0 && task.where == PP_IN_BLOCK) {
+        need_no_more(0, ref.id);
         pp_block_release(segment, 0, ref.id);
+    }
     if (!error)
         m.sequence[id] = sequence + 1;
     return error;
@@ -204,12 +340,6 @@ static void close_calls(void) {
 
 /* ---- taking results, as leader ---- */
 
-static uint64_t word(const void *at, unsigned size) {
-    uint64_t value = 0;
-    memcpy(&value, at, size);
-    return value;
-}
-
 static void check_leads(const char *what) {
     sch_check(word(&hub.leading.leader, 8) == pp_this_thread(), "%s without the lead", what);
 }
@@ -226,24 +356,109 @@ static void decode(void) {
     wait_for_ticket(submit(), -1);
 }
 
-static void take_one(unsigned lane, const pp_frame_t *f) {
-    uint64_t id = f->index, value;
-    memcpy(&value, f + 1, sizeof value);
-    sch_check(f->job == id + 1 && f->size == sizeof value && value == result_of(id), "a result is not what was sent");
+/* As calls.c has them: what is known of a result once it has been taken. */
+typedef struct {
+    uint64_t id, value;
+    bool is_in_block;
+    unsigned lane;
+    pp_blockref_t block;
+} result_t;
+
+static struct {                                /* results whose values the background thread is to make; as m */
+    result_t queue[TASKS_MAX];
+    unsigned first, last;
+} postponed;
+
+static void take_result(unsigned lane, const pp_frame_t *f, result_t *r) {
+    *r = (result_t){.id = f->index, .lane = lane};
+    sch_check(f->job == r->id + 1 && f->size == (f->where == PP_IN_BLOCK ? sizeof r->block : sizeof r->value), "a result is not what was sent");
     check_leads("a result is taken");
+    if (f->where == PP_IN_BLOCK) {
+        r->is_in_block = true;
+        memcpy(&r->block, f + 1, sizeof r->block);
+        m.blocks[1 + lane][r->block.id].is_received = true;
+        pp_store_seq_cst(&pp_segment_flags(segment, 1 + lane)->in_use[r->block.id], PP_KEPT);
+    } else {
+        memcpy(&r->value, f + 1, sizeof r->value);
+    }
     pp_hub_take(&hub, lane, f);
-    decode();
-    settle(id, DONE);
 }
 
-static unsigned take_batch(void) {
+/* The value; if it lies in the block, and the program chooses to keep it, the block stays. */
+static void decode_result(result_t *r) {
+    decode();
+    if (r->is_in_block)
+        r->value = read_block(&r->block);
+    sch_check(r->value == result_of(r->id), "the result of task %u is not what was sent", (unsigned)r->id);
+    if (r->is_in_block && sch_choose(2)) {
+        m.values[m.n_values++] = (block_t){1 + r->lane, r->block.id, (unsigned)r->id};
+        r->is_in_block = false;
+    }
+}
+
+static void drop_result(result_t *r) {
+    if (!r->is_in_block)
+        return;
+    need_no_more(1 + r->lane, r->block.id);
+    pp_block_release(segment, 1 + r->lane, r->block.id);
+}
+
+static void hand_over(result_t *r) {
+    decode_result(r);
+    settle(r->id, DONE);
+}
+
+static void postpone(const result_t *r) {
+    sch_say("      leaves the result of task %u to the background thread", (unsigned)r->id);
+    postponed.queue[postponed.last++] = *r;
+    pp_hub_summon(&hub);
+}
+
+static void deliver_postponed(void) {
+    while (sch_note(postponed.first < postponed.last)) {
+        result_t r = postponed.queue[postponed.first++];
+        hand_over(&r);
+        drop_result(&r);
+    }
+}
+
+/* `alone_for`: the caller waits for this with a timeout, and leaves others' slow results to the background thread; or NOBODY. */
+static void take_one(unsigned lane, const pp_frame_t *f, unsigned alone_for) {
+    result_t r;
+    take_result(lane, f, &r);
+    if (alone_for != NOBODY && alone_for != r.id && r.is_in_block) {
+        postpone(&r);
+        return;
+    }
+    hand_over(&r);
+    drop_result(&r);
+}
+
+/* The program lets go of a value that lies in a block, at any moment. */
+static bool has_to_collect(void) { return m.n_values > 0 || m.is_over; }
+
+static void run_collector(int number) {
+    (void)number;
+    for (;;) {
+        sch_forget(6);
+        sch_until(has_to_collect);
+        if (sch_note(m.n_values) == 0)
+            return;
+        block_t value = m.values[--m.n_values];
+        sch_check(value_of(&value) == result_of(value.task), "the value of task %u has changed", value.task);
+        need_no_more(value.arena, value.id);
+        pp_block_release(segment, value.arena, value.id);
+    }
+}
+
+static unsigned take_batch(unsigned alone_for) {
     unsigned n = 0;
     bool is_ended = false;
     for (unsigned i = 0; !is_ended && i < pool->n_workers; i++) {
         unsigned lane = (unsigned)sch_note(m.next_lane);
         check_leads("results are looked for");
         for (const pp_frame_t *f; !is_ended && (f = pp_hub_peek(&hub, lane)) != NULL;) {
-            take_one(lane, f);
+            take_one(lane, f, alone_for);
             is_ended = ++n >= BATCH || !pp_lead_is_mine(&hub);
         }
         if (!is_ended)
@@ -288,7 +503,7 @@ static void lead(unsigned ticket, int64_t deadline_ns, uint32_t before) {
         return;
     }
     pp_lead_for(&hub, &m.done[ticket]);
-    unsigned n = take_batch();
+    unsigned n = take_batch(deadline_ns >= 0 ? ticket : NOBODY);
     feed_as_leader(deadline_ns >= 0);
     if (n == 0 && pp_lead_is_mine(&hub) && !is_met(ticket))
         wait_for_news(ticket, deadline_ns, before);
@@ -337,8 +552,9 @@ static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns) {
 
 static void take_results(void) {
     unsigned n = 1;
+    deliver_postponed();
     while (n > 0 && pp_lead_try(&hub) && !pp_lead_is_claimed(&hub)) {
-        n = take_batch();
+        n = take_batch(NOBODY);
         feed_as_leader(false);
     }
     pp_lead_release(&hub);
@@ -351,6 +567,32 @@ static void start_worker(unsigned lane) {
     m.worker[lane] = 1 + sch_start("worker", (int)lane, true, run_worker);
 }
 
+static bool is_held_by(unsigned lane, unsigned task) {
+    const pp_lane_t *l = pp_segment_lane(segment, lane);
+    bool is_held = word(&l->holds, 4) && word(&l->index, 4) == task;
+    for (unsigned i = 0; i < PP_SLOTS; i++) {
+        const pp_slot_t *slot = &segment->shared->slots[i];
+        uint64_t state = word(&slot->state, 8);
+        is_held = is_held || ((state & 0xf) == CLAIMED && (state >> 4 & 0xfff) == lane && slot->index == task);
+    }
+    return is_held;
+}
+
+/* What the dead worker has needed, nobody needs any more. */
+static bool bury(unsigned lane, uint64_t *job, uint32_t *index) {
+    for (unsigned id = 0; id < PP_BLOCKS; id++) {
+        if (m.blocks[0][id].keeper == lane + 1 || (m.blocks[0][id].needed_by && is_held_by(lane, m.blocks[0][id].needed_by - 1)))
+            need_no_more(0, id);
+        if (!m.blocks[1 + lane][id].is_received)
+            need_no_more(1 + lane, id);
+    }
+    m.is_burying = true;
+    bool is_lost = pp_hub_bury(&hub, lane, job, index);
+    m.is_burying = false;
+    check_blocks();
+    return is_lost;
+}
+
 static void reap(unsigned lane) {
     uint64_t job;
     uint32_t index;
@@ -358,8 +600,8 @@ static void reap(unsigned lane) {
     pp_lead_claim(&hub);
     check_leads("results of a dead worker are taken");
     for (const pp_frame_t *f; (f = pp_hub_peek(&hub, lane)) != NULL;)
-        take_one(lane, f);
-    bool is_lost = pp_hub_bury(&hub, lane, &job, &index);
+        take_one(lane, f, NOBODY);
+    bool is_lost = bury(lane, &job, &index);
     pp_lead_release(&hub);
     sch_check(!is_lost || job == index + 1, "what is lost is no task");
     m.n_leaks += m.is_copying[lane];           /* killed between the two stores of pp_end_copied: README.md, Limits */
@@ -422,7 +664,7 @@ static void run_waiter(int number) {
     m.has_nested[me] = how == 'n';
     m.has_signals[me] = m.has_signal[me] = how == 's';
     unsigned id = submit();
-    bool is_there = wait_for_ticket(id, how == 't' ? SCH_LONG_NS : -1);
+    bool is_there = wait_for_ticket(id, how == 't' ? pp_now_ns() + SCH_LONG_NS : -1);
     sch_say("      waiter %d %s", number, is_there ? "has its result" : "gives up");
     sch_forget(4);
     if (sch_note(m.has_nested[me]))
@@ -454,6 +696,14 @@ static void run_watcher(int number) {
     }
 }
 
+/* Its block is released amid that. */
+static bool revoke(unsigned id, uint64_t sequence, pp_slot_t *copy) {
+    m.revoked = 1 + id;
+    bool is_ours = pp_hub_revoke(&hub, sequence, copy);
+    m.revoked = 0;
+    return is_ours;
+}
+
 /* Takes one task back, whichever the scheduler chooses. */
 static bool is_any_put(void) { return m.sequence[0] > 0; }
 
@@ -465,7 +715,7 @@ static void run_canceller(int number) {
         unsigned id = sch_choose(pool->n_tasks);
         pp_slot_t copy;
         uint64_t sequence = sch_note(m.sequence[id]);
-        if (sequence == 0 || m.outcome[id] != PENDING || !pp_hub_revoke(&hub, sequence - 1, &copy))
+        if (sequence == 0 || m.outcome[id] != PENDING || !revoke(id, sequence - 1, &copy))
             continue;
         sch_check(copy.index == id, "another task was taken back");
         settle(id, TAKEN_BACK);
@@ -486,12 +736,19 @@ static bool are_all_offered(void) { return m.n_offered == pool->n_tasks; }
 static void run_main(int number) {
     (void)number;
     pp_hub_init(&hub, segment);
+    new_half(0);
+    for (unsigned i = 0; i <= pool->n_workers; i++) {   /* maps each arena's window, once */
+        pp_blockref_t ref = {.at = pp_segment_arena_at(segment, i), .size = 8};
+        read_block(&ref);
+    }
     for (unsigned i = 0; i < pool->n_workers; i++)
         start_worker(i);
     m.background = sch_start("background", 0, false, run_background);
     sch_start("watcher", 0, false, run_watcher);
     if (pool->cancels)
         sch_start("canceller", 0, false, run_canceller);
+    if (has_results_in_blocks())
+        sch_start("collector", 0, false, run_collector);
     if (!pool->at_once)
         sch_until(are_all_asleep);
     sch_decide_from_here();
@@ -514,37 +771,77 @@ static void run_main(int number) {
 
 /* ---- a worker ---- */
 
-static void run_task(pp_end_t *end, const pp_slot_t *task, const unsigned char *payload) {
-    uint64_t argument, id = task->index;
-    const void *from = task->where == PP_IN_RING ? payload : task->data;
-    void *memory;
-    const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
-    sch_check(id < pool->n_tasks && task->job == id + 1, "a task is not what was put");
-    sch_say("      runs task %u", (unsigned)id);
-    sch_check(m.n_runs[id]++ == 0, "task %u runs twice", (unsigned)id);
-    if (task->where == PP_IN_BLOCK) {
-        sch_check(pp_block_map(segment, ref, &memory) == 0 && m.is_open[ref->id], "the block of task %u", (unsigned)id);
-        from = memory;
-    }
-    memcpy(&argument, from, sizeof argument);
-    sch_check(argument == argument_of(id), "the argument of task %u is not what was put", (unsigned)id);
-    if (task->where == PP_IN_BLOCK) {
+/* The last value in a block that this worker has kept goes: as memory.c has it. */
+static void release_kept(block_t *kept) {
+    sch_check(value_of(kept) == argument_of(kept->task), "the argument of task %u has changed", kept->task);
+    need_no_more(0, kept->id);
+    pp_block_release(segment, 0, kept->id);
+    kept->task = TASKS_MAX;
+}
+
+/* Keeps the block or not, as memory.c and payload.c have it. All that lies in a block which is kept may go at once: so it is no longer
+ * named as the argument by then, else a worker that is killed before pp_end_copied releases what may be in use again. */
+static void copied(pp_end_t *end, const pp_slot_t *task, block_t *kept) {
+    uint32_t id = ((const pp_blockref_t *)task->data)->id;
+    if (kept) {
+        m.blocks[0][id].keeper = 1 + end->n_lane;
+        *kept = (block_t){0, id, task->index};
+        pp_store_seq_cst(&pp_segment_flags(segment, 0)->in_use[id], PP_KEPT + end->n_lane);
+        pp_store_seq_cst(&end->lane->block, 0);
+        if (sch_choose(2))
+            release_kept(kept);
+        pp_end_copied(end, task, true);
+    } else {
+        need_no_more(0, id);
         m.is_copying[end->n_lane] = true;
         pp_end_copied(end, task, false);
         m.is_copying[end->n_lane] = false;
     }
+}
+
+static void run_task(pp_end_t *end, const pp_slot_t *task, const unsigned char *payload, block_t *kept) {
+    uint64_t argument, id = task->index;
+    const void *from = task->where == PP_IN_RING ? payload : task->data;
+    const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
+    sch_check(id < pool->n_tasks && task->job == id + 1, "a task is not what was put");
+    sch_say("      runs task %u", (unsigned)id);
+    sch_check(m.n_runs[id]++ == 0, "task %u runs twice", (unsigned)id);
+    if (task->where == PP_IN_BLOCK)
+        argument = read_block(ref);
+    else
+        memcpy(&argument, from, sizeof argument);
+    sch_check(argument == argument_of(id), "the argument of task %u is not what was put", (unsigned)id);
+    if (task->where == PP_IN_BLOCK)
+        copied(end, task, is_kept_by_worker(id) && sch_choose(2) ? kept : NULL);
     if (sch_choose(2))
         sch_task();                            /* else it is over at once */
+}
+
+static void reply(pp_end_t *end, const pp_slot_t *task) {
+    uint64_t result = result_of(task->index);
+    pp_frame_t frame = {.job = task->job, .index = task->index, .where = PP_IN_RING, .size = sizeof result};
+    pp_blockref_t ref;
+    bool is_in_block = is_result_in_block(task->index);
+    if (is_in_block) {
+        sch_check(open_block(1 + end->n_lane, task->index, &ref, result) == 0, "no block for a result");
+        frame.where = PP_IN_BLOCK;
+        frame.size = sizeof ref;
+    }
+    while (pp_end_reply(end, &frame, is_in_block ? (void *)&ref : (void *)&result) == EAGAIN)
+        sch_check(pp_end_wait_room(end) == 0, "the pool was not told to stop at once");
 }
 
 static void run_worker(int lane) {
     unsigned char payload[PP_INLINE_MAX];
     pp_end_t end;
     pp_slot_t task;
+    block_t kept = {.task = TASKS_MAX};        /* an argument that outlives its task */
     sch_check(pp_end_init(&end, segment, (unsigned)lane) == 0, "worker %d", lane);
+    if (has_results_in_blocks())
+        new_half(1 + (unsigned)lane);
     pp_end_state(&end, PP_LANE_READY);
     for (unsigned n = 0; (pool->n_each == 0 || n < pool->n_each) && !pp_end_must_stop(&end);) {
-        sch_forget(10 + n);
+        sch_forget(10 + n + 100 * (kept.task < TASKS_MAX ? 1 + kept.id : 0));
         if (!pp_end_claim(&end, &task, payload)) {
             int error = pp_end_wait(&end);
             if (error == ECANCELED)
@@ -553,14 +850,17 @@ static void run_worker(int lane) {
                 sch_task();                    /* a signal handler, which takes its time */
             continue;
         }
-        run_task(&end, &task, payload);
-        uint64_t result = result_of(task.index);
-        pp_frame_t frame = {.job = task.job, .index = task.index, .where = PP_IN_RING, .size = sizeof result};
-        while (pp_end_reply(&end, &frame, &result) == EAGAIN)
-            sch_check(pp_end_wait_room(&end) == 0, "the pool was not told to stop at once");
+        if (kept.task < TASKS_MAX)
+            release_kept(&kept);
+        run_task(&end, &task, payload, &kept);
+        reply(&end, &task);
         pp_end_finish(&end);
         n++;
+        if (kept.task < TASKS_MAX && sch_choose(2))
+            release_kept(&kept);
     }
+    if (kept.task < TASKS_MAX)
+        release_kept(&kept);
     pp_end_state(&end, PP_LANE_EXITED);
 }
 
@@ -590,6 +890,7 @@ static void check_quiet(void) {
     sch_check(word(&hub.feeder, 8) == 0, "the backlog is locked for ever");
     sch_check(m.is_over || word(&hub.must_feed, 4) == 0, "nobody puts what waits in the backlog");
     sch_check(m.is_over || word(&segment->shared->has_room, 4) == 0, "nobody has seen that there is room");
+    sch_check(m.is_over || postponed.first == postponed.last, "a result was postponed, and nobody makes its value");
     int idle = idle_worker();
     for (unsigned i = 0; i < pool->n_workers; i++) {
         pp_lane_t *lane = pp_segment_lane(segment, i);
@@ -613,8 +914,9 @@ static void check_end(void) {
     for (int i = 0; i <= sch_last_actor(); i++)
         sch_check(sch_has_ended(i), "%s sleeps for ever", sch_name_of(i));
     unsigned n_open = 0;
-    for (unsigned i = 0; i < PP_BLOCKS; i++)
-        n_open += m.is_open[i];
+    for (unsigned i = 0; i <= pool->n_workers; i++)
+        for (unsigned id = 0; id < PP_BLOCKS; id++)
+            n_open += in_use(i, id) != 0;
     sch_check(n_open <= m.n_leaks, "%u blocks were never released", n_open);
     sch_check(m.n_lost <= m.n_killed, "%u tasks lost with %u workers", m.n_lost, m.n_killed);
 }
@@ -637,12 +939,20 @@ static uint64_t guarded(void) {
     return hash;
 }
 
-uint64_t pool_state(void) {
+static unsigned n_arenas(void) { return has_results_in_blocks() ? 1 + pool->n_workers : 1; }
+
+static unsigned char *place(unsigned owner, unsigned n) { return arenas + owner * PP_ARENA_BYTES + n * BLOCK_BYTES; }
+
+static uint64_t state(void) {
     uint64_t hash = hash_of(&m, sizeof m, 0);
+    for (unsigned i = postponed.first; i < postponed.last; i++)
+        hash = sch_mix(hash, postponed.queue[i].id);
     hash = hash_of(core, core_used(), hash_of(&hub, sizeof hub, hash));
-    hash = hash_of(arena, malloc_usable_size(arena), hash);
-    for (unsigned i = 0; i < PP_BLOCKS; i++)
-        hash = hash_of(arenas + i * 4096, 8, hash);
+    for (unsigned i = 0; i < n_arenas(); i++) {
+        hash = hash_of(halves[i], sizeof halves[0], hash);
+        for (unsigned n = 0; n < PLACES; n++)
+            hash = hash_of(place(i, n), 8, hash);
+    }
     return sch_mix(hash, guarded());
 }
 
@@ -672,29 +982,42 @@ static void name_words(void) {
 static void begin(void) {
     memcpy(core, core_at_start, core_used());
     memset(&m, 0, sizeof m);
-    pp_arena_free(arena);
-    arena = pp_arena_new(segment, 0);
+    memset(&postponed, 0, sizeof postponed);
+    memset(halves, 0, sizeof halves);
     sch_start("main", 0, false, run_main);
 }
 
 static unsigned list_memory(sch_region_t *out) {
-    const sch_region_t regions[] = {{core, core_used()}, {&hub, sizeof hub}, {&m, sizeof m}, {arena, malloc_usable_size(arena)}};
+    const sch_region_t regions[] = {{core, core_used()}, {&hub, sizeof hub}, {&m, sizeof m}, {&postponed, sizeof postponed}, {halves, n_arenas() * sizeof halves[0]}};
     unsigned n = sizeof regions / sizeof *regions;
     memcpy(out, regions, sizeof regions);
-    for (unsigned i = 0; i < PP_BLOCKS; i++)
-        out[n++] = (sch_region_t){arenas + i * 4096, 8};   /* an argument is no larger */
+    for (unsigned i = 0; i < n_arenas(); i++)
+        for (unsigned k = 0; k < PLACES; k++)
+            out[n++] = (sch_region_t){place(i, k), 8};   /* a payload is no larger */
     return n;
 }
 
-const sch_program_t *pool_program(const pool_t *p) {
-    static const sch_program_t program = {begin, list_memory, check_quiet, check_end, guarded};
-    pool = p;
-    pp_arena_free(arena);
-    arena = NULL;
+/* The i-th of those that are for so many slots. */
+static const pool_t *find_pool(unsigned i) {
+    for (unsigned n = 0; n < sizeof pools / sizeof *pools; n++)
+        if (pools[n].n_slots == PP_SLOTS && i-- == 0)
+            return &pools[n];
+    return NULL;
+}
+
+const char *program_name(unsigned i) {
+    const pool_t *p = find_pool(i);
+    return p ? p->name : NULL;
+}
+
+const sch_program_t *program_open(unsigned i) {
+    static const sch_program_t program = {.begin = begin, .regions = list_memory, .idle = check_quiet, .busy = check_quiet,
+                                          .end = check_end, .guarded = guarded, .state = state};
+    pool = find_pool(i);
     pp_segment_unref(segment);
     memset(core, 0, sizeof core);
     sch_forget_words();
-    if (pp_segment_create(p->n_workers, false, &segment) != 0)
+    if (pp_segment_create(pool->n_workers, false, &segment) != 0)
         abort();
     memcpy(core_at_start, core, sizeof core);
     name_words();

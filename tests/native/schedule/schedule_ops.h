@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 typedef enum { SCH_RELAXED, SCH_RELEASE, SCH_ACQUIRE, SCH_SEQ_CST } sch_order_t;
 typedef enum { SCH_ADD, SCH_OR, SCH_SWAP } sch_rmw_t;
@@ -38,15 +39,21 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_ARENA_BYTES (1ull << 16)
 #define PP_EVENTS 1u
 
-/* A mutex: whoever finds it locked waits until it is not. */
-void sch_mutex_init(void *mutex);
+/* A mutex: whoever finds it locked waits until it is not. A robust one tells the next that its owner has died with it. */
+void sch_mutex_init(void *mutex, const pthread_mutexattr_t *attributes);
 int sch_mutex_lock(void *mutex);
+int sch_mutex_trylock(void *mutex);
+int sch_mutex_consistent(void *mutex);
 int sch_mutex_unlock(void *mutex);
-#define pthread_mutex_init(mutex, attributes) sch_mutex_init(mutex)
+#define pthread_mutex_init(mutex, attributes) (sch_mutex_init(mutex, attributes), 0)
 #define pthread_mutex_lock(mutex) sch_mutex_lock(mutex)
+#define pthread_mutex_timedlock(mutex, until) ((void)(until), sch_mutex_lock(mutex))   /* no owner is stopped for so long */
+#define pthread_mutex_trylock(mutex) sch_mutex_trylock(mutex)
+#define pthread_mutex_consistent(mutex) sch_mutex_consistent(mutex)
 #define pthread_mutex_unlock(mutex) sch_mutex_unlock(mutex)
 
 /* A worker's process number is that of its actor, so that the parent's side sees another process. */
+pid_t sch_getpid(void);
 #define getpid sch_getpid
 
 #endif

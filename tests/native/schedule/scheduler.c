@@ -164,6 +164,15 @@ static uint64_t read_as(const actor_t *a, const void *at, unsigned size) {
     return read_word(at, size);
 }
 
+uint64_t sch_newest(const void *at, unsigned size) {
+    uint64_t value = read_word(at, size);
+    for (int i = 0; i < n_actors; i++)
+        for (unsigned n = 0; n < actors[i].n_pending; n++)
+            if (actors[i].pending[n].at == at)
+                value = actors[i].pending[n].value;
+    return value;
+}
+
 uint64_t sch_note(uint64_t value) {
     actors[current].history = sch_mix(actors[current].history, value);
     return value;
@@ -195,13 +204,22 @@ uint64_t sch_state(void) {
 
 /* ---- who goes on ---- */
 
-static bool is_locked(const void *mutex) { return *(const uint32_t *)mutex != 0; }
+enum { OWNER = 0xff, ROBUST = 0x100, INCONSISTENT = 0x200, LOST = 0x400 };   /* a mutex's word */
+
+static bool has_dead_owner(uint32_t word) { return (word & ROBUST) && (word & OWNER) && sch_has_ended((int)(word & OWNER) - 1); }
+
+static bool is_locked(const void *mutex) {
+    uint32_t word = *(const uint32_t *)mutex;
+    return (word & OWNER) != 0 && !has_dead_owner(word);
+}
 
 static bool can_go(const actor_t *a) {
     return a->life == RUNNABLE || (a->life == UNTIL && a->condition()) || (a->life == ON_MUTEX && !is_locked(a->mutex));
 }
 
 static _Noreturn void resume(int i) {
+    if (program->change)
+        program->change(current, i);
     current = i;
     if (actors[i].has_begun)
         _longjmp(actors[i].at, 1);
@@ -254,9 +272,16 @@ static unsigned add_others(sch_option_t *options, unsigned n) {
     return n;
 }
 
-static unsigned add_timeouts(sch_option_t *options, unsigned n, bool are_long) {
+typedef enum { SHORT, IDLE, LONG, FOR_EVER } sleep_t;
+
+static sleep_t sleep_of(const actor_t *a) {
+    int64_t ns = a->deadline_ns - a->now_ns;
+    return !a->has_deadline ? FOR_EVER : ns < SCH_IDLE_NS ? SHORT : ns < SCH_LONG_NS ? IDLE : LONG;
+}
+
+static unsigned add_timeouts(sch_option_t *options, unsigned n, sleep_t which) {
     for (int i = 0; i < n_actors; i++)
-        if (actors[i].life == ON_FUTEX && actors[i].has_deadline && (actors[i].deadline_ns >= SCH_LONG_NS) == are_long)
+        if (actors[i].life == ON_FUTEX && sleep_of(&actors[i]) == which)
             n = add(options, n, SCH_TIMEOUT, i, 0);
     return n;
 }
@@ -271,17 +296,23 @@ static void perform(sch_option_t o) {
         drain_one(o.actor, (unsigned)o.n);
     } else {
         left.vain_wakes--;
-        say_of(o.actor, o.deed == SCH_INTERRUPT ? "INTERRUPTED" : "WAKES FOR NOTHING");
-        wake(o.actor, o.deed == SCH_INTERRUPT ? EINTR : 0);
+        say_of(o.actor, o.deed == SCH_INTERRUPT ? "INTERRUPTED" : o.deed == SCH_EARLY ? "TIMES OUT" : "WAKES FOR NOTHING");
+        wake(o.actor, o.deed == SCH_INTERRUPT ? EINTR : o.deed == SCH_EARLY ? ETIMEDOUT : 0);
     }
 }
 
+static void set_clock(actor_t *a, int64_t now_ns) { a->now_ns = now_ns > a->now_ns ? now_ns : a->now_ns; }
+
 static void go_with(sch_option_t o) {
-    if (o.deed == SCH_TIMEOUT) {
-        wake(o.actor, ETIMEDOUT);
-        if (actors[o.actor].deadline_ns >= SCH_LONG_NS)
-            actors[o.actor].now_ns = actors[o.actor].deadline_ns;
-    }
+    if (o.deed != SCH_TIMEOUT)
+        return;
+    actor_t *a = &actors[o.actor];
+    sleep_t sleep = sleep_of(a);
+    wake(o.actor, ETIMEDOUT);
+    for (int i = 0; i < n_actors && sleep == IDLE; i++)
+        set_clock(&actors[i], a->deadline_ns);
+    if (sleep == LONG)
+        set_clock(a, a->deadline_ns);
 }
 
 static unsigned add_odd(sch_option_t *options, unsigned n) {
@@ -292,6 +323,8 @@ static unsigned add_odd(sch_option_t *options, unsigned n) {
         if (left.vain_wakes > 0 && a->life == ON_FUTEX) {
             n = add(options, n, SCH_VAIN_WAKE, i, 0);
             n = add(options, n, SCH_INTERRUPT, i, 0);
+            if (sleep_of(a) == IDLE)
+                n = add(options, n, SCH_EARLY, i, 0);
         }
     }
     return n;
@@ -312,14 +345,16 @@ static int pick_next(void) {
         unsigned n = 0;
         if (can_go(&actors[current]))
             n = add(options, n, SCH_GO, current, 0);
-        n = add_timeouts(options, add_others(options, n), false);
+        n = add_timeouts(options, add_others(options, n), SHORT);
+        if (n == 0 && (n = add_timeouts(options, n, IDLE)) > 0)
+            program->idle();
         if (n == 0) {
-            n = add_timeouts(options, add_tasks(options), true);
+            n = add_timeouts(options, add_tasks(options), LONG);
             (n > 0 ? program->busy : program->end)();
             if (n == 0)
                 _longjmp(driver, 1 + SCH_PASSED);
         } else {
-            n = add_timeouts(options, n, true);
+            n = add_timeouts(options, n, LONG);
         }
         n = add_odd(options, add_drains(options, n));
         chosen = options[ask(options, n)];
@@ -340,7 +375,7 @@ static void step(void) {
         sch_option_t options[OPTIONS_MAX], chosen;
         unsigned n = add(options, 0, SCH_GO, current, 0);
         if (left.preemptions > 0)
-            n = add_timeouts(options, add_timeouts(options, add_others(options, n), false), true);
+            n = add_timeouts(options, add_timeouts(options, add_others(options, n), SHORT), LONG);
         n = add_drains(options, n);
         if (left.kills > 0 && actors[current].may_die)
             n = add(options, n, SCH_KILL, current, 0);
@@ -511,7 +546,25 @@ void pp_spin_end(pp_spin_t *s, bool was_found) { (void)s, (void)was_found; }
 
 uintptr_t pp_this_thread(void) { return (uintptr_t)current + 1; }
 
-void sch_mutex_init(void *mutex) { *(uint32_t *)mutex = 0; }
+void sch_mutex_init(void *mutex, const pthread_mutexattr_t *attributes) {
+    int robust = PTHREAD_MUTEX_STALLED;
+    if (attributes)
+        pthread_mutexattr_getrobust(attributes, &robust);
+    *(uint32_t *)mutex = robust == PTHREAD_MUTEX_ROBUST ? ROBUST : 0;
+}
+
+/* While nobody alive has it. */
+static int take_mutex(uint32_t *mutex) {
+    if (*mutex & LOST)
+        return ENOTRECOVERABLE;
+    if (has_dead_owner(*mutex))
+        *mutex |= INCONSISTENT;
+    *mutex = (*mutex & ~(uint32_t)OWNER) | ((uint32_t)current + 1);
+    sch_note(program->guarded());
+    if (*mutex & INCONSISTENT)
+        sch_say("mutex  its owner has died");
+    return *mutex & INCONSISTENT ? EOWNERDEAD : 0;
+}
 
 int sch_mutex_lock(void *mutex) {
     step();
@@ -520,20 +573,35 @@ int sch_mutex_lock(void *mutex) {
     actors[current].mutex = mutex;
     if (is_locked(mutex))
         sleep_as(ON_MUTEX);
-    *(uint32_t *)mutex = (uint32_t)current + 1;
-    sch_note(program->guarded());
+    return take_mutex(mutex);
+}
+
+int sch_mutex_trylock(void *mutex) {
+    step();
+    drain(current);
+    sch_say("mutex  locks%s", is_locked(mutex) ? ": in vain" : "");
+    return sch_note(is_locked(mutex)) ? EBUSY : take_mutex(mutex);
+}
+
+int sch_mutex_consistent(void *mutex) {
+    *(uint32_t *)mutex &= ~(uint32_t)INCONSISTENT;
     return 0;
 }
 
 int sch_mutex_unlock(void *mutex) {
+    uint32_t *word = mutex;
     drain(current);
-    sch_check(*(uint32_t *)mutex == (uint32_t)current + 1, "a mutex is unlocked by another than who has it");
+    sch_check((*word & OWNER) == (uint32_t)current + 1, "a mutex is unlocked by another than who has it");
     sch_say("mutex  unlocks");
-    *(uint32_t *)mutex = 0;
+    *word = *word & INCONSISTENT ? LOST | ROBUST : *word & ROBUST;
     return 0;
 }
 
-pid_t sch_getpid(void);
+void sch_system_call(void) {
+    step();
+    drain(current);
+}
+
 pid_t sch_getpid(void) { return current < 0 || !actors[current].may_die ? 1 : 2 + current; }
 
 static void run_actor(int i) {
@@ -558,7 +626,7 @@ int sch_start(const char *name, int number, bool may_die, void (*run)(int number
     a->has_begun = false;
     a->history = 0;
     a->n_pending = 0;
-    a->now_ns = 1;
+    a->now_ns = current < 0 ? 1 : actors[current].now_ns;
     a->own = NULL;
     snprintf(a->name, sizeof a->name, "%s %d", name, number);
     a->low = stacks[i + 1] - 512;
@@ -591,6 +659,8 @@ sch_result_t sch_run(const sch_program_t *p, sch_decide_t d, sch_budget_t budget
     int code = _setjmp(driver);
     if (code == 0) {
         program->begin();
+        if (program->change)
+            program->change(-1, 0);
         current = 0;
         actors[0].has_begun = true;
         setcontext(&starts[0]);
@@ -640,6 +710,8 @@ static sch_saved_t *renew(sch_saved_t **to) {
 
 __attribute__((noinline)) bool sch_save(sch_saved_t **to) {
     actors[current].low = low_here();
+    if (program->change)
+        program->change(current, current);
     sch_saved_t *s = renew(to);
     if (_setjmp(s->at))
         return true;
@@ -663,6 +735,8 @@ sch_result_t sch_resume(const sch_saved_t *s, sch_decide_t d, const sch_budget_t
     is_free = true;
     decide = d;
     sch_is_traced = traced;
+    if (program->change)
+        program->change(-1, current);
     _longjmp(*(jmp_buf *)(uintptr_t)&s->at, 1);
 }
 

@@ -8,7 +8,8 @@
 #include <sys/types.h>
 
 #define ACTORS_MAX 24
-#define SCH_LONG_NS 1000000000   /* from here on a sleep is a caller's timeout: what is left undone until then is left undone */
+#define SCH_IDLE_NS 100000000    /* from here on a sleep ends at its deadline only while nobody else can do anything */
+#define SCH_LONG_NS 1000000000   /* from here on it is a caller's timeout: what is left undone until then is left undone */
 
 /* ---- for the program that is explored ---- */
 
@@ -18,6 +19,7 @@ int sch_start(const char *name, int number, bool may_die, void (*run)(int number
 void sch_decide_from_here(void);               /* before that, each actor goes on for as long as it can */
 void sch_until(sch_condition_t condition);     /* sleeps until it holds, as on a lock or a condition of Python's */
 void sch_task(void);                           /* a task: it ends only when nobody else can do anything */
+void sch_system_call(void);                    /* another one than those of futexes: a step */
 unsigned sch_choose(unsigned n);                /* a decision of the program's own: 0 to n - 1 */
 uint64_t sch_note(uint64_t value);             /* the actor has read this elsewhere than in atomic words; the value */
 void sch_forget(uint64_t all_but);             /* what it has read so far does not matter to what it does next, but for this */
@@ -25,6 +27,7 @@ bool sch_has_ended(int actor);                 /* by itself, or killed */
 bool sch_was_killed(int actor);
 bool sch_sleeps_on(int actor, const void *word);
 bool sch_is_asleep(int actor);                 /* on any futex */
+uint64_t sch_newest(const void *word, unsigned size);   /* also if it is not seen yet */
 int sch_last_actor(void);
 const char *sch_name_of(int actor);
 void sch_constant(const void *word);           /* nobody changes it during a run: reading it is no step */
@@ -37,13 +40,9 @@ int sch_current(void);
 _Noreturn void sch_fail(const char *format, ...);
 #define sch_check(condition, ...) ((condition) ? (void)0 : sch_fail(__VA_ARGS__))
 
-/* ---- for who explores ---- */
+/* ---- between the program and who explores it ---- */
 
-typedef struct {                               /* how much of each may happen in a run */
-    unsigned preemptions, kills, delays, vain_wakes;
-} sch_budget_t;
-
-#define REGIONS_MAX 16
+#define REGIONS_MAX 100
 typedef struct {
     void *at;
     size_t size;
@@ -52,14 +51,26 @@ typedef struct {
 typedef struct {
     void (*begin)(void);                       /* makes the first actors */
     unsigned (*regions)(sch_region_t *out);    /* all memory that a run changes; how many */
+    void (*idle)(void);                        /* nobody can do anything before SCH_IDLE_NS have passed: checks */
     void (*busy)(void);                        /* nobody can do anything but end a task, or give up at a deadline: checks */
     void (*end)(void);                         /* nobody can do anything: checks */
     uint64_t (*guarded)(void);                 /* a hash of what mutexes guard: who locks one may read it */
+    uint64_t (*state)(void);                   /* a hash of all memory */
+    void (*change)(int from, int to);          /* another actor goes on: thread-local variables; -1: none. Or NULL */
 } sch_program_t;
+
+const char *program_name(unsigned i);          /* the programs that can be explored; NULL: there are no more */
+const sch_program_t *program_open(unsigned i);
+
+/* ---- for who explores ---- */
+
+typedef struct {                               /* how much of each may happen in a run */
+    unsigned preemptions, kills, delays, vain_wakes;
+} sch_budget_t;
 
 typedef enum { SCH_PASSED, SCH_FAILED, SCH_KNOWN } sch_result_t;   /* KNOWN: it came to a state that was seen before */
 
-typedef enum { SCH_GO, SCH_TIMEOUT, SCH_KILL, SCH_VAIN_WAKE, SCH_INTERRUPT, SCH_DRAIN, SCH_ANSWER } sch_deed_t;
+typedef enum { SCH_GO, SCH_TIMEOUT, SCH_KILL, SCH_VAIN_WAKE, SCH_INTERRUPT, SCH_EARLY, SCH_DRAIN, SCH_ANSWER } sch_deed_t;
 typedef struct {                               /* one thing that may happen next */
     sch_deed_t deed;
     int actor, n;                              /* DRAIN: its n-th pending store; ANSWER: n */
