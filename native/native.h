@@ -169,11 +169,12 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     int fd;
     size_t core_size;
     unsigned n_lanes;
+    bool by_reference;
     uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as a whole */
     pp_shared_t *shared;   /* NULL once the segment is closed */
     bool is_closed;        /* guarded by the mutex in memory.c */
     pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
-    bool is_local;         /* both sides are interpreters of this process: objects may change hands */
+    bool is_local;         /* both sides are interpreters of this process */
     _Atomic(pp_pins_t *) orphans;
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
     struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; } *windows;   /* of each arena; see blocks.c */
@@ -182,6 +183,7 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
 /* segment.c: the memory that both sides map */
 int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out);
 int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
+bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has written over its header */
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
 void pp_segment_close(pp_segment_t *s);              /* gives all back but kept blocks; see there */
@@ -475,6 +477,7 @@ void pp_prefer_huge_pages(void *memory, size_t size);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
 uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
 int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
+void pp_fix_size(int fd);                                         /* a write to it fails from now on; mappings are written as before */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);

@@ -21,8 +21,11 @@
 typedef struct pp_libraries pp_libraries_t;
 
 typedef struct {
-    PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
-    PyObject *dumps_keywords, *loads_keywords, *protocol;
+    PyObject *dumps, *loads, *pickler;        /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
+    PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name;
+    PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and what is registered with ForkingPickler */
+    PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found */
+    Py_ssize_t n_registered;                  /* when that many were registered */
     PyObject *array_type;                     /* numpy.ndarray, once needed */
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
@@ -51,7 +54,7 @@ typedef struct {                        /* of a payload that is in a block */
     uint32_t keeper;                    /* what the block's flag says if it is kept; 0: it must not be */
     pp_memory_t *kept;
 } pp_leaves_t;
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot);
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local);   /* is_local: for an interpreter of this process */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, const pp_leaves_t *leaves);
 bool pp_is_simple(PyObject *value, int depth);
@@ -67,6 +70,9 @@ PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leav
 pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
 bool pp_get_int64(PyObject *item, int64_t *out);   /* false: not exactly an int, or too large */
 bool pp_write_list(PyObject *list, pp_leaf_kind_t kind, size_t n_bytes, char *to);   /* false: it is not of that kind and size */
+
+/* Whether objects may change hands. Without a GIL they belong to the thread that made them. */
+static inline bool pp_lends(const pp_segment_t *s) { return PP_HAS_GIL && s->is_local; }
 
 /* payload.c: payloads in memory */
 typedef struct {

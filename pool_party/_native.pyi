@@ -114,6 +114,7 @@ class Channel:
     n_waiting: int
     n_taken: int
     is_starved: bool
+    is_damaged: bool
     has_pins: bool
     wants_runner: bool
     idle: Job

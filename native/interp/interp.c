@@ -277,7 +277,7 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane) {
         return PyErr_NoMemory();
     }
     pp_arenas_watch();
-    if (PP_HAS_GIL && !s->is_local)   /* without a GIL, objects belong to the thread that made them */
+    if (!s->is_local)
         s->is_local = true;
     pp_add_seq_cst(&pp_n_interpreters, 1);
     int error = start_thread(run, self->thread, true);

@@ -571,7 +571,7 @@ static Py_ssize_t take_batch(pp_channel_t *self, const pp_job_t *alone_for, int6
     batch_t b = {.deadline_ns = deadline_ns};
     PyObject *cached = NULL;
     int failed = 0;
-    unsigned n_lanes = self->segment->shared->n_lanes;
+    unsigned n_lanes = self->segment->n_lanes;
     bool is_ended = false;
     for (unsigned i = 0; !failed && !is_ended && i < n_lanes; i++) {
         unsigned lane = self->next_lane;
@@ -676,7 +676,7 @@ static bool spin_for_news(pp_channel_t *self) {
 
 /* As leader. `before`: the bell before signals were last looked at: one that came since has changed it, and then nobody sleeps. */
 static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
-    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
+    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->n_lanes;
     if (!patient && spin_for_news(self))
         return;
     pp_watch_interrupts();

@@ -20,6 +20,7 @@ from pool_party._core.errors import (
     PoolTerminated,
     describe_exit,
     initializer_failed,
+    pool_damaged,
     worker_lost,
 )
 from pool_party._core.log import log_exception
@@ -67,6 +68,7 @@ class Engine:
         self._stopped = _native.Job()  # done once `terminate` has done its work,
         self._ended = _native.Job()  # and once the last worker has ended and all is given back
         self._cause: BaseException | None = None  # why the pool is broken
+        self._is_damaged = False  # since somebody has written over the shared memory
         self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # asked of the background thread
@@ -218,6 +220,9 @@ class Engine:
 
     def _attend(self) -> None:
         channel = self._channel
+        if channel.is_damaged:
+            self._is_damaged = True
+            self._break(pool_damaged())
         if self._submitter.must_retry:
             self._submitter.must_retry = False
             channel.feed_again()
@@ -284,6 +289,8 @@ class Engine:
         self._must_terminate = not self._workers.terminate()
 
     def _broken(self) -> PoolPartyError:
+        if self._is_damaged:
+            return pool_damaged()
         error = initializer_failed(f"the pool is broken, since no worker can be made: {self._cause!r}")
         error.__cause__ = self._cause
         return error

@@ -1,8 +1,9 @@
 """Values <-> payloads where the native codec needs help, and for code that has no channel at hand.
 
-Plain pickle does nearly all values. Two kinds it cannot: what it refuses (lambdas, closures, local classes), and what
-lives in `__main__`, which it would send as a name that means something else in the worker. Both are pickled by value,
-with cloudpickle; `main_module` says what becomes of `__main__` on the other side.
+Plain pickle, with the reducers that are registered with multiprocessing's ForkingPickler, does nearly all values. Two
+kinds it cannot: what it refuses (lambdas, closures, local classes), and what lives in `__main__`, which it would send
+as a name that means something else in the worker. Both are pickled by value, with cloudpickle; `main_module` says what
+becomes of `__main__` on the other side.
 """
 
 from __future__ import annotations
@@ -16,23 +17,50 @@ if TYPE_CHECKING:
 
 type Payload = bytes
 
+_picklers: dict[bool, Any] = {}
+
+
+def _pickler(is_local: bool) -> Any:
+    """A class of cloudpickle's pickler that knows our rules, and what is registered with ForkingPickler.
+
+    is_local: for an interpreter of this process.
+    """
+    from collections import ChainMap
+    from multiprocessing.reduction import ForkingPickler
+
+    from pool_party.wire.fd_handle import local_reducers
+    from pool_party.wire.main_module import Pickler
+
+    registered: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    replaced: Any = local_reducers()[0] if is_local else {}
+    table = ChainMap(replaced, registered, *Pickler.dispatch_table.maps)
+    if is_local not in _picklers:
+        _picklers[is_local] = type("Pickler", (Pickler,), {})
+    _picklers[is_local].dispatch_table = table
+    return _picklers[is_local]
+
 
 def dumps(
-    value: object, buffer_callback: Callable[[Any], Any] | None, refusal: BaseException | None = None
+    value: object,
+    buffer_callback: Callable[[Any], Any] | None,
+    refusal: BaseException | None = None,
+    is_local: bool = False,
 ) -> bytes:
     """The pickle of what plain pickle refuses, or of what it would send as a name in `__main__`.
 
-    buffer_callback: as in pickle. refusal: what plain pickle raised.
+    buffer_callback: as in pickle. refusal: what plain pickle raised. is_local: for an interpreter of this process.
     Raises what the object raised, with a note that says where in `value` it was; what a signal handler raised, as is.
     """
+    from pool_party.wire.fd_handle import settle_duplicates
     from pool_party.wire.interrupts import is_from_handler
-    from pool_party.wire.main_module import Pickler
 
+    settle_duplicates(False)
     if refusal is not None and is_from_handler(refusal):
         raise refusal
     try:
-        return Pickler.dumps(value, buffer_callback)
+        pickle: bytes = _pickler(is_local).dumps(value, buffer_callback)
     except Exception as failure:
+        settle_duplicates(False)
         if is_from_handler(failure):
             raise
         from pool_party.wire.explain import explain
@@ -41,6 +69,8 @@ def dumps(
         if note:
             failure.add_note(note)
         raise failure from None
+    settle_duplicates(True)
+    return pickle
 
 
 def encode(value: object) -> Payload:
