@@ -347,21 +347,25 @@ void pp_memory_unref(pp_memory_t *m) {
 
 struct pp_pins {
     pp_pins_t *next;       /* of those whose arena is gone */
-    size_t n;
+    size_t n, capacity;
     pp_memory_t *all[];
 };
 
 int pp_pins_add(pp_pins_t **pins, pp_memory_t *m) {
-    size_t n = *pins ? (*pins)->n : 0;
-    pp_pins_t *grown = realloc(*pins, sizeof *grown + (n + 1) * sizeof *grown->all);
-    if (grown == NULL) {
-        pp_memory_unref(m);
-        return ENOMEM;
+    pp_pins_t *p = *pins;
+    if (p == NULL || p->n == p->capacity) {
+        size_t n = p ? p->n : 0, capacity = 2 * n + 1;
+        p = realloc(p, sizeof *p + capacity * sizeof *p->all);
+        if (p == NULL) {
+            pp_memory_unref(m);
+            return ENOMEM;
+        }
+        p->next = NULL;
+        p->n = n;
+        p->capacity = capacity;
+        *pins = p;
     }
-    grown->next = NULL;
-    grown->n = n + 1;
-    grown->all[n] = m;
-    *pins = grown;
+    p->all[p->n++] = m;
     return 0;
 }
 

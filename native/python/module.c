@@ -212,6 +212,8 @@ static PyMethodDef functions[] = {
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
+    {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
+    {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };

@@ -21,11 +21,9 @@
 #define MARSHAL_DEPTH 3                 /* ((args), {}) with a tuple among the arguments */
 
 /* What lies in shared memory travels by name, however small it is. */
-static bool is_out_of_band(PyObject *buffers, const Py_buffer *view) {
+static bool is_out_of_band(const Py_buffer *view) {
     pp_handle_t handle;
     pp_memory_t *memory;
-    if (PyList_GET_SIZE(buffers) >= PP_LEAVES_MAX)
-        return false;
     if (view->len >= PP_OUT_OF_BAND_MIN)
         return true;
     if (!pp_memory_find(view->buf, (size_t)view->len, &handle, &memory))
@@ -40,7 +38,7 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
         PyErr_Clear();
         Py_RETURN_TRUE;
     }
-    bool in_band = !is_out_of_band(buffers, &view);
+    bool in_band = !is_out_of_band(&view);
     PyBuffer_Release(&view);
     if (!in_band && PyList_Append(buffers, buffer) < 0)
         return NULL;
@@ -304,7 +302,7 @@ PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size) {
     }
 }
 
-static PyObject *all_buffers(pp_module_t *m, const pp_leaves_t *leaves) {
+static PyObject *all_buffers(pp_module_t *m, pp_leaves_t *leaves) {
     PyObject *buffers = PyList_New(0);
     for (uint32_t i = 0; buffers && i < leaves->n; i++) {
         PyObject *buffer = pp_leaf_buffer(m, leaves, i);
@@ -315,7 +313,7 @@ static PyObject *all_buffers(pp_module_t *m, const pp_leaves_t *leaves) {
     return buffers;
 }
 
-PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, const pp_leaves_t *leaves) {
+PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves) {
     if (size > 0 && *(const unsigned char *)data == PP_FLAT_START)
         return pp_unflatten(m, data, leaves);
     if (leaves->n == 0)

@@ -64,8 +64,6 @@ static int write_head(writer_t *w, char code, uint32_t n) {
 }
 
 static int write_leaf(writer_t *w, char code, PyObject *leaf) {
-    if (PyList_GET_SIZE(w->leaves) >= PP_LEAVES_MAX)
-        return NOT_FLAT;
     if (PyList_Append(w->leaves, leaf) < 0)
         return FAILED;
     return write_head(w, code, (uint32_t)PyList_GET_SIZE(w->leaves) - 1);
@@ -359,7 +357,7 @@ int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payloa
 typedef struct {
     pp_module_t *module;
     const char *at;
-    const pp_leaves_t *leaves;
+    pp_leaves_t *leaves;
 } reader_t;
 
 static uint32_t read_u32(reader_t *r) {
@@ -525,7 +523,7 @@ static PyObject *read_node(reader_t *r) {
     }
 }
 
-PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leaves) {
+PyObject *pp_unflatten(pp_module_t *m, const void *data, pp_leaves_t *leaves) {
     reader_t r = {.module = m, .at = (const char *)data + 1, .leaves = leaves};
     return read_node(&r);
 }

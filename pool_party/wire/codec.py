@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import _pickle
 
+from pool_party import _native
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-type Payload = bytes
+# A pickle; or a pickle and its buffers in shared memory, which the receiver is to get itself, or their names.
+type Payload = bytes | tuple[bytes, list[memoryview | bytes]]
 
 _picklers: dict[bool, Any] = {}
 
@@ -73,15 +76,47 @@ def dumps(
     return pickle
 
 
+def collector(shared: list[memoryview | bytes]) -> Callable[[Any], bool]:
+    """A buffer callback of pickle's that takes the buffers in shared memory and leaves the others to the pickle."""
+
+    def collect(buffer: Any) -> bool:
+        is_shared = _native.is_shared(buffer)
+        if is_shared:
+            shared.append(buffer.raw())
+        return not is_shared
+
+    return collect
+
+
 def encode(value: object) -> Payload:
-    """The value as bytes, for what does not travel through the channel."""
+    """The value for later: it travels in another value, or while its receiver is being started."""
+    shared: list[memoryview | bytes] = []
+    collect = collector(shared)
     try:
-        pickle = _pickle.dumps(value, 5)
+        pickle = _pickle.dumps(value, 5, buffer_callback=collect)
     except Exception as refusal:
-        return dumps(value, None, refusal)
-    return dumps(value, None) if b"__main__" in pickle else pickle
+        shared.clear()
+        pickle = dumps(value, collect, refusal)
+    else:
+        if b"__main__" in pickle:
+            shared.clear()
+            pickle = dumps(value, collect)
+    return (pickle, shared) if shared else pickle
+
+
+def with_names(payload: Payload) -> Payload:
+    """A payload of bytes alone, for as long as the sender has the value."""
+    if isinstance(payload, bytes):
+        return payload
+    pickle, buffers = payload
+    return pickle, [_native.name_shared(buffer) for buffer in buffers]
 
 
 def decode(payload: Payload) -> Any:
     """The value of `encode`."""
-    return _pickle.loads(payload)
+    if isinstance(payload, bytes):
+        return _pickle.loads(payload)
+    pickle, buffers = payload
+    return _pickle.loads(
+        pickle, buffers=[_native.open_shared(part) if isinstance(part, bytes) else part for part in buffers]
+    )
