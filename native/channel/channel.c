@@ -336,6 +336,13 @@ void pp_announce(pp_shared_t *shared) {
     pp_ring(shared, true);
 }
 
+void pp_want_trim(pp_shared_t *shared) {
+    if (pp_load_relaxed(&shared->wants_trim) || pp_swap_seq_cst(&shared->wants_trim, 1))
+        return;
+    pp_store_seq_cst(&shared->events, 1);
+    ring(shared, PP_BACKGROUND);
+}
+
 /* A leader takes results; while there is one, workers need not wake the background thread. */
 void pp_hub_lead(pp_hub_t *h) {
     pp_store_seq_cst(&h->leader, 1);

@@ -322,6 +322,34 @@ static PyObject *get_is_damaged(pp_channel_t *self, void *closure) {
     return PyBool_FromLong(!is_sound);
 }
 
+static PyObject *get_wants_trim(pp_channel_t *self, void *closure) {
+    (void)closure;
+    if (!pp_channel_enter(self))
+        Py_RETURN_FALSE;
+    bool wants_trim = pp_load_relaxed(&self->segment->shared->wants_trim);
+    pp_channel_leave(self);
+    return PyBool_FromLong(wants_trim);
+}
+
+static PyObject *get_idle_bytes(pp_channel_t *self, void *closure) {
+    (void)closure;
+    if (!pp_channel_enter(self))
+        return PyLong_FromLong(0);
+    uint64_t n_bytes = pp_blocks_idle(self->segment);
+    pp_channel_leave(self);
+    return PyLong_FromUnsignedLongLong(n_bytes);
+}
+
+PyDoc_STRVAR(trim_doc, "trim()\n\nGives back the memory of blocks that have been idle since the last call, but for some. For the background\n"
+                       "thread, while `wants_trim`.");
+static PyObject *channel_trim(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    Py_BEGIN_ALLOW_THREADS
+    pp_blocks_trim(self->segment);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *get_has_pins(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyBool_FromLong(self->arena && pp_arena_has_pins(self->arena));
@@ -800,6 +828,8 @@ static PyGetSetDef getset[] = {
     {"is_starved", (getter)get_is_starved, NULL, "a put was refused and nobody has told of new room since", NULL},
     {"has_pins", (getter)get_has_pins, NULL, "shared memory is kept for tasks on their way", NULL},
     {"is_damaged", (getter)get_is_damaged, NULL, "somebody has written over the shared memory", NULL},
+    {"wants_trim", (getter)get_wants_trim, NULL, "blocks were released, and `trim` is to be called after a while", NULL},
+    {"idle_bytes", (getter)get_idle_bytes, NULL, "memory of blocks that are not in use", NULL},
     {"fd", (getter)get_fd, NULL, "file descriptor of the shared memory", NULL},
     {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
     {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
@@ -815,6 +845,7 @@ GUARDED(pp_channel_take_reports)
 GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED_QUIET(pp_channel_feed_again, Py_None)
 GUARDED(channel_unpin)
+GUARDED_QUIET(channel_trim, Py_None)
 GUARDED_QUIET(channel_announce, Py_None)
 GUARDED(pp_channel_take_events)
 GUARDED(channel_watch)
@@ -856,6 +887,7 @@ static PyMethodDef methods[] = {
     {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
     METHOD("publish", channel_publish, METH_O, publish_doc),
     METHOD("unpin", channel_unpin, METH_NOARGS, unpin_doc),
+    METHOD("trim", channel_trim, METH_NOARGS, trim_doc),
     METHOD("put", channel_put, METH_O, put_doc),
     METHOD("put_many", channel_put_many, METH_VARARGS, put_many_doc),
     METHOD("admit", pp_channel_admit, METH_VARARGS, pp_admit_doc),

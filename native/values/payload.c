@@ -270,11 +270,15 @@ const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf) {
     return leaves->data + leaves->next_at;
 }
 
-/* One mapping for all leaves of a payload. Where that is refused, they are copied. */
+/* One mapping for all leaves of a payload. Where that is refused, they are copied. From here on a worker's block is named by its
+ * flag alone, not by its task as well: once the value is gone the block may be in use again, and must not be released for the task. */
 static bool keep(pp_leaves_t *leaves) {
-    if (leaves->kept == NULL && leaves->keeper != 0 &&
-        pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
+    if (leaves->kept || leaves->keeper == 0)
+        return leaves->kept != NULL;
+    if (pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
         leaves->keeper = 0;
+    else if (leaves->arena == 0)
+        pp_store_seq_cst(&pp_segment_lane(leaves->segment, leaves->keeper - PP_KEPT)->block, 0);
     return leaves->kept != NULL;
 }
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # until the background thread tries again what nobody will notify it of
+TRIM_S = 0.3  # between looks for idle memory: twice that and it is given back
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
@@ -68,6 +69,7 @@ class Engine:
         self._stopped = _native.Job()  # done once `terminate` has done its work,
         self._ended = _native.Job()  # and once the last worker has ended and all is given back
         self._cause: BaseException | None = None  # why the pool is broken
+        self._trim_at = 0.0  # not before that moment of the monotonic clock
         self._is_damaged = False  # since somebody has written over the shared memory
         self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
@@ -216,7 +218,18 @@ class Engine:
     def _retry_in_s(self) -> float | None:
         if self._submitter.must_retry or self._must_terminate:
             return RETRY_S
+        if self._channel.wants_trim:
+            return min(TRIM_S, self._workers.retry_in_s() or TRIM_S)
         return self._workers.retry_in_s()
+
+    def _trim(self) -> None:
+        """Gives memory back that no value has needed since a while ago."""
+        if monotonic() < self._trim_at:
+            return
+        self._trim_at = monotonic() + TRIM_S
+        if self._channel.has_pins:
+            self._channel.feed_again()  # which lets go of what was pinned for tasks that have arrived
+        self._channel.trim()
 
     def _attend(self) -> None:
         channel = self._channel
@@ -240,6 +253,8 @@ class Engine:
             cause = self._workers.fill_places()
             if cause is not None:
                 self._break(cause)
+        if channel.wants_trim:
+            self._trim()
         if self._must_terminate:
             self._must_terminate = not self._workers.terminate()
         if self._wants_end and not self._has_stopped:
@@ -453,6 +468,7 @@ class Engine:
             n_waits,
             waited_s,
             n_starting,
+            self._channel.idle_bytes,
         )
 
     def _look(self) -> tuple[tuple[Any, ...], int]:
