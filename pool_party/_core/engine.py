@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # until the background thread tries again what nobody will notify it of
-TRIM_S = 0.3  # between looks for idle memory: twice that and it is given back
+TRIM_S = 0.3  # between looks for idle memory: twice that and it is given back,
+TRIM_BUSY_S = 3.0  # or twice that while calls are pending, which soon need it again; guess
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
@@ -69,7 +70,7 @@ class Engine:
         self._stopped = _native.Job()  # done once `terminate` has done its work,
         self._ended = _native.Job()  # and once the last worker has ended and all is given back
         self._cause: BaseException | None = None  # why the pool is broken
-        self._trim_at = 0.0  # not before that moment of the monotonic clock
+        self._trimmed_at = 0.0  # by the monotonic clock
         self._is_damaged = False  # since somebody has written over the shared memory
         self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
@@ -224,9 +225,11 @@ class Engine:
 
     def _trim(self) -> None:
         """Gives memory back that no value has needed since a while ago."""
-        if monotonic() < self._trim_at:
+        _, n_pending, _ = self._channel.call_counts()
+        now = monotonic()
+        if now < self._trimmed_at + (TRIM_BUSY_S if n_pending else TRIM_S):
             return
-        self._trim_at = monotonic() + TRIM_S
+        self._trimmed_at = now
         if self._channel.has_pins:
             self._channel.feed_again()  # which lets go of what was pinned for tasks that have arrived
         self._channel.trim()
