@@ -17,6 +17,7 @@
 #define INT_START 0x02
 #define FLOAT_START 0x03
 #define MARSHAL_ITEMS 32
+#define MARSHAL_OBJECTS 32              /* strings and tuples with other references, each compared with all others */
 #define LOOKED_AT_MAX 32                /* objects of a value; a larger one pays for the table */
 #define MARSHAL_DEPTH 3                 /* ((args), {}) with a tuple among the arguments */
 
@@ -53,27 +54,49 @@ bool pp_is_blob(PyObject *value) {
     return PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) >= PP_OUT_OF_BAND_MIN;
 }
 
-/* n_dicts: an empty dict more than once may be one and the same. */
-static bool is_simple(PyObject *value, int depth, int *n_dicts) {
+typedef struct {
+    PyObject *all[MARSHAL_OBJECTS];
+    int n, n_dicts;
+} seen_t;
+
+/* marshal keeps no identity; so an object that occurs twice is not for it. One without other references cannot. */
+static bool is_first(PyObject *value, seen_t *seen) {
+    if (Py_REFCNT(value) == 1)
+        return true;
+    for (int i = 0; i < seen->n; i++)
+        if (seen->all[i] == value)
+            return false;
+    if (seen->n == MARSHAL_OBJECTS)
+        return false;
+    seen->all[seen->n++] = value;
+    return true;
+}
+
+/* An empty dict more than once may be one and the same. */
+static bool is_simple(PyObject *value, int depth, seen_t *seen) {
     PyTypeObject *t = Py_TYPE(value);
     if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || value == Py_None)
         return true;
-    if (t == &PyBytes_Type || t == &PyUnicode_Type)
-        return !pp_is_blob(value);
+    if (t == &PyBytes_Type)
+        return !pp_is_blob(value) && (PyBytes_GET_SIZE(value) < 2 || is_first(value, seen));
+    if (t == &PyUnicode_Type)
+        return !pp_is_blob(value) && (PyUnicode_GET_LENGTH(value) < 2 || is_first(value, seen));
     if (t == &PyDict_Type)
-        return PyDict_GET_SIZE(value) == 0 && (*n_dicts)++ == 0;
-    if (t != &PyTuple_Type || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS || (depth == 0 && PyTuple_GET_SIZE(value) > 0))
+        return PyDict_GET_SIZE(value) == 0 && seen->n_dicts++ == 0;
+    if (t != &PyTuple_Type || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS || (depth == 0 && PyTuple_GET_SIZE(value) > 0) ||
+        (PyTuple_GET_SIZE(value) > 0 && !is_first(value, seen)))
         return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++)
-        if (!is_simple(PyTuple_GET_ITEM(value, i), depth - 1, n_dicts))
+        if (!is_simple(PyTuple_GET_ITEM(value, i), depth - 1, seen))
             return false;
     return true;
 }
 
 /* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
 bool pp_is_simple(PyObject *value, int depth) {
-    int n_dicts = 0;
-    return is_simple(value, depth, &n_dicts);
+    seen_t seen;
+    seen.n = seen.n_dicts = 0;
+    return is_simple(value, depth, &seen);
 }
 
 static int find(const char *module_name, const char *name, PyObject **out) {
