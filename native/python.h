@@ -256,6 +256,8 @@ extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */
+extern const char pp_ask_main_doc[];
+PyObject *pp_ask_main(PyObject *module, PyObject *source);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
 /* interrupts.c */

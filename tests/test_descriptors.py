@@ -127,3 +127,9 @@ def _segments():
 def test_a_damaged_header_is_an_error_and_no_hang(kind, who):
     completed = fresh.run([HERE / "isolated/damaging.py", who, kind], timeout=60)
     assert completed.returncode == 0, completed
+
+
+@pytest.mark.parametrize("what", ["proxies", "shared_memory_is_the_makers"])
+@pytest.mark.parametrize("kind", ["thread", "process", "interp"])
+def test_managers_and_shared_memory_of_multiprocessing(kind, what):
+    fresh.check(fresh.run([HERE / "isolated/managing.py", what, kind], timeout=60))

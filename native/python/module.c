@@ -211,6 +211,7 @@ static PyMethodDef functions[] = {
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
+    {"ask_main", pp_ask_main, METH_O, pp_ask_main_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
     {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
     {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},

@@ -18,7 +18,7 @@ else:  # importlib has not been imported by everybody
 
 
 _LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.interp",
-           "pool_party.workers.interp.extensions")
+           "pool_party.workers.interp.extensions", "pool_party.workers.interp.process_state")
 
 
 def _code_of(name: str) -> tuple[str, CodeType]:
