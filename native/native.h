@@ -135,9 +135,14 @@ typedef struct pp_budget { /* a pool's part in the limits of this process; see l
 } pp_budget_t;
 
 #define PP_KEPT 2u          /* in_use of a block that its receiver keeps mapped: this, or in a worker this plus its lane */
+#define PP_TRIMMED UINT32_MAX   /* in_use of a block whose pages the parent is giving back */
+#define PP_IDLE_MAX (64ull << 20)   /* bytes that an idle pool keeps for the next values: one of the 64 MB arrays that people pass */
 typedef struct {           /* one arena: in_use is not 0 while a block is in use; the owner sets, the receiver clears */
     _Atomic uint32_t in_use[PP_BLOCKS];
     struct { uint64_t at, capacity; } place[PP_BLOCKS];   /* written by the owner before the block is first in use */
+    _Atomic uint64_t touched[PP_BLOCKS];    /* bytes of each that may be memory; written by whoever has set in_use */
+    _Atomic uint64_t n_touched;             /* their sum */
+    _Atomic uint32_t n_numbers, n_opened;   /* numbers given out so far; how often the owner has opened a block */
 } pp_arena_flags_t;
 
 typedef struct {
@@ -155,6 +160,7 @@ typedef struct {
     _Atomic uint32_t has_let_go;            /* the leader waits without the GIL */
     _Atomic uint32_t is_watched;            /* the parent wants to know when workers fall asleep and wake: */
     _Atomic uint32_t pulse;                 /* grows then; futex word of the parent's balancer */
+    _Atomic uint32_t wants_trim;            /* blocks were released: the background thread is to look what lies idle */
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
     _Atomic uint64_t put_ns[PP_SLOTS];      /* when the task in a slot was put, if that was traced */
@@ -169,19 +175,21 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     int fd;
     size_t core_size;
     unsigned n_lanes;
+    bool by_reference;
     uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as a whole */
     pp_shared_t *shared;   /* NULL once the segment is closed */
     bool is_closed;        /* guarded by the mutex in memory.c */
     pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
-    bool is_local;         /* both sides are interpreters of this process: objects may change hands */
+    bool is_local;         /* both sides are interpreters of this process */
     _Atomic(pp_pins_t *) orphans;
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
-    struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; } *windows;   /* of each arena; see blocks.c */
+    struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* of each arena; see blocks.c */
 } pp_segment_t;
 
 /* segment.c: the memory that both sides map */
 int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out);
 int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
+bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has written over its header */
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
 void pp_segment_close(pp_segment_t *s);              /* gives all back but kept blocks; see there */
@@ -208,6 +216,8 @@ int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory);
 void pp_block_unmap(pp_segment_t *s, const pp_blockref_t *ref, void *memory);
 void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* the owner is dead: give back what nobody keeps */
 void pp_windows_close(pp_segment_t *s);
+void pp_blocks_trim(pp_segment_t *s);                    /* one thread of the parent at a time: gives back what has been idle since the last call */
+uint64_t pp_blocks_idle(pp_segment_t *s);                /* bytes of memory in blocks that are not in use */
 void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper);   /* a process that kept blocks is dead */
 
 /* memory.c: memory that values may lie in: blocks that their receiver keeps, and what `share` made */
@@ -321,6 +331,7 @@ void pp_hub_rouse_leader(pp_hub_t *h);                                   /* it l
 bool pp_hub_wants_feed(pp_hub_t *h);                                     /* tasks wait for a put, and nobody puts */
 void pp_ring(pp_shared_t *shared, bool everybody);
 void pp_announce(pp_shared_t *shared);
+void pp_want_trim(pp_shared_t *shared);
 
 typedef struct {           /* what a worker knows of its present task or wait for a trace; 0: that did not begin in one */
     uint64_t begun_ns, put_ns, waits_ns, slept_ns;
@@ -495,6 +506,7 @@ int pp_robust_mutex_init(pthread_mutex_t *mutex);                 /* for several
 bool pp_is_robust_mutex(const pthread_mutex_t *mutex);            /* whether that has made it; where the C library does not tell: true */
 uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
 int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
+void pp_fix_size(int fd);                                         /* a write to it fails from now on; mappings are written as before */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);

@@ -21,8 +21,11 @@
 typedef struct pp_libraries pp_libraries_t;
 
 typedef struct {
-    PyObject *dumps, *loads;                  /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
-    PyObject *dumps_keywords, *loads_keywords, *protocol;
+    PyObject *dumps, *loads, *pickler;        /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
+    PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name;
+    PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and what is registered with ForkingPickler */
+    PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found */
+    Py_ssize_t n_registered;                  /* when that many were registered */
     PyObject *array_type;                     /* numpy.ndarray, once needed */
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
@@ -39,7 +42,6 @@ extern _Atomic unsigned pp_n_forks;           /* grows in each forked child */
 /* codec.c: values <-> payloads. A payload is bytes (empty for None, else marshal's, pickle's or flat), or (bytes, [leaves]).
  * Leaves are large parts: objects with a buffer, or a list of numbers, if no snapshot was asked for */
 #define PP_OUT_OF_BAND_MIN ((Py_ssize_t)PP_INLINE_MAX)   /* smaller parts are cheaper in the payload, which then fits a ring */
-#define PP_LEAVES_MAX 500
 #define PP_MARSHAL_VERSION 2            /* the last without a table of references, which costs more than all the rest */
 typedef struct {                        /* of a payload that is in a block */
     uint32_t n;
@@ -50,10 +52,12 @@ typedef struct {                        /* of a payload that is in a block */
     unsigned arena;
     uint32_t keeper;                    /* what the block's flag says if it is kept; 0: it must not be */
     pp_memory_t *kept;
+    uint32_t next;                      /* the leaf that was asked for last, or 0, begins at `data` + */
+    uint64_t next_at;                   /* these bytes: leaves are asked for in order */
 } pp_leaves_t;
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot);
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local);   /* is_local: for an interpreter of this process */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
-PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, const pp_leaves_t *leaves);
+PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
 bool pp_is_simple(PyObject *value, int depth);
 bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */
 
@@ -63,10 +67,13 @@ bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */
 #define PP_LEAF_SIZE ((1ull << PP_LEAF_SHIFT) - 1)
 typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT } pp_leaf_kind_t;
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: not flat; -1 */
-PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leaves);
+PyObject *pp_unflatten(pp_module_t *m, const void *data, pp_leaves_t *leaves);
 pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
 bool pp_get_int64(PyObject *item, int64_t *out);   /* false: not exactly an int, or too large */
 bool pp_write_list(PyObject *list, pp_leaf_kind_t kind, size_t n_bytes, char *to);   /* false: it is not of that kind and size */
+
+/* Whether objects may change hands. Without a GIL they belong to the thread that made them. */
+static inline bool pp_lends(const pp_segment_t *s) { return PP_HAS_GIL && s->is_local; }
 
 /* payload.c: payloads in memory */
 typedef struct {
@@ -80,8 +87,8 @@ typedef struct {
 int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, pp_packed_t *out);
 bool pp_needs_block(PyObject *payload);
 PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept);
-const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf);
-PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *leaves, uint32_t leaf);
+const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf);
+PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_new_bytes(const char *from, size_t size);
 PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max);   /* size: in bytes; char_max: which kind of str */
 void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
@@ -97,7 +104,9 @@ PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle);
 PyObject *pp_read_only(PyObject *view);
 PyObject *pp_share(PyObject *module, PyObject *size);
 PyObject *pp_is_shared(PyObject *module, PyObject *object);
-extern const char pp_share_doc[], pp_is_shared_doc[];
+PyObject *pp_name_shared(PyObject *module, PyObject *buffer);
+PyObject *pp_open_shared(PyObject *module, PyObject *name);
+extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_open_shared_doc[];
 
 /* job.c: a call in progress, and a task of it that waits for room in the channel. Fields: with the job's critical section */
 typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
@@ -255,6 +264,8 @@ extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
 bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */
+extern const char pp_ask_main_doc[];
+PyObject *pp_ask_main(PyObject *module, PyObject *source);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
 
 /* interrupts.c */

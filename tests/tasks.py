@@ -471,6 +471,10 @@ def overwrite_blob(blob):
     return checksum(view)
 
 
+def raise_lookup_error(*args):
+    raise LookupError(*args)
+
+
 def overwrite_item(view):
     """The view, in which one number is then another."""
     view[3] = 77

@@ -167,3 +167,44 @@ def test_types_without_a_buffer_are_refused():
 
 def test_share_is_public():
     assert pool_party.share is share and "share" in pool_party.__all__
+
+
+def test_any_number_of_parts_is_shared(remote_pool):
+    n = 4000
+    shared = share(array.array("q", bytes(8 * 4 * n)))
+    parts = [shared[4 * i : 4 * i + 4] for i in range(n)]
+    remote_pool.map(tasks.overwrite_item, parts, n // 2)
+    assert [part[3] for part in parts] == [77] * n
+    assert remote_pool.apply(tasks.identity, (parts,))[n - 1].tolist() == parts[n - 1].tolist()
+
+
+def test_any_number_of_rows_is_shared(remote_kind, remote_pool):
+    numpy = pytest.importorskip("numpy")
+    if remote_kind == "interp" and not IS_SUPPORTED:
+        pytest.skip("NumPy does not load in these interpreters")
+    rows = share(numpy.zeros((3000, 4)))
+    remote_pool.starmap(array_tasks.set_to, [(1, row) for row in rows], 1500)
+    assert (rows == 1).all()
+
+
+def test_an_initializer_gets_the_memory_itself(make_pool, remote_kind):
+    shared = share(DATA)
+    pool = make_pool(1, kind=remote_kind, initializer=tasks.overwrite_item, initargs=(shared,))
+    pool.apply(abs, (1,))
+    assert shared[3] == 77
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_an_initializer_of_each_start_method_gets_the_memory_itself(make_pool, context, start_method):
+    shared = share(DATA)
+    pool = make_pool(1, kind="process", context=context, initializer=tasks.overwrite_item, initargs=(shared,))
+    pool.apply(abs, (1,))
+    assert shared[3] == 77
+
+
+def test_an_error_carries_the_memory_itself(pool):
+    shared = share(DATA)
+    with pytest.raises(LookupError) as caught:
+        pool.apply(tasks.raise_lookup_error, (shared,))
+    caught.value.args[0][4] = 5
+    assert shared[4] == 5

@@ -3,7 +3,9 @@
  * The owner alone opens blocks; the receiver alone releases them, by clearing one flag, so neither waits for the
  * other and a dead receiver's blocks can be released for it. Capacities are powers of two (only touched pages cost
  * memory). A released block keeps its pages and the owner's mapping for the next payload of its size: a copy into
- * warm pages is several times faster than into fresh ones. What lies idle beyond IDLE_MAX goes back to the system.
+ * warm pages is several times faster than into fresh ones. What lies idle beyond IDLE_MAX goes back to the system; and all but
+ * PP_IDLE_MAX of a pool, by its background thread, once no block was opened for a while (`pp_blocks_trim`). Whoever takes a free
+ * block, to open it or to give its pages back, does so by compare-and-swap.
  *
  * The first part of each arena, for the smaller blocks, is a window: whoever needs it maps all of it once, so that blocks
  * that are used again cost no page faults on either side. Larger blocks are mapped one by one. A small arena (segment.c) is
@@ -89,6 +91,18 @@ void pp_block_unmap(pp_segment_t *s, const pp_blockref_t *ref, void *memory) { u
 
 /* ---- an arena ---- */
 
+static void forget_touched(pp_arena_flags_t *flags, uint32_t id) {
+    pp_add_seq_cst(&flags->n_touched, -pp_swap_seq_cst(&flags->touched[id], 0));
+}
+
+static void note_touched(pp_arena_flags_t *flags, uint32_t id, uint64_t size) {
+    uint64_t before = pp_load_relaxed(&flags->touched[id]);
+    if (size <= before)
+        return;
+    pp_store_relaxed(&flags->touched[id], size);
+    pp_add_seq_cst(&flags->n_touched, size - before);
+}
+
 static bool is_in_window(const pp_arena_t *a, uint64_t at) { return at < a->at + a->segment->window_bytes; }
 
 /* What a dead owner's receivers still keep is left alone. */
@@ -98,6 +112,7 @@ static void inherit(pp_arena_t *a) {
         if (pp_load_acquire(&a->flags->in_use[i]) == 0) {
             if (capacity > 0) {   /* released since its owner died */
                 pp_punch_hole(a->segment->fd, at, capacity);
+                forget_touched(a->flags, i);
                 a->flags->place[i].capacity = 0;
             }
             continue;
@@ -147,14 +162,24 @@ void pp_arena_free(pp_arena_t *a) {
     free(a);
 }
 
+/* False: its pages are being given back at this moment. */
+static bool claim(pp_arena_t *a, const block_t *b) {
+    uint32_t nobody = 0;
+    return pp_cas_seq_cst(&a->flags->in_use[b - a->blocks], &nobody, 1);
+}
+
+static void unclaim(pp_arena_t *a, const block_t *b) { pp_store_release(&a->flags->in_use[b - a->blocks], 0); }
+
+/* Of a block that is claimed. */
 static void give_back(pp_arena_t *a, block_t *b) {
     unmap_range(a->segment, b->at, b->capacity, b->memory);
     pp_punch_hole(a->segment->fd, b->at, b->capacity);
+    forget_touched(a->flags, (uint32_t)(b - a->blocks));
     a->idle_bytes -= b->capacity;
     b->memory = NULL;
 }
 
-/* Finds what receivers have released; returns an idle block of this capacity, warm if there is one. */
+/* Finds what receivers have released; returns an idle block of this capacity, claimed, and warm if there is one. */
 static block_t *look(pp_arena_t *a, uint64_t capacity) {
     block_t *found = NULL;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
@@ -164,16 +189,23 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
             unpin(a, b);
             if (b->memory)
                 a->idle_bytes += b->capacity;
-            else           /* inherited */
+            else if (claim(a, b)) {   /* inherited */
                 pp_punch_hole(a->segment->fd, b->at, b->capacity);
+                forget_touched(a->flags, i);
+                unclaim(a, b);
+            }
         }
         if (!b->open && b->capacity == capacity && (found == NULL || found->memory == NULL))
             found = b;
     }
-    for (uint32_t i = 0; i < a->n_blocks && a->idle_bytes > IDLE_MAX; i++)
-        if (!a->blocks[i].open && a->blocks[i].memory && &a->blocks[i] != found)
-            give_back(a, &a->blocks[i]);
-    return found;
+    for (uint32_t i = 0; i < a->n_blocks && a->idle_bytes > IDLE_MAX; i++) {
+        block_t *b = &a->blocks[i];
+        if (!b->open && b->memory && b != found && claim(a, b)) {
+            give_back(a, b);
+            unclaim(a, b);
+        }
+    }
+    return found && claim(a, found) ? found : NULL;
 }
 
 /* Addresses for a new block, in the window if it fits there; 0: none are left. */
@@ -187,24 +219,30 @@ static uint64_t take_addresses(pp_arena_t *a, uint64_t capacity) {
     return at;
 }
 
-/* A new block; once all numbers are given out, in the place of an idle one of another capacity. Its address range is not
+/* A new block, claimed; once all numbers are given out, in the place of an idle one of another capacity. Its address range is not
  * used again until all are given out, else a burst of PP_BLOCKS small payloads would leave no block for larger ones for ever. */
 static block_t *extend(pp_arena_t *a, uint64_t capacity) {
     uint32_t i = a->n_blocks;
     if (i == PP_BLOCKS) {
-        for (i = 0; i < PP_BLOCKS && a->blocks[i].open; i++) {}
+        for (i = 0; i < PP_BLOCKS && (a->blocks[i].open || !claim(a, &a->blocks[i])); i++) {}
         if (i == PP_BLOCKS)
             return NULL;
         if (a->blocks[i].memory)
             give_back(a, &a->blocks[i]);
     }
     uint64_t at = take_addresses(a, capacity);
-    if (at == 0)
+    if (at == 0) {
+        if (i < a->n_blocks)
+            unclaim(a, &a->blocks[i]);
         return NULL;
+    }
     a->n_blocks += i == a->n_blocks;
     a->blocks[i] = (block_t){.at = at, .capacity = capacity};
     a->flags->place[i].at = at;
     a->flags->place[i].capacity = capacity;
+    pp_store_release(&a->flags->in_use[i], 1);
+    if (a->n_blocks > pp_load_relaxed(&a->flags->n_numbers))
+        pp_store_release(&a->flags->n_numbers, a->n_blocks);
     return &a->blocks[i];
 }
 
@@ -215,7 +253,7 @@ static void reclaim(pp_arena_t *a) {
     a->end = a->at + a->segment->window_bytes;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
         block_t *b = &a->blocks[i];
-        if (b->open) {
+        if (b->open || !claim(a, b)) {
             uint64_t *end = is_in_window(a, b->at) ? &a->window_end : &a->end;
             *end = b->at + b->capacity > *end ? b->at + b->capacity : *end;
             continue;
@@ -224,6 +262,7 @@ static void reclaim(pp_arena_t *a) {
         if (b->memory)
             give_back(a, b);
         b->capacity = 0;
+        unclaim(a, b);
     }
 }
 
@@ -234,7 +273,7 @@ static block_t *find_larger(pp_arena_t *a, uint64_t capacity) {
         if (!b->open && b->capacity >= capacity && (found == NULL || b->capacity < found->capacity))
             found = b;
     }
-    return found;
+    return found && claim(a, found) ? found : NULL;
 }
 
 static block_t *find(pp_arena_t *a, uint64_t capacity) {
@@ -272,6 +311,7 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
         int error = map_range(a->segment, b->at, b->capacity, &b->memory);
         if (error) {
             b->memory = NULL;
+            unclaim(a, b);
             return error;
         }
     } else {
@@ -280,7 +320,8 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
     b->open = true;
     b->is_held = b->names_own = false;
     uint32_t id = (uint32_t)(b - a->blocks);
-    pp_store_release(&a->flags->in_use[id], 1);
+    note_touched(a->flags, id, size);
+    pp_store_relaxed(&a->flags->n_opened, pp_load_relaxed(&a->flags->n_opened) + 1);
     *ref = (pp_blockref_t){.at = b->at, .size = size, .id = id};
     *memory = b->memory;
     return 0;
@@ -294,7 +335,7 @@ void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins) {
 
 void pp_block_hold(pp_arena_t *a, const pp_blockref_t *ref) { a->blocks[ref->id].is_held = true; }
 
-void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref) { pp_store_release(&a->flags->in_use[ref->id], 0); }
+void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref) { unclaim(a, &a->blocks[ref->id]); }
 
 bool pp_arena_has_pins(const pp_arena_t *a) { return pp_load_relaxed(&a->n_pinned) > 0; }
 
@@ -319,8 +360,58 @@ uint64_t pp_arena_open_bytes(pp_arena_t *a) {
     return n_bytes;
 }
 
+/* ---- giving back ---- */
+
+/* As long as each arena has no more than its part of what may lie idle, all have no more together. */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id) {
-    pp_store_release(&pp_segment_flags(s, arena)->in_use[id], 0);
+    pp_arena_flags_t *flags = pp_segment_flags(s, arena);
+    pp_store_release(&flags->in_use[id], 0);
+    if (pp_load_relaxed(&flags->n_touched) > PP_IDLE_MAX / (1 + s->n_lanes))
+        pp_want_trim(s->shared);
+}
+
+static uint64_t idle_bytes(const pp_arena_flags_t *flags, uint32_t id) {
+    return pp_load_acquire(&flags->in_use[id]) == 0 ? pp_load_relaxed(&flags->touched[id]) : 0;
+}
+
+uint64_t pp_blocks_idle(pp_segment_t *s) {
+    uint64_t n_bytes = 0;
+    for (unsigned arena = 0; arena <= s->n_lanes; arena++) {
+        const pp_arena_flags_t *flags = pp_segment_flags(s, arena);
+        for (uint32_t i = 0; i < pp_load_acquire(&flags->n_numbers); i++)
+            n_bytes += idle_bytes(flags, i);
+    }
+    return n_bytes;
+}
+
+static uint64_t trim_block(pp_segment_t *s, pp_arena_flags_t *flags, uint32_t id) {
+    uint32_t nobody = 0;
+    uint64_t n_bytes = idle_bytes(flags, id);
+    if (n_bytes == 0 || !pp_cas_seq_cst(&flags->in_use[id], &nobody, PP_TRIMMED))
+        return 0;
+    pp_punch_hole(s->fd, flags->place[id].at, flags->place[id].capacity);
+    forget_touched(flags, id);
+    pp_store_release(&flags->in_use[id], 0);
+    return n_bytes;
+}
+
+/* Only in arenas whose owner has opened no block since the last call: one that is at work needs its warm pages again. Whoever
+ * releases a block after the first line asks for another call. */
+void pp_blocks_trim(pp_segment_t *s) {
+    pp_store_seq_cst(&s->shared->wants_trim, 0);
+    uint64_t n_idle = pp_blocks_idle(s);
+    bool is_busy = false;
+    for (unsigned arena = 0; arena <= s->n_lanes; arena++) {
+        pp_arena_flags_t *flags = pp_segment_flags(s, arena);
+        uint32_t n_opened = pp_load_relaxed(&flags->n_opened);
+        bool is_quiet = n_opened == s->windows[arena].n_opened;
+        s->windows[arena].n_opened = n_opened;
+        is_busy = is_busy || !is_quiet;
+        for (uint32_t i = 0; is_quiet && n_idle > PP_IDLE_MAX && i < pp_load_acquire(&flags->n_numbers); i++)
+            n_idle -= trim_block(s, flags, i);
+    }
+    if (is_busy && n_idle > PP_IDLE_MAX)
+        pp_store_seq_cst(&s->shared->wants_trim, 1);
 }
 
 /* Its places are forgotten too: the next owner gives these addresses to others. A place that was being written when its owner
@@ -340,6 +431,7 @@ void pp_arena_forget(pp_segment_t *s, unsigned arena) {
             continue;
         if (is_kept)
             pp_punch_hole(s->fd, flags->place[i].at, flags->place[i].capacity);
+        forget_touched(flags, i);
         flags->place[i].capacity = 0;
     }
 }

@@ -166,7 +166,7 @@ static bool wake_lane(pp_lane_t *lane) {
 
 /* Workers that already seek will find the tasks; wakes as many more as there are tasks. Anyone may call it. */
 static void wake_for(pp_segment_t *s, unsigned n_tasks) {
-    unsigned n_lanes = s->shared->n_lanes;
+    unsigned n_lanes = s->n_lanes;
     for (unsigned i = 0; i < n_lanes && n_tasks > 0; i++)
         n_tasks -= pp_load_seq_cst(&pp_segment_lane(s, i)->park) == PP_SEEKING;
     for (unsigned i = 0; i < n_lanes && n_tasks > 0; i++)
@@ -255,7 +255,7 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     pp_arena_forget(h->segment, 1 + lane);
     if (pp_load_relaxed(&l->pid) != (uint32_t)getpid())   /* else its values are still alive, or have let go themselves */
         pp_arena_drop_kept(h->segment, 0, PP_KEPT + lane);
-    for (unsigned i = 0; i < shared->n_lanes; i++)   /* it may have died in wake_lane: its sleeper is SEEKING and still asleep */
+    for (unsigned i = 0; i < h->segment->n_lanes; i++)   /* it may have died in wake_lane: its sleeper is SEEKING and still asleep */
         pp_futex_wake(&lane_of(h, i)->park, 1, UINT32_MAX);
     pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
     pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);   /* it may have died before it told of room: look again */
@@ -267,7 +267,7 @@ void pp_hub_stop(pp_hub_t *h, pp_stop_t stop) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t now = pp_load_seq_cst(&shared->stop);
     while (now < stop && !pp_cas_seq_cst(&shared->stop, &now, stop)) {}   /* of two threads that stop, the stricter prevails */
-    for (unsigned i = 0; i < shared->n_lanes; i++) {
+    for (unsigned i = 0; i < h->segment->n_lanes; i++) {
         pp_lane_t *lane = lane_of(h, i);
         wake_lane(lane);
         if (pp_swap_seq_cst(&lane->full, 0))
@@ -310,7 +310,7 @@ bool pp_hub_wants_feed(pp_hub_t *h) {
 /* Whether there is anything for a leader: results, room for tasks that found none, or somebody else who wants to lead. */
 bool pp_hub_has_news(pp_hub_t *h) {
     pp_shared_t *shared = h->segment->shared;
-    for (unsigned i = 0; i < shared->n_lanes; i++) {
+    for (unsigned i = 0; i < h->segment->n_lanes; i++) {
         pp_lane_t *lane = lane_of(h, i);
         if (pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head))
             return true;
@@ -334,6 +334,13 @@ void pp_ring(pp_shared_t *shared, bool everybody) {
 void pp_announce(pp_shared_t *shared) {
     pp_store_seq_cst(&shared->events, 1);
     pp_ring(shared, true);
+}
+
+void pp_want_trim(pp_shared_t *shared) {
+    if (pp_load_relaxed(&shared->wants_trim) || pp_swap_seq_cst(&shared->wants_trim, 1))
+        return;
+    pp_store_seq_cst(&shared->events, 1);
+    ring(shared, PP_BACKGROUND);
 }
 
 /* A leader takes results; while there is one, workers need not wake the background thread. */
@@ -400,7 +407,7 @@ int pp_hub_wait_background(pp_hub_t *h, int64_t deadline_ns) {
 /* ---- a worker ---- */
 
 int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane) {
-    if (lane >= s->shared->n_lanes)
+    if (lane >= s->n_lanes)
         return EINVAL;
     *e = (pp_end_t){.segment = s, .shared = s->shared, .lane = pp_segment_lane(s, lane), .n_lane = lane};
     pp_store_relaxed(&e->lane->pid, (uint32_t)getpid());
@@ -462,7 +469,7 @@ bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
 }
 
 static bool is_anyone_seeking(pp_segment_t *s) {
-    for (unsigned i = 0; i < s->shared->n_lanes; i++)
+    for (unsigned i = 0; i < s->n_lanes; i++)
         if (pp_load_relaxed(&pp_segment_lane(s, i)->park) == PP_SEEKING)
             return true;
     return false;

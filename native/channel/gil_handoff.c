@@ -20,7 +20,7 @@ void pp_end_await_caller(pp_end_t *e) {
 }
 
 static bool is_anyone_busy(pp_hub_t *h) {
-    for (unsigned i = 0; i < h->segment->shared->n_lanes; i++) {
+    for (unsigned i = 0; i < h->segment->n_lanes; i++) {
         pp_lane_t *lane = pp_segment_lane(h->segment, i);
         bool has_replied = pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head);
         if (has_replied && pp_load_seq_cst(&lane->park) == PP_BUSY)

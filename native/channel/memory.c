@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define KEPT_MAX 16384u     /* mappings of kept blocks in a process, a quarter of what vm.max_map_count allows unless it was changed */
 #define HEADER_BYTES 4096u   /* the number, then unused: what is shared begins on a page of its own */
 
 struct pp_memory {
@@ -44,7 +45,7 @@ struct pp_memory {
 /* Guards the list, `is_released`, and `is_closed` of segments; a leaf but for the kernel. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pp_memory_t *all;
-static _Atomic unsigned n_shared;
+static _Atomic unsigned n_shared, n_kept;
 
 static void enlist(pp_memory_t *m) {
     m->next = all;
@@ -65,7 +66,7 @@ static void delist(pp_memory_t *m) {
 /* A block that is kept is one less for its owner; of an arena that RLIMIT_FSIZE has made small it is too large a part. */
 static bool may_keep(pp_segment_t *s, unsigned arena) {
     uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->n_lanes : 1);
-    return s->arena_bytes == PP_ARENA_BYTES && pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
+    return s->arena_bytes == PP_ARENA_BYTES && pp_load_relaxed(&n_kept) < KEPT_MAX && pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
 }
 
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out) {
@@ -83,6 +84,7 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(s), .arena = arena,
                        .block = ref->id, .at = ref->at, .fd = -1};
     pp_add_seq_cst(&s->windows[arena].n_kept, 1);
+    pp_add_seq_cst(&n_kept, 1);
     pp_store_seq_cst(&pp_segment_flags(s, arena)->in_use[ref->id], keeper);
     pthread_mutex_lock(&mutex);
     enlist(m);
@@ -336,6 +338,7 @@ void pp_memory_unref(pp_memory_t *m) {
         return;
     }
     pp_unmap(m->start, m->size);   /* before the release: the owner may write to it at once */
+    pp_add_seq_cst(&n_kept, -1);
     pthread_mutex_lock(&mutex);
     release_block(m);
     pthread_mutex_unlock(&mutex);
@@ -347,21 +350,25 @@ void pp_memory_unref(pp_memory_t *m) {
 
 struct pp_pins {
     pp_pins_t *next;       /* of those whose arena is gone */
-    size_t n;
+    size_t n, capacity;
     pp_memory_t *all[];
 };
 
 int pp_pins_add(pp_pins_t **pins, pp_memory_t *m) {
-    size_t n = *pins ? (*pins)->n : 0;
-    pp_pins_t *grown = realloc(*pins, sizeof *grown + (n + 1) * sizeof *grown->all);
-    if (grown == NULL) {
-        pp_memory_unref(m);
-        return ENOMEM;
+    pp_pins_t *p = *pins;
+    if (p == NULL || p->n == p->capacity) {
+        size_t n = p ? p->n : 0, capacity = 2 * n + 1;
+        p = realloc(p, sizeof *p + capacity * sizeof *p->all);
+        if (p == NULL) {
+            pp_memory_unref(m);
+            return ENOMEM;
+        }
+        p->next = NULL;
+        p->n = n;
+        p->capacity = capacity;
+        *pins = p;
     }
-    grown->next = NULL;
-    grown->n = n + 1;
-    grown->all[n] = m;
-    *pins = grown;
+    p->all[p->n++] = m;
     return 0;
 }
 

@@ -1,5 +1,8 @@
 /* The memory that both sides map: one memfd, so nothing to unlink and nothing to leak.
  *
+ * A task may write to a descriptor that it takes for its own and that is ours. So the file's position is at its end, where a write
+ * fails since the file may not grow, its first page is unused, and both sides look now and then whether the header is whole.
+ *
  * Its first part (the core: slots, rings, flags, events) is mapped whole. Behind it lies a sparse range for each arena, of
  * which only blocks in use are mapped and only touched pages are memory. These ranges are as large as anybody could want, or
  * else what RLIMIT_FSIZE leaves for each.
@@ -13,6 +16,7 @@
 
 #define MAGIC 0x314c4f4f50797470ull
 #define PAGE 65536u   /* the largest that is in use */
+#define CORE_AT PAGE
 #define ALIGN_GIB(n) (((n) + (1ull << 30) - 1) >> 30 << 30)
 #define ARENA_MIN (1ull << 20)             /* guess: enough for pickled functions, and for small arrays */
 #define WINDOW_BYTES (256ull << 20)        /* addresses, not memory; as much as may lie idle */
@@ -24,11 +28,13 @@ static size_t events_at(unsigned n_lanes) {
     return (size + PAGE - 1) / PAGE * PAGE;
 }
 
+static uint64_t core_end(size_t core) { return CORE_AT + core; }
+
 static size_t core_size(unsigned n_lanes) { return events_at(n_lanes) + (size_t)n_lanes * PP_EVENTS * sizeof(pp_event_t); }
 
 /* 0, or EFBIG: RLIMIT_FSIZE leaves no room for the core and arenas. Those of workers by reference are not used. */
 static int place_arenas(unsigned n_lanes, bool by_reference, uint64_t *at, uint64_t *bytes) {
-    uint64_t n = 1 + (uint64_t)n_lanes, limit = pp_file_size_max(), core = core_size(n_lanes);
+    uint64_t n = 1 + (uint64_t)n_lanes, limit = pp_file_size_max(), core = core_end(core_size(n_lanes));
     *at = ALIGN_GIB(core);
     *bytes = PP_ARENA_BYTES;
     if (*at + n * PP_ARENA_BYTES <= limit)
@@ -41,19 +47,20 @@ static int place_arenas(unsigned n_lanes, bool by_reference, uint64_t *at, uint6
     return by_reference || *bytes >= ARENA_MIN ? 0 : EFBIG;
 }
 
-static int segment_new(int fd, unsigned n_lanes, uint64_t arenas_at, uint64_t arena_bytes, pp_segment_t **out) {
+static int segment_new(int fd, unsigned n_lanes, bool by_reference, uint64_t arenas_at, uint64_t arena_bytes, pp_segment_t **out) {
     pp_segment_t *s = calloc(1, sizeof *s);
     if (s == NULL)
         return ENOMEM;
     s->refs = 1;
     s->fd = fd;
     s->n_lanes = n_lanes;
+    s->by_reference = by_reference;
     s->core_size = core_size(n_lanes);
     s->arenas_at = arenas_at;
     s->arena_bytes = arena_bytes;
     s->window_bytes = arena_bytes <= WINDOW_WHOLE_MAX ? arena_bytes : WINDOW_BYTES;
     s->windows = calloc(1 + n_lanes, sizeof *s->windows);
-    int error = s->windows ? pp_map(fd, 0, s->core_size, (void **)&s->shared) : ENOMEM;
+    int error = s->windows ? pp_map(fd, CORE_AT, s->core_size, (void **)&s->shared) : ENOMEM;
     if (error) {
         free(s->windows);
         free(s);
@@ -74,7 +81,8 @@ int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out) {
         error = pp_memfd("pool_party", arenas_at + (1 + (uint64_t)n_lanes) * arena_bytes, &fd);
     if (error)
         return error;
-    if ((error = segment_new(fd, n_lanes, arenas_at, arena_bytes, out)) != 0) {
+    pp_fix_size(fd);
+    if ((error = segment_new(fd, n_lanes, by_reference, arenas_at, arena_bytes, out)) != 0) {
         close(fd);
         return error;
     }
@@ -89,14 +97,21 @@ int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out) {
 
 int pp_segment_attach(int fd, pp_segment_t **out) {
     pp_shared_t *shared;
-    int error = pp_map(fd, 0, sizeof *shared, (void **)&shared);
+    int error = pp_map(fd, CORE_AT, sizeof *shared, (void **)&shared);
     if (error)
         return error;
     bool ours = shared->magic == MAGIC;
     unsigned n_lanes = shared->n_lanes;
+    bool by_reference = shared->by_reference;
     uint64_t arenas_at = shared->arenas_at, arena_bytes = shared->arena_bytes;
     pp_unmap(shared, sizeof *shared);
-    return ours ? segment_new(fd, n_lanes, arenas_at, arena_bytes, out) : EINVAL;
+    return ours ? segment_new(fd, n_lanes, by_reference, arenas_at, arena_bytes, out) : EINVAL;
+}
+
+bool pp_segment_is_sound(const pp_segment_t *s) {
+    const pp_shared_t *shared = s->shared;
+    return shared->magic == MAGIC && shared->n_lanes == s->n_lanes && shared->arenas_at == s->arenas_at &&
+           shared->arena_bytes == s->arena_bytes;
 }
 
 pp_segment_t *pp_segment_ref(pp_segment_t *s) {
@@ -144,5 +159,5 @@ pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane) {
 
 void pp_segment_forget_events(pp_segment_t *s) {
     size_t at = events_at(s->n_lanes);
-    pp_punch_hole(s->fd, at, s->core_size - at);
+    pp_punch_hole(s->fd, CORE_AT + at, s->core_size - at);
 }

@@ -270,6 +270,45 @@ static thread_t *new_thread(pp_segment_t *s, unsigned lane) {
     return t;
 }
 
+/* In the main interpreter: `result` of what the source runs, or NULL. Not by Python's allocator, which is each interpreter's own. */
+static char *run_source(const char *source, Py_ssize_t *size) {
+    PyObject *globals = Py_BuildValue("{s:O}", "__builtins__", PyEval_GetBuiltins());
+    PyObject *done = globals ? PyRun_String(source, Py_file_input, globals, globals) : NULL;
+    PyObject *result = done ? PyDict_GetItemString(globals, "result") : NULL;
+    char *copy = NULL;
+    if (result && PyBytes_Check(result) && (copy = malloc((size_t)PyBytes_GET_SIZE(result) + 1)))
+        memcpy(copy, PyBytes_AS_STRING(result), (size_t)(*size = PyBytes_GET_SIZE(result)));
+    PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(globals);
+    return copy;
+}
+
+const char pp_ask_main_doc[] = PyDoc_STR("ask_main(source) -> bytes\n\nRuns source in the main interpreter, in this thread; what it leaves in `result`.");
+PyObject *pp_ask_main(PyObject *module, PyObject *source) {
+    (void)module;
+    const char *text = PyUnicode_AsUTF8(source);
+    Py_ssize_t size = 0;
+    if (text == NULL)
+        return NULL;
+    PyThreadState *mine = PyEval_SaveThread(), *state = PyThreadState_New(PyInterpreterState_Main());
+    char *result = NULL;
+    if (state) {
+        PyEval_RestoreThread(state);
+        result = run_source(text, &size);
+        PyThreadState_Clear(state);
+        PyThreadState_DeleteCurrent();
+    }
+    PyEval_RestoreThread(mine);
+    if (result == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the main interpreter gave no answer");
+        return NULL;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(result, size);
+    free(result);
+    return bytes;
+}
+
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane) {
     interpreter_t *self = (interpreter_t *)m->interpreter_type->tp_alloc(m->interpreter_type, 0);
     if (self == NULL || (self->thread = new_thread(s, lane)) == NULL) {
@@ -277,7 +316,7 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane) {
         return PyErr_NoMemory();
     }
     pp_arenas_watch();
-    if (PP_HAS_GIL && !s->is_local)   /* without a GIL, objects belong to the thread that made them */
+    if (!s->is_local)
         s->is_local = true;
     pp_add_seq_cst(&pp_n_interpreters, 1);
     int error = start_thread(run, self->thread, true);

@@ -109,7 +109,7 @@ uint64_t pp_file_size_max(void) {
 int pp_memfd(const char *name, uint64_t size, int *out) {
     if (size > pp_file_size_max())
         return EFBIG;
-    int fd = memfd_create(name, MFD_CLOEXEC);
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return errno;
     if (ftruncate(fd, (off_t)size) != 0) {
@@ -119,6 +119,12 @@ int pp_memfd(const char *name, uint64_t size, int *out) {
     }
     *out = fd;
     return 0;
+}
+
+/* The position is its end, where there is no room. Who opens it anew, through /proc, begins at 0 all the same. */
+void pp_fix_size(int fd) {
+    fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK);
+    lseek(fd, 0, SEEK_END);
 }
 
 static int map_as(int fd, uint64_t at, size_t size, int protection, int flags, void **memory) {

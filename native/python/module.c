@@ -286,8 +286,11 @@ static PyMethodDef functions[] = {
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
+    {"ask_main", pp_ask_main, METH_O, pp_ask_main_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
     {"call_apart", pp_call_apart, METH_O, pp_call_apart_doc},
+    {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
+    {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };
@@ -333,6 +336,9 @@ static int module_exec(PyObject *module) {
     m->dumps_keywords = Py_BuildValue("(s)", "buffer_callback");
     m->loads_keywords = Py_BuildValue("(s)", "buffers");
     m->protocol = PyLong_FromLong(5);
+    m->dispatch_table_name = PyUnicode_InternFromString("dispatch_table");
+    m->dump_name = PyUnicode_InternFromString("dump");
+    m->getvalue_name = PyUnicode_InternFromString("getvalue");
     m->job_type = add_type(module, &pp_job_spec);
     m->task_type = add_type(module, &pp_task_spec);
     m->published_type = add_type(module, &pp_published_spec);
@@ -341,7 +347,8 @@ static int module_exec(PyObject *module) {
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     m->memory_type = add_type(module, &pp_memory_spec);
-    bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->job_type && m->task_type &&
+    bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->dispatch_table_name && m->dump_name &&
+                    m->getvalue_name && m->job_type && m->task_type &&
                     m->published_type && m->keeper_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
@@ -350,6 +357,12 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     pp_module_t *m = PyModule_GetState(module);
     Py_VISIT(m->dumps);
     Py_VISIT(m->loads);
+    Py_VISIT(m->pickler);
+    Py_VISIT(m->file_type);
+    Py_VISIT(m->reducers);
+    Py_VISIT(m->registered);
+    Py_VISIT(m->local_reducers);
+    Py_VISIT(m->duplicates);
     Py_VISIT(m->job_type);
     Py_VISIT(m->task_type);
     Py_VISIT(m->published_type);
@@ -366,9 +379,18 @@ static int module_clear(PyObject *module) {
     pp_module_t *m = PyModule_GetState(module);
     Py_CLEAR(m->dumps);
     Py_CLEAR(m->loads);
+    Py_CLEAR(m->pickler);
+    Py_CLEAR(m->file_type);
+    Py_CLEAR(m->reducers);
+    Py_CLEAR(m->registered);
+    Py_CLEAR(m->local_reducers);
+    Py_CLEAR(m->duplicates);
     Py_CLEAR(m->dumps_keywords);
     Py_CLEAR(m->loads_keywords);
     Py_CLEAR(m->protocol);
+    Py_CLEAR(m->dispatch_table_name);
+    Py_CLEAR(m->dump_name);
+    Py_CLEAR(m->getvalue_name);
     Py_CLEAR(m->job_type);
     Py_CLEAR(m->task_type);
     Py_CLEAR(m->published_type);

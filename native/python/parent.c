@@ -73,7 +73,7 @@ static void drop_all(pp_channel_t *self) {
     pp_slot_t slot;
     while (pp_hub_pop_waiting(&self->hub, &slot))
         drop_slot(self, &slot);
-    for (unsigned i = 0; i < self->segment->shared->n_lanes; i++)
+    for (unsigned i = 0; i < self->segment->n_lanes; i++)
         for (const pp_frame_t *f; (f = pp_hub_peek(&self->hub, i)) != NULL;) {
             PyObject *value = *(PyObject **)(f + 1);
             pp_hub_take(&self->hub, i, f);
@@ -195,7 +195,7 @@ static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
 
 PyDoc_STRVAR(encode_doc, "encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
 static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
-    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, true);
+    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, true, self->segment->is_local);
 }
 
 typedef struct {                        /* a function in shared memory, for as long as somebody refers to this */
@@ -313,6 +313,43 @@ static PyObject *channel_unpin(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
+static PyObject *get_is_damaged(pp_channel_t *self, void *closure) {
+    (void)closure;
+    if (!pp_channel_enter(self))
+        Py_RETURN_FALSE;
+    bool is_sound = pp_segment_is_sound(self->segment);
+    pp_channel_leave(self);
+    return PyBool_FromLong(!is_sound);
+}
+
+static PyObject *get_wants_trim(pp_channel_t *self, void *closure) {
+    (void)closure;
+    if (!pp_channel_enter(self))
+        Py_RETURN_FALSE;
+    bool wants_trim = pp_load_relaxed(&self->segment->shared->wants_trim);
+    pp_channel_leave(self);
+    return PyBool_FromLong(wants_trim);
+}
+
+static PyObject *get_idle_bytes(pp_channel_t *self, void *closure) {
+    (void)closure;
+    if (!pp_channel_enter(self))
+        return PyLong_FromLong(0);
+    uint64_t n_bytes = pp_blocks_idle(self->segment);
+    pp_channel_leave(self);
+    return PyLong_FromUnsignedLongLong(n_bytes);
+}
+
+PyDoc_STRVAR(trim_doc, "trim()\n\nGives back the memory of blocks that have been idle since the last call, but for some. For the background\n"
+                       "thread, while `wants_trim`.");
+static PyObject *channel_trim(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    Py_BEGIN_ALLOW_THREADS
+    pp_blocks_trim(self->segment);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *get_has_pins(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyBool_FromLong(self->arena && pp_arena_has_pins(self->arena));
@@ -339,7 +376,7 @@ static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
 
 /* Large arguments wait in our memory until a worker is nearly ready for them. */
 static bool is_too_much(pp_channel_t *self) {
-    return pp_hub_n_waiting(&self->hub) >= self->segment->shared->n_lanes &&
+    return pp_hub_n_waiting(&self->hub) >= self->segment->n_lanes &&
            pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
 }
 
@@ -364,7 +401,7 @@ static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject
     if (!pp_hub_has_room(&self->hub) || (pp_needs_block(payload) && is_too_much(self)))
         return EAGAIN;
     pp_packed_t packed;
-    int error = pp_pack(self->arena, payload, self->segment->is_local, NULL, &packed);
+    int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, &packed);
     if (error)
         return error;
     task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
@@ -411,7 +448,7 @@ static PyObject *channel_put(pp_channel_t *self, PyObject *arg) {
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
     PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
-    PyObject *payload = argument == NULL ? NULL : self->by_reference ? Py_NewRef(argument) : pp_encode(self->module, argument, snapshot);
+    PyObject *payload = argument == NULL ? NULL : self->by_reference ? Py_NewRef(argument) : pp_encode(self->module, argument, snapshot, self->segment->is_local);
     Py_XDECREF(argument);
     return payload;
 }
@@ -481,7 +518,7 @@ int pp_channel_lane(pp_channel_t *self, PyObject *arg) {
     unsigned long lane = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return -1;
-    if (lane < self->segment->shared->n_lanes)
+    if (lane < self->segment->n_lanes)
         return (int)lane;
     PyErr_Format(PyExc_IndexError, "no worker %lu", lane);
     return -1;
@@ -517,7 +554,7 @@ static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
         return NULL;
     }
     bool is_begun = false;
-    for (unsigned i = 0; i < self->segment->shared->n_lanes && !is_begun; i++) {
+    for (unsigned i = 0; i < self->segment->n_lanes && !is_begun; i++) {
         pp_lane_t *lane = pp_segment_lane(self->segment, i);
         is_begun = pp_load_acquire(&lane->holds) && pp_load_relaxed(&lane->job) == ((pp_job_t *)arg)->id;
     }
@@ -636,7 +673,7 @@ PyDoc_STRVAR(counts_doc, "counts() -> tuple[int, ...]\n\nFor each worker of this
                          "sleeps, its own budget.");
 static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    unsigned n = self->segment->shared->n_lanes;
+    unsigned n = self->segment->n_lanes;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
     for (unsigned i = 0; all && i < n; i++) {
         pp_lane_t *lane = pp_segment_lane(self->segment, i);
@@ -655,7 +692,7 @@ static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
 PyDoc_STRVAR(awake_doc, "awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
 static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    unsigned n = self->segment->shared->n_lanes;
+    unsigned n = self->segment->n_lanes;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
     for (unsigned i = 0; all && i < n; i++) {
         PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(is_awake(pp_segment_lane(self->segment, i))));
@@ -790,6 +827,9 @@ static int set_put_waiting(pp_channel_t *self, PyObject *value, void *closure) {
 static PyGetSetDef getset[] = {
     {"is_starved", (getter)get_is_starved, NULL, "a put was refused and nobody has told of new room since", NULL},
     {"has_pins", (getter)get_has_pins, NULL, "shared memory is kept for tasks on their way", NULL},
+    {"is_damaged", (getter)get_is_damaged, NULL, "somebody has written over the shared memory", NULL},
+    {"wants_trim", (getter)get_wants_trim, NULL, "blocks were released, and `trim` is to be called after a while", NULL},
+    {"idle_bytes", (getter)get_idle_bytes, NULL, "memory of blocks that are not in use", NULL},
     {"fd", (getter)get_fd, NULL, "file descriptor of the shared memory", NULL},
     {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
     {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
@@ -805,6 +845,7 @@ GUARDED(pp_channel_take_reports)
 GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED_QUIET(pp_channel_feed_again, Py_None)
 GUARDED(channel_unpin)
+GUARDED_QUIET(channel_trim, Py_None)
 GUARDED_QUIET(channel_announce, Py_None)
 GUARDED(pp_channel_take_events)
 GUARDED(channel_watch)
@@ -846,6 +887,7 @@ static PyMethodDef methods[] = {
     {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
     METHOD("publish", channel_publish, METH_O, publish_doc),
     METHOD("unpin", channel_unpin, METH_NOARGS, unpin_doc),
+    METHOD("trim", channel_trim, METH_NOARGS, trim_doc),
     METHOD("put", channel_put, METH_O, put_doc),
     METHOD("put_many", channel_put_many, METH_VARARGS, put_many_doc),
     METHOD("admit", pp_channel_admit, METH_VARARGS, pp_admit_doc),

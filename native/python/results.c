@@ -200,7 +200,7 @@ Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, 
     batch_t b = {.deadline_ns = deadline_ns};
     PyObject *cached = NULL;
     int failed = 0;
-    unsigned n_lanes = self->segment->shared->n_lanes;
+    unsigned n_lanes = self->segment->n_lanes;
     bool is_ended = false;
     for (unsigned i = 0; !failed && !is_ended && i < n_lanes; i++) {
         unsigned lane = self->next_lane;

@@ -96,7 +96,7 @@ static bool spin_for_news(pp_channel_t *self) {
 
 /* As leader. `before`: the bell before signals were last looked at: one that came since has changed it, and then nobody sleeps. */
 static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
-    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->shared->n_lanes;
+    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->n_lanes;
     if (!patient && spin_for_news(self))
         return;
     pp_watch_interrupts();

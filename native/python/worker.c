@@ -184,7 +184,7 @@ static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
 
 static PyObject *run(worker_t *self, const pp_slot_t *task) {
     PyObject *function, *argument, *result = NULL;
-    if (self->end.shared->by_reference) {
+    if (self->end.segment->by_reference) {
         function = ((PyObject **)task->data)[0];
         argument = ((PyObject **)task->data)[1];
     } else {
@@ -239,7 +239,7 @@ static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, Py
     }
     pp_packed_t packed;
     int error;
-    while ((error = pp_pack(self->arena, payload, self->end.segment->is_local, value, &packed)) == EAGAIN)
+    while ((error = pp_pack(self->arena, payload, pp_lends(self->end.segment), value, &packed)) == EAGAIN)
         if ((error = wait_block(self)) != 0)
             break;
     if (error)
@@ -252,7 +252,7 @@ static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, Py
 /* Takes the reference to the value, if it can go to the receiver as it is; `value` is NULL then. */
 static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
     PyObject *value = *given;
-    if (self->end.shared->by_reference) {
+    if (self->end.segment->by_reference) {
         frame->size = sizeof value;
         Py_INCREF(value);
         int error = send(self, frame, &value);
@@ -260,10 +260,10 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
             Py_DECREF(value);
         return error;
     }
-    PyObject *payload = pp_encode(self->module, value, false);
+    PyObject *payload = pp_encode(self->module, value, false, self->end.segment->is_local);
     int error = payload ? send_payload(self, frame, payload, given) : -1;
     if (error == ESTALE) {
-        Py_SETREF(payload, pp_encode(self->module, value, true));
+        Py_SETREF(payload, pp_encode(self->module, value, true, self->end.segment->is_local));
         error = payload ? send_payload(self, frame, payload, given) : -1;
     }
     Py_XDECREF(payload);
@@ -285,7 +285,7 @@ static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyOb
 /* When describing a failure failed, too: the task still gets an outcome. It is marshalled, so it needs nothing of Python's. */
 static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
     PyObject *error = PyErr_GetRaisedException();
-    if (self->end.shared->by_reference || !PyObject_IsInstance(error, PyExc_Exception)) {
+    if (self->end.segment->by_reference || !PyObject_IsInstance(error, PyExc_Exception)) {
         PyErr_SetRaisedException(error);
         return -1;
     }
@@ -347,7 +347,7 @@ static PyObject *worker_gate_tasks(worker_t *self, PyObject *args) {
 /* The argument is taken all the same: it is counted on that somebody does. */
 static PyObject *refuse(worker_t *self, const pp_slot_t *task) {
     PyObject *error = PyErr_GetRaisedException();
-    if (self->end.shared->by_reference) {
+    if (self->end.segment->by_reference) {
         Py_DECREF(((PyObject **)task->data)[0]);
         Py_DECREF(((PyObject **)task->data)[1]);
     } else {
@@ -443,7 +443,7 @@ static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-static bool shares_gil(const worker_t *self) { return PP_HAS_GIL && self->end.shared->by_reference; }
+static bool shares_gil(const worker_t *self) { return PP_HAS_GIL && self->end.segment->by_reference; }
 
 static bool owes(const worker_t *self) {
     return self->arena && !self->end.segment->is_local && pp_arena_owes(self->arena);
@@ -462,9 +462,16 @@ static void await_openers(worker_t *self) {
     pp_arena_unpin(self->arena);
 }
 
+static PyObject *raise_damaged(void) {
+    PyErr_SetString(PyExc_SystemError, "the pool's shared memory was overwritten: some task wrote to a descriptor that was not its own");
+    return NULL;
+}
+
 static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
     for (;;) {
         pp_slot_t task;
+        if (!pp_segment_is_sound(self->end.segment))
+            return raise_damaged();
         if (pp_end_must_stop(&self->end))
             Py_RETURN_NONE;
         if (!pp_end_claim(&self->end, &task, self->ring_copy)) {
@@ -523,7 +530,7 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     if (done)
         await_receivers(self);
     pp_trace_close(&self->end);
-    if (self->end.shared->by_reference)
+    if (self->end.segment->by_reference)
         end_interrupts(self, true);
     return done;
 }

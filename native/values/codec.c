@@ -17,14 +17,14 @@
 #define INT_START 0x02
 #define FLOAT_START 0x03
 #define MARSHAL_ITEMS 32
+#define MARSHAL_OBJECTS 32              /* strings and tuples with other references, each compared with all others */
+#define LOOKED_AT_MAX 32                /* objects of a value; a larger one pays for the table */
 #define MARSHAL_DEPTH 3                 /* ((args), {}) with a tuple among the arguments */
 
 /* What lies in shared memory travels by name, however small it is. */
-static bool is_out_of_band(PyObject *buffers, const Py_buffer *view) {
+static bool is_out_of_band(const Py_buffer *view) {
     pp_handle_t handle;
     pp_memory_t *memory;
-    if (PyList_GET_SIZE(buffers) >= PP_LEAVES_MAX)
-        return false;
     if (view->len >= PP_OUT_OF_BAND_MIN)
         return true;
     if (!pp_memory_find(view->buf, (size_t)view->len, &handle, &memory))
@@ -39,7 +39,7 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
         PyErr_Clear();
         Py_RETURN_TRUE;
     }
-    bool in_band = !is_out_of_band(buffers, &view);
+    bool in_band = !is_out_of_band(&view);
     PyBuffer_Release(&view);
     if (!in_band && PyList_Append(buffers, buffer) < 0)
         return NULL;
@@ -54,47 +54,171 @@ bool pp_is_blob(PyObject *value) {
     return PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) >= PP_OUT_OF_BAND_MIN;
 }
 
-/* n_dicts: an empty dict more than once may be one and the same. */
-static bool is_simple(PyObject *value, int depth, int *n_dicts) {
+typedef struct {
+    PyObject *all[MARSHAL_OBJECTS];
+    int n, n_dicts;
+} seen_t;
+
+/* marshal keeps no identity; so an object that occurs twice is not for it. One without other references cannot. */
+static bool is_first(PyObject *value, seen_t *seen) {
+    if (Py_REFCNT(value) == 1)
+        return true;
+    for (int i = 0; i < seen->n; i++)
+        if (seen->all[i] == value)
+            return false;
+    if (seen->n == MARSHAL_OBJECTS)
+        return false;
+    seen->all[seen->n++] = value;
+    return true;
+}
+
+/* An empty dict more than once may be one and the same. */
+static bool is_simple(PyObject *value, int depth, seen_t *seen) {
     PyTypeObject *t = Py_TYPE(value);
     if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || value == Py_None)
         return true;
-    if (t == &PyBytes_Type || t == &PyUnicode_Type)
-        return !pp_is_blob(value);
+    if (t == &PyBytes_Type)
+        return !pp_is_blob(value) && (PyBytes_GET_SIZE(value) < 2 || is_first(value, seen));
+    if (t == &PyUnicode_Type)
+        return !pp_is_blob(value) && (PyUnicode_GET_LENGTH(value) < 2 || is_first(value, seen));
     if (t == &PyDict_Type)
-        return PyDict_GET_SIZE(value) == 0 && (*n_dicts)++ == 0;
-    if (t != &PyTuple_Type || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS || (depth == 0 && PyTuple_GET_SIZE(value) > 0))
+        return PyDict_GET_SIZE(value) == 0 && seen->n_dicts++ == 0;
+    if (t != &PyTuple_Type || PyTuple_GET_SIZE(value) > MARSHAL_ITEMS || (depth == 0 && PyTuple_GET_SIZE(value) > 0) ||
+        (PyTuple_GET_SIZE(value) > 0 && !is_first(value, seen)))
         return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++)
-        if (!is_simple(PyTuple_GET_ITEM(value, i), depth - 1, n_dicts))
+        if (!is_simple(PyTuple_GET_ITEM(value, i), depth - 1, seen))
             return false;
     return true;
 }
 
 /* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
 bool pp_is_simple(PyObject *value, int depth) {
-    int n_dicts = 0;
-    return is_simple(value, depth, &n_dicts);
+    seen_t seen;
+    seen.n = seen.n_dicts = 0;
+    return is_simple(value, depth, &seen);
+}
+
+static int find(const char *module_name, const char *name, PyObject **out) {
+    PyObject *module = *out ? NULL : PyImport_ImportModule(module_name), *found = module ? PyObject_GetAttrString(module, name) : NULL;
+    Py_XDECREF(module);
+    if (*out == NULL)              /* the import may have let another thread do the same */
+        *out = Py_XNewRef(found);
+    Py_XDECREF(found);
+    return *out ? 0 : -1;
 }
 
 static int ensure_pickle(pp_module_t *m) {
-    if (m->loads)
-        return 0;
-    PyObject *pickle = PyImport_ImportModule("_pickle");
-    m->dumps = pickle ? PyObject_GetAttrString(pickle, "dumps") : NULL;
-    m->loads = m->dumps ? PyObject_GetAttrString(pickle, "loads") : NULL;
-    Py_XDECREF(pickle);
-    return m->loads ? 0 : -1;
+    return m->loads || (find("_pickle", "dumps", &m->dumps) == 0 && find("_pickle", "loads", &m->loads) == 0) ? 0 : -1;
 }
+
+/* ---- reducers ---- */
+
+/* Finds what is registered with multiprocessing's ForkingPickler: how connections, sockets, and the types of some libraries
+ * travel. False without an exception: nobody has imported multiprocessing, so nobody has registered anything. */
+static bool has_registered(pp_module_t *m) {
+    if (m->registered)
+        return true;
+    PyObject *name = PyUnicode_FromString("multiprocessing.reduction"), *module = name ? PyImport_GetModule(name) : NULL;
+    PyObject *pickler = module ? PyObject_GetAttrString(module, "ForkingPickler") : NULL;
+    PyObject *registered = pickler ? PyObject_GetAttrString(pickler, "_extra_reducers") : NULL;
+    Py_XDECREF(pickler);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    if (registered == NULL || find("_pickle", "Pickler", &m->pickler) < 0 || find("io", "BytesIO", &m->file_type) < 0 ||
+        find("copyreg", "dispatch_table", &m->reducers) < 0) {
+        PyErr_Clear();             /* it is being imported at this moment, by another thread */
+        Py_XDECREF(registered);
+        return false;
+    }
+    m->registered = registered;
+    return true;
+}
+
+static int ensure_local_reducers(pp_module_t *m) {
+    Py_ssize_t n = PyDict_GET_SIZE(m->registered);
+    if (m->local_reducers && m->n_registered == n)
+        return 0;
+    PyObject *handles = PyImport_ImportModule("pool_party.wire.fd_handle"), *reducers, *duplicates;
+    PyObject *pair = handles ? PyObject_CallMethod(handles, "local_reducers", NULL) : NULL;
+    int failed = pair && PyArg_ParseTuple(pair, "O!O!", &PyDict_Type, &reducers, &PyDict_Type, &duplicates) ? 0 : -1;
+    if (!failed) {
+        Py_XSETREF(m->local_reducers, Py_NewRef(reducers));
+        Py_XSETREF(m->duplicates, Py_NewRef(duplicates));
+        m->n_registered = n;
+    }
+    Py_XDECREF(pair);
+    Py_XDECREF(handles);
+    return failed;
+}
+
+/* As ForkingPickler has it, but a dict of its own, which costs less to look into than a ChainMap. */
+static PyObject *make_table(pp_module_t *m, bool is_local) {
+    PyObject *table = PyDict_Copy(m->reducers);
+    if (table && (PyDict_Update(table, m->registered) < 0 ||
+                  (is_local && (ensure_local_reducers(m) < 0 || PyDict_Update(table, m->local_reducers) < 0))))
+        Py_CLEAR(table);
+    return table;
+}
+
+static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *table) {
+    PyObject *file = PyObject_CallNoArgs(m->file_type), *args[] = {file, m->protocol, callback}, *done = NULL, *pickle = NULL;
+    PyObject *pickler = file ? PyObject_Vectorcall(m->pickler, args, 2, m->dumps_keywords) : NULL;
+    if (pickler && PyObject_SetAttr(pickler, m->dispatch_table_name, table) == 0)
+        done = PyObject_CallMethodOneArg(pickler, m->dump_name, value);
+    if (done)
+        pickle = PyObject_CallMethodNoArgs(file, m->getvalue_name);
+    Py_XDECREF(done);
+    Py_XDECREF(pickler);
+    Py_XDECREF(file);
+    return pickle;
+}
+
+/* Whether surely no reducer is asked for it: a few objects of built-in types alone. To look costs less than a table. */
+static bool needs_no_reducer(PyObject *value, int *n_left) {
+    PyTypeObject *t = Py_TYPE(value);
+    if (--*n_left < 0)
+        return false;
+    if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || t == &PyBytes_Type || t == &PyUnicode_Type || value == Py_None)
+        return true;
+    bool needs_none = true;
+    Py_BEGIN_CRITICAL_SECTION(value);
+    if (t == &PyTuple_Type || t == &PyList_Type) {
+        for (Py_ssize_t i = 0; needs_none && i < PySequence_Fast_GET_SIZE(value); i++)
+            needs_none = needs_no_reducer(PySequence_Fast_GET_ITEM(value, i), n_left);
+    } else if (t == &PyDict_Type) {
+        PyObject *key, *item;
+        for (Py_ssize_t i = 0; needs_none && PyDict_Next(value, &i, &key, &item);)
+            needs_none = needs_no_reducer(key, n_left) && needs_no_reducer(item, n_left);
+    } else {
+        needs_none = false;
+    }
+    Py_END_CRITICAL_SECTION();
+    return needs_none;
+}
+
+static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callback, bool is_local) {
+    int n_left = LOOKED_AT_MAX;
+    if (needs_no_reducer(value, &n_left) || !has_registered(m)) {
+        PyObject *args[] = {value, m->protocol, callback};
+        return PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
+    }
+    PyObject *table = make_table(m, is_local), *pickle = table ? dumps_with(m, value, callback, table) : NULL;
+    Py_XDECREF(table);
+    return pickle;
+}
+
+/* ---- writing ---- */
 
 /* A false alarm (a string that says so) only costs time. */
 static bool mentions_main(PyObject *pickle) {
     return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "__main__", 8) != NULL;
 }
 
-static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *refusal) {
+static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *refusal, bool is_local) {
     PyObject *codec = PyImport_ImportModule("pool_party.wire.codec");
-    PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OOO", value, callback, refusal ? refusal : Py_None) : NULL;
+    PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OOOO", value, callback, refusal ? refusal : Py_None,
+                                                   is_local ? Py_True : Py_False) : NULL;
     Py_XDECREF(codec);
     return pickle;
 }
@@ -105,25 +229,37 @@ static bool may_pickle_by_value(void) {
            !PyErr_ExceptionMatches(PyExc_MemoryError);
 }
 
-static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers) {
-    PyObject *args[] = {value, m->protocol, callback};
-    PyObject *pickle = PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
-    if (pickle ? !mentions_main(pickle) : !may_pickle_by_value())
+/* The descriptors that were duplicated for a pickle that will be sent belong to its receiver. */
+static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
+    if (pickle == NULL || m->duplicates == NULL || PyDict_GET_SIZE(m->duplicates) == 0)
         return pickle;
+    PyObject *handles = PyImport_ImportModule("pool_party.wire.fd_handle");
+    PyObject *done = handles ? PyObject_CallMethod(handles, "settle_duplicates", "O", Py_True) : NULL;
+    if (done == NULL)
+        Py_CLEAR(pickle);
+    Py_XDECREF(done);
+    Py_XDECREF(handles);
+    return pickle;
+}
+
+static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local) {
+    PyObject *pickle = dumps_plainly(m, value, callback, is_local);
+    if (pickle ? !mentions_main(pickle) : !may_pickle_by_value())
+        return with_duplicates(m, pickle);
     Py_XDECREF(pickle);
     PyObject *refusal = PyErr_GetRaisedException();
     bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0;
-    pickle = is_empty ? dumps_slowly(value, callback, refusal) : NULL;
+    pickle = is_empty ? dumps_slowly(value, callback, refusal, is_local) : NULL;
     Py_XDECREF(refusal);
     return pickle;
 }
 
-static PyObject *encode_pickle(pp_module_t *m, PyObject *value) {
+static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local) {
     if (ensure_pickle(m) < 0)
         return NULL;
     PyObject *buffers = PyList_New(0), *callback = NULL, *pickle = NULL;
     if (buffers && (callback = PyCFunction_New(&collect_def, buffers)))
-        pickle = dumps(m, value, callback, buffers);
+        pickle = dumps(m, value, callback, buffers, is_local);
     if (pickle && PyList_GET_SIZE(buffers) > 0)
         Py_SETREF(pickle, PyTuple_Pack(2, pickle, buffers));
     Py_XDECREF(callback);
@@ -152,7 +288,7 @@ static PyObject *decode_float(const char *from) {
     return PyFloat_FromDouble(number);
 }
 
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot) {
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local) {
     int64_t number;
     if (value == Py_None)
         return PyBytes_FromStringAndSize(NULL, 0);
@@ -164,7 +300,7 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot) {
         return PyMarshal_WriteObjectToString(value, PP_MARSHAL_VERSION);
     PyObject *payload;
     int is_flat = pp_flatten(m, value, snapshot, &payload);
-    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value);
+    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, is_local);
 }
 
 static PyObject *loads(pp_module_t *m, const void *data, size_t size, PyObject *buffers) {
@@ -189,7 +325,7 @@ PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size) {
     }
 }
 
-static PyObject *all_buffers(pp_module_t *m, const pp_leaves_t *leaves) {
+static PyObject *all_buffers(pp_module_t *m, pp_leaves_t *leaves) {
     PyObject *buffers = PyList_New(0);
     for (uint32_t i = 0; buffers && i < leaves->n; i++) {
         PyObject *buffer = pp_leaf_buffer(m, leaves, i);
@@ -200,7 +336,7 @@ static PyObject *all_buffers(pp_module_t *m, const pp_leaves_t *leaves) {
     return buffers;
 }
 
-PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, const pp_leaves_t *leaves) {
+PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves) {
     if (size > 0 && *(const unsigned char *)data == PP_FLAT_START)
         return pp_unflatten(m, data, leaves);
     if (leaves->n == 0)

@@ -1,14 +1,15 @@
 /* The flat format: values that need no pickle, written by our own rules.
  *
  * A tree of tuples, lists and dicts with numbers, strings and bytes in it; lists of floats alone, or of ints that fit 64 bits, as
- * arrays of machine numbers; NumPy's arrays of plain numbers. Exact types only. What pickle would keep and we would not is
- * left to pickle: a list, dict or array that occurs twice in a value is one object on the other side, too. Floats and ints have
- * no identity there: pickle makes an object for each place as well.
+ * arrays of machine numbers; NumPy's arrays of plain numbers. Exact types only. An object that occurs twice in a value is one
+ * object on the other side, too: writer and reader number the objects that may, in the order in which they begin. Floats and
+ * ints have no identity there: pickle makes an object for each place as well.
  *
  * Large parts are *leaves*, which travel beside the rest. A list among them is read only when its numbers are written into
  * their block; if another thread has changed it meanwhile, that is noticed, and the value encoded anew.
  *
  *     0x01 node      node: 'T' n node...   a tuple        'L' n node...   a list        'D' n node...   keys and values of a dict
+ *                          'R' n           object number n again; 't' and 'm': as 'T' and 'M', and the object has a number
  *                          'M' n bytes     marshal's      'f' n doubles, 'q' n int64: a list of that
  *                          'B' leaf        bytes          'S' leaf largest-character: a str
  *                                                         'F', 'Q', 'N' leaf: a list of floats, of ints, of what the leaf says
@@ -22,7 +23,7 @@
 #define DEPTH 4
 #define ITEMS_MAX 64            /* of a tuple or list that is not all numbers */
 #define LARGE_MIN 512           /* numbers: pickle is as fast for fewer */
-#define SEEN_MAX 128            /* lists, dicts and arrays of one value, each compared with all others */
+#define SEEN_MAX 128            /* objects of one value that have a number, each compared with all others */
 #define N_SAMPLES 4
 #define ARRAY_TYPES "?bBhHiIlLqQefd"
 enum { READ_ONLY = 1, FORTRAN = 2 };
@@ -33,6 +34,7 @@ typedef struct {
     size_t size, capacity;
     PyObject *leaves;
     PyObject *seen[SEEN_MAX];
+    bool is_open[SEEN_MAX];     /* a tuple that is not complete, and could not be referred to */
     int n_seen;
     bool snapshot, has_large;   /* has_large: some part of it makes up for small ones, at which pickle is as fast */
 } writer_t;
@@ -64,8 +66,6 @@ static int write_head(writer_t *w, char code, uint32_t n) {
 }
 
 static int write_leaf(writer_t *w, char code, PyObject *leaf) {
-    if (PyList_GET_SIZE(w->leaves) >= PP_LEAVES_MAX)
-        return NOT_FLAT;
     if (PyList_Append(w->leaves, leaf) < 0)
         return FAILED;
     return write_head(w, code, (uint32_t)PyList_GET_SIZE(w->leaves) - 1);
@@ -172,14 +172,27 @@ static int write_numbers(writer_t *w, PyObject *list, pp_leaf_kind_t kind) {
     return done;
 }
 
-static bool is_new(writer_t *w, PyObject *object) {
+/* The number of an object that was written before, or -1; it then has one from here on, if there is any left. */
+static int number_of(writer_t *w, PyObject *object) {
     for (int i = 0; i < w->n_seen; i++)
         if (w->seen[i] == object)
-            return false;
-    if (w->n_seen == SEEN_MAX)
-        return false;
-    w->seen[w->n_seen++] = object;
-    return true;
+            return i;
+    if (w->n_seen < SEEN_MAX)
+        w->seen[w->n_seen] = object;
+    w->n_seen++;
+    return -1;
+}
+
+/* Whether an object has a number: a reference besides those of what contains it here, and of its walker, may be to another place. The
+ * value itself is in nothing. */
+static bool may_recur(const writer_t *w, PyObject *object) {
+    if (w->size == 1)
+        return true;
+    if (PyUnicode_CheckExact(object))
+        return PyUnicode_GET_LENGTH(object) > 1 && Py_REFCNT(object) > 2;
+    if (PyBytes_CheckExact(object))
+        return PyBytes_GET_SIZE(object) > 1 && Py_REFCNT(object) > 2;
+    return Py_REFCNT(object) > 2;
 }
 
 static bool is_array(PyObject *value) {
@@ -269,8 +282,6 @@ static int write_items(writer_t *w, char code, PyObject *items, int depth) {
 }
 
 static int write_list(writer_t *w, PyObject *list, int depth) {
-    if (!is_new(w, list))
-        return NOT_FLAT;
     pp_leaf_kind_t kind = guess_kind(list);
     if (kind == PP_LEAF_RAW)
         return write_items(w, 'L', list, depth);
@@ -301,7 +312,7 @@ static int write_entries(writer_t *w, PyObject *items, int depth) {
 }
 
 static int write_dict(writer_t *w, PyObject *dict, int depth) {
-    if (PyDict_GET_SIZE(dict) > ITEMS_MAX || depth == 0 || !is_new(w, dict))
+    if (PyDict_GET_SIZE(dict) > ITEMS_MAX || depth == 0)
         return NOT_FLAT;
     PyObject *items = PyDict_Items(dict);
     if (items == NULL)
@@ -322,19 +333,42 @@ static int write_text(writer_t *w, PyObject *text) {
     return FLAT;
 }
 
+/* A tuple or something small and simple, which has a number only if it may recur. */
+static int write_plain(writer_t *w, PyObject *value, int depth, bool has_number) {
+    int number = w->n_seen - 1;
+    size_t at = w->size;
+    bool is_tuple = Py_TYPE(value) == &PyTuple_Type && PyTuple_GET_SIZE(value) > 0;
+    if (has_number)
+        w->is_open[number] = is_tuple;
+    int done = is_tuple ? write_items(w, 'T', value, depth) : pp_is_simple(value, 0) ? write_marshal(w, value) : NOT_FLAT;
+    if (has_number && done == FLAT) {
+        w->data[at] = is_tuple ? 't' : 'm';
+        w->is_open[number] = false;
+    }
+    return done;
+}
+
 static int write_node(writer_t *w, PyObject *value, int depth) {
     PyTypeObject *type = Py_TYPE(value);
-    if (pp_is_blob(value))
-        return type == &PyBytes_Type ? write_leaf(w, 'B', value) : write_text(w, value);
-    if (type == &PyTuple_Type && PyTuple_GET_SIZE(value) > 0)
-        return write_items(w, 'T', value, depth);
+    bool is_plain = type != &PyList_Type && type != &PyDict_Type && !pp_is_blob(value) && !is_array(value);
+    bool is_object = type == &PyTuple_Type ? PyTuple_GET_SIZE(value) > 0 : type == &PyUnicode_Type || type == &PyBytes_Type;
+    bool has_number = !is_plain || (is_object && may_recur(w, value));
+    if (has_number) {
+        int number = number_of(w, value);
+        if (number >= 0)
+            return w->is_open[number] ? NOT_FLAT : write_head(w, 'R', (uint32_t)number);
+        if (w->n_seen > SEEN_MAX)
+            return NOT_FLAT;
+    }
+    if (is_plain)
+        return write_plain(w, value, depth, has_number);
     if (type == &PyList_Type)
         return write_list(w, value, depth);
     if (type == &PyDict_Type)
         return write_dict(w, value, depth);
     if (is_array(value))
-        return is_new(w, value) ? write_array(w, value) : NOT_FLAT;
-    return pp_is_simple(value, 0) ? write_marshal(w, value) : NOT_FLAT;
+        return write_array(w, value);
+    return type == &PyBytes_Type ? write_leaf(w, 'B', value) : write_text(w, value);
 }
 
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload) {
@@ -359,7 +393,9 @@ int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payloa
 typedef struct {
     pp_module_t *module;
     const char *at;
-    const pp_leaves_t *leaves;
+    pp_leaves_t *leaves;
+    PyObject *seen[SEEN_MAX];   /* by number; borrowed from what is being made */
+    int n_seen;
 } reader_t;
 
 static uint32_t read_u32(reader_t *r) {
@@ -471,9 +507,16 @@ static PyObject *read_marshal(reader_t *r) {
 
 static PyObject *read_node(reader_t *r);
 
+static PyObject **new_number(reader_t *r) {
+    r->seen[r->n_seen] = NULL;
+    return &r->seen[r->n_seen++];
+}
+
 static PyObject *read_items(reader_t *r, bool is_list) {
     Py_ssize_t n = (Py_ssize_t)read_u32(r);
     PyObject *items = is_list ? PyList_New(n) : PyTuple_New(n);
+    if (is_list)
+        *new_number(r) = items;
     for (Py_ssize_t i = 0; items && i < n; i++) {
         PyObject *item = read_node(r);
         if (item == NULL)
@@ -489,6 +532,7 @@ static PyObject *read_items(reader_t *r, bool is_list) {
 static PyObject *read_entries(reader_t *r) {
     uint32_t n = read_u32(r);
     PyObject *dict = PyDict_New();
+    *new_number(r) = dict;
     for (uint32_t i = 0; dict && i < n; i++) {
         PyObject *key = read_node(r), *value = key ? read_node(r) : NULL;
         if (value == NULL || PyDict_SetItem(dict, key, value) < 0)
@@ -506,26 +550,46 @@ static PyObject *read_inline(reader_t *r, bool are_floats) {
     return are_floats ? make_floats(from, n) : make_ints(from, n);
 }
 
+static PyObject *read_again(reader_t *r) { return Py_XNewRef(r->seen[read_u32(r)]); }
+
+/* Something that has a number. */
+static PyObject *read_numbered(reader_t *r, PyObject *(*read)(reader_t *r)) {
+    PyObject **seen = new_number(r);
+    return *seen = read(r);
+}
+
+static PyObject *read_tuple(reader_t *r) { return read_items(r, false); }
+static PyObject *read_floats_inline(reader_t *r) { return read_inline(r, true); }
+static PyObject *read_ints_inline(reader_t *r) { return read_inline(r, false); }
+static PyObject *read_bytes(reader_t *r) { return read_blob(r, false); }
+static PyObject *read_text(reader_t *r) { return read_blob(r, true); }
+static PyObject *read_floats(reader_t *r) { return read_numbers(r, PP_LEAF_FLOATS); }
+static PyObject *read_ints(reader_t *r) { return read_numbers(r, PP_LEAF_INTS); }
+static PyObject *read_any_numbers(reader_t *r) { return read_numbers(r, PP_LEAF_RAW); }
+
 static PyObject *read_node(reader_t *r) {
     char code = *r->at++;
     switch (code) {
-    case 'T': return read_items(r, false);
+    case 'T': return read_tuple(r);
+    case 't': return read_numbered(r, read_tuple);
     case 'L': return read_items(r, true);
     case 'D': return read_entries(r);
     case 'M': return read_marshal(r);
-    case 'f': return read_inline(r, true);
-    case 'q': return read_inline(r, false);
-    case 'B': return read_blob(r, false);
-    case 'S': return read_blob(r, true);
-    case 'F': return read_numbers(r, PP_LEAF_FLOATS);
-    case 'Q': return read_numbers(r, PP_LEAF_INTS);
-    case 'N': return read_numbers(r, PP_LEAF_RAW);
-    case 'A': return read_array(r);
+    case 'm': return read_numbered(r, read_marshal);
+    case 'R': return read_again(r);
+    case 'f': return read_numbered(r, read_floats_inline);
+    case 'q': return read_numbered(r, read_ints_inline);
+    case 'B': return read_numbered(r, read_bytes);
+    case 'S': return read_numbered(r, read_text);
+    case 'F': return read_numbered(r, read_floats);
+    case 'Q': return read_numbered(r, read_ints);
+    case 'N': return read_numbered(r, read_any_numbers);
+    case 'A': return read_numbered(r, read_array);
     default: return PyErr_Format(PyExc_SystemError, "a flat value has no node '%c'", code);
     }
 }
 
-PyObject *pp_unflatten(pp_module_t *m, const void *data, const pp_leaves_t *leaves) {
+PyObject *pp_unflatten(pp_module_t *m, const void *data, pp_leaves_t *leaves) {
     reader_t r = {.module = m, .at = (const char *)data + 1, .leaves = leaves};
     return read_node(&r);
 }

@@ -262,23 +262,27 @@ int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, 
 
 /* ---- reading ---- */
 
-const char *pp_leaf_start(const pp_leaves_t *leaves, uint32_t leaf) {
-    const char *at = leaves->data;
-    for (uint32_t i = 0; i < leaf; i++)
-        at += ALIGN(leaves->size[i] & PP_LEAF_SIZE);
-    return at;
+const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf) {
+    if (leaf < leaves->next)
+        leaves->next = 0, leaves->next_at = 0;
+    for (; leaves->next < leaf; leaves->next++)
+        leaves->next_at += ALIGN(leaves->size[leaves->next] & PP_LEAF_SIZE);
+    return leaves->data + leaves->next_at;
 }
 
-/* One mapping for all leaves of a payload. Where that is refused, they are copied. */
+/* One mapping for all leaves of a payload. Where that is refused, they are copied. From here on a worker's block is named by its
+ * flag alone, not by its task as well: once the value is gone the block may be in use again, and must not be released for the task. */
 static bool keep(pp_leaves_t *leaves) {
-    if (leaves->kept == NULL && leaves->keeper != 0 &&
-        pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
+    if (leaves->kept || leaves->keeper == 0)
+        return leaves->kept != NULL;
+    if (pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
         leaves->keeper = 0;
+    else if (leaves->arena == 0)
+        pp_store_seq_cst(&pp_segment_lane(leaves->segment, leaves->keeper - PP_KEPT)->block, 0);
     return leaves->kept != NULL;
 }
 
-PyObject *pp_leaf_buffer(pp_module_t *m, const pp_leaves_t *const_leaves, uint32_t leaf) {
-    pp_leaves_t *leaves = (pp_leaves_t *)const_leaves;
+PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf) {
     const char *from = pp_leaf_start(leaves, leaf);
     uint64_t size = leaves->size[leaf] & PP_LEAF_SIZE;
     if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_SHARED)

@@ -1,6 +1,8 @@
 /* Memory: what a value that was received lies in, for Python; and shared memory, see memory.c. */
 #include "python.h"
 
+#include <string.h>
+
 typedef struct {
     PyObject_HEAD
     pp_memory_t *memory;
@@ -81,6 +83,35 @@ PyObject *pp_is_shared(PyObject *module, PyObject *object) {
         pp_memory_unref(memory);
     PyBuffer_Release(&view);
     return PyBool_FromLong(found);
+}
+
+const char pp_name_shared_doc[] = PyDoc_STR("name_shared(buffer) -> bytes\n\nWhat other processes find a buffer in shared memory by, for as long as it is there.");
+PyObject *pp_name_shared(PyObject *module, PyObject *object) {
+    (void)module;
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_ANY_CONTIGUOUS) < 0)
+        return NULL;
+    pp_handle_t handle;
+    pp_memory_t *memory;
+    bool found = pp_memory_find(view.buf, (size_t)view.len, &handle, &memory);
+    PyBuffer_Release(&view);
+    if (!found) {
+        PyErr_SetString(PyExc_ValueError, "the buffer is not in shared memory");
+        return NULL;
+    }
+    pp_memory_unref(memory);
+    return PyBytes_FromStringAndSize((const char *)&handle, sizeof handle);
+}
+
+const char pp_open_shared_doc[] = PyDoc_STR("open_shared(name) -> memoryview\n\nThe shared memory that `name_shared` has named.");
+PyObject *pp_open_shared(PyObject *module, PyObject *name) {
+    pp_handle_t handle;
+    if (!PyBytes_Check(name) || PyBytes_GET_SIZE(name) != sizeof handle) {
+        PyErr_SetString(PyExc_ValueError, "that is no name of shared memory");
+        return NULL;
+    }
+    memcpy(&handle, PyBytes_AS_STRING(name), sizeof handle);
+    return pp_memory_attached(PyModule_GetState(module), &handle);
 }
 
 /* Nobody may hold a view of it that can be written to: a write would end the process. */

@@ -20,6 +20,7 @@ from pool_party._core.errors import (
     PoolTerminated,
     describe_exit,
     initializer_failed,
+    pool_damaged,
     worker_lost,
 )
 from pool_party._core.log import log_exception
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # until the background thread tries again what nobody will notify it of
+TRIM_S = 0.3  # between looks for idle memory: twice that and it is given back,
+TRIM_BUSY_S = 3.0  # or twice that while calls are pending, which soon need it again; guess
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
@@ -67,6 +70,8 @@ class Engine:
         self._stopped = _native.Job()  # done once `terminate` has done its work,
         self._ended = _native.Job()  # and once the last worker has ended and all is given back
         self._cause: BaseException | None = None  # why the pool is broken
+        self._trimmed_at = 0.0  # by the monotonic clock
+        self._is_damaged = False  # since somebody has written over the shared memory
         self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # asked of the background thread
@@ -210,10 +215,26 @@ class Engine:
     def _retry_in_s(self) -> float | None:
         if self._submitter.must_retry or self._must_terminate:
             return RETRY_S
+        if self._channel.wants_trim:
+            return min(TRIM_S, self._workers.retry_in_s() or TRIM_S)
         return self._workers.retry_in_s()
+
+    def _trim(self) -> None:
+        """Gives memory back that no value has needed since a while ago."""
+        _, n_pending, _ = self._channel.call_counts()
+        now = monotonic()
+        if now < self._trimmed_at + (TRIM_BUSY_S if n_pending else TRIM_S):
+            return
+        self._trimmed_at = now
+        if self._channel.has_pins:
+            self._channel.feed_again()  # which lets go of what was pinned for tasks that have arrived
+        self._channel.trim()
 
     def _attend(self) -> None:
         channel = self._channel
+        if channel.is_damaged:
+            self._is_damaged = True
+            self._break(pool_damaged())
         if self._submitter.must_retry:
             self._submitter.must_retry = False
             channel.feed_again()
@@ -231,6 +252,8 @@ class Engine:
             cause = self._workers.fill_places()
             if cause is not None:
                 self._break(cause)
+        if channel.wants_trim:
+            self._trim()
         if self._must_terminate:
             self._must_terminate = not self._workers.terminate()
         if self._wants_end and not self._has_stopped:
@@ -280,6 +303,8 @@ class Engine:
         self._must_terminate = not self._workers.terminate()
 
     def _broken(self) -> PoolPartyError:
+        if self._is_damaged:
+            return pool_damaged()
         error = initializer_failed(f"the pool is broken, since no worker can be made: {self._cause!r}")
         error.__cause__ = self._cause
         return error
@@ -442,6 +467,7 @@ class Engine:
             n_waits,
             waited_s,
             n_starting,
+            self._channel.idle_bytes,
         )
 
     def _look(self) -> tuple[tuple[Any, ...], int]:

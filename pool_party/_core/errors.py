@@ -38,6 +38,13 @@ def initializer_failed(message: str) -> PoolPartyError:
     return InitializerFailed(message)
 
 
+def pool_damaged() -> PoolPartyError:
+    """What every call raises once somebody has written over the memory that the pool shares with its workers."""
+    return PoolPartyError(
+        "the pool is broken: its shared memory was overwritten, as by a write to a file descriptor that was not the writer's"
+    )
+
+
 def describe_exit(exitcode: int | None) -> str:
     """Words for a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
     if exitcode is None:

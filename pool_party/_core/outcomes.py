@@ -40,7 +40,7 @@ def _unencodable(reason: str, text: str, description: object) -> BaseException:
     return error
 
 
-def _rebuild(payload: bytes | None, text: str, traceback_text: str) -> BaseException:
+def _rebuild(payload: "codec.Payload | None", text: str, traceback_text: str) -> BaseException:
     """An exception from a worker, which sent what `loop.describe` made of it; its cause is the remote traceback."""
     import multiprocessing.pool as pool
 

@@ -1,12 +1,18 @@
-"""A file descriptor on its way to a worker process: inherited under fork, else sent."""
+"""File descriptors on their way to workers: to a process they are sent, unless it inherits them; an interpreter of
+this process gets a duplicate."""
 
 from __future__ import annotations
 
 import os
+import sys
 from multiprocessing import reduction
+from threading import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+    from socket import socket
     from typing import Any
 
 
@@ -26,3 +32,68 @@ class Handle:
 
 def _rebuild(duplicate: Any) -> Handle:
     return Handle(duplicate)
+
+
+# ---- to an interpreter of this process ----
+
+_on_their_way: dict[int, list[int]] = {}  # duplicates in the value that a thread is pickling now, by its ident
+
+
+class Duplicate:
+    """A descriptor of this process that belongs to whoever unpickles this; in place of multiprocessing's DupFd."""
+
+    def __init__(self, fd: int, file: tuple[int, int]) -> None:
+        self.fd = fd
+        self._file = file  # a number that has been closed may be another file's by now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Duplicate, (self.fd, self._file)
+
+    def detach(self) -> int:
+        """The descriptor, once. Raises: OSError if it is not that file any more."""
+        if _file_of(self.fd) != self._file:
+            raise OSError("the descriptor was closed on its way")
+        return self.fd
+
+
+def _file_of(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _duplicate(fd: int) -> Duplicate:
+    made = os.dup(fd)
+    _on_their_way.setdefault(get_ident(), []).append(made)
+    return Duplicate(made, _file_of(made))
+
+
+def _reduce_connection(conn: Connection[Any, Any]) -> tuple[Any, ...]:
+    from multiprocessing import connection
+
+    rebuild = connection.rebuild_connection  # type: ignore[attr-defined]
+    return rebuild, (_duplicate(conn.fileno()), conn.readable, conn.writable)
+
+
+def _reduce_socket(sock: socket) -> tuple[Any, ...]:
+    rebuild = reduction._rebuild_socket  # type: ignore[attr-defined]
+    return rebuild, (_duplicate(sock.fileno()), sock.family, sock.type, sock.proto)
+
+
+def local_reducers() -> tuple[dict[type, Callable[[Any], Any]], dict[int, list[int]]]:
+    """What takes the place of multiprocessing's own reducers between interpreters, for modules that are imported.
+
+    Also returns the dict that is not empty once one of them has been used and `settle_duplicates` is to be called.
+    """
+    reducers: dict[type, Callable[[Any], Any]] = {}
+    if (sockets := sys.modules.get("socket")) is not None:
+        reducers[sockets.socket] = _reduce_socket
+    if (connections := sys.modules.get("multiprocessing.connection")) is not None:
+        reducers[connections.Connection] = _reduce_connection
+    return reducers, _on_their_way
+
+
+def settle_duplicates(are_sent: bool) -> None:
+    """After pickling: the duplicates are the receiver's; or the value could not be pickled, and they are closed."""
+    for fd in _on_their_way.pop(get_ident(), ()):
+        if not are_sent:
+            os.close(fd)

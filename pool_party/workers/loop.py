@@ -99,7 +99,7 @@ def run(
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
     """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
-    from pool_party.workers.interp import extensions
+    from pool_party.workers.interp import extensions, process_state
 
     sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
@@ -107,6 +107,7 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     main = sys.modules["__main__"].__dict__
     main.update(main_names)
     extensions.install(*packages)
+    process_state.install()
 
     def initialize() -> None:
         if initializer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import signal
@@ -36,7 +37,26 @@ def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
     """
     if initializer is None or context.get_start_method() == "fork":
         return initializer
-    return codec.encode(initializer)
+    return codec.with_names(codec.encode(initializer))
+
+
+class _Arguments:
+    """The initializer's arguments as `Process` sends them, but for shared memory: that goes by name, not as a copy."""
+
+    def __init__(self, args: tuple[Any, ...]) -> None:
+        self.args = args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.reduction import ForkingPickler
+
+        shared: list[memoryview | bytes] = []
+        file = io.BytesIO()
+        ForkingPickler(file, 5, True, codec.collector(shared)).dump(self.args)
+        return _arguments, (codec.with_names((file.getvalue(), shared)),)
+
+
+def _arguments(payload: codec.Payload) -> _Arguments:
+    return _Arguments(codec.decode(payload))
 
 
 def _reseed() -> None:
@@ -88,7 +108,7 @@ def main(
     handle: Handle,
     n: int,
     initializer: Any,
-    initargs: tuple[Any, ...],
+    initargs: _Arguments,
     max_tasks: int,
     terms: Terms | None,
     preload: tuple[str, ...],
@@ -112,7 +132,7 @@ def main(
     def initialize() -> None:
         function = initializer if callable(initializer) else codec.decode(initializer) if initializer else None
         if function is not None:
-            function(*initargs)
+            function(*initargs.args)
 
     loop.run(worker, initialize, max_tasks, preload=preload)
 
@@ -218,7 +238,7 @@ class ProcessWorker:
                 Handle(channel.fd),
                 n,
                 _portable(setup.initializer, context),
-                setup.initargs,
+                _Arguments(setup.initargs),
                 setup.max_tasks,
                 setup.plan and setup.plan.terms(n, setup.gate),
                 setup.preload,

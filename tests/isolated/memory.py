@@ -186,6 +186,48 @@ def worker_dies_with_a_handle(kind):
         gates.wait_until(lambda: not any("pool_party_share" in target for target in open_fds()), "it goes")
 
 
+IDLE_MB = 64 + 6  # what a pool may keep, the rings and tables beside it, and what a page more or less makes of it
+
+
+def wait_until_given_back(pool, living_mb=0):
+    gates.wait_until(lambda: file_mb() <= IDLE_MB + living_mb, f"{file_mb()} MB go", timeout=5)
+    gates.wait_until(lambda: pool.statistics().idle_bytes <= 64 * MiB, "the figure says so", timeout=5)
+
+
+def idle_after_results(kind):
+    """Memory goes back once nobody needs it, although the workers sleep."""
+    with ComposablePool(2, kind=kind) as pool:
+        results = pool.starmap(tasks.make_blob, [(32 * MiB, i) for i in range(12)], 1)
+        assert file_mb() >= 12 * 32
+        del results[4:]
+        wait_until_given_back(pool, 4 * 32)
+        assert results == [tasks.make_blob(32 * MiB, i) for i in range(4)]
+        del results
+        wait_until_given_back(pool)
+        assert pool.starmap(tasks.make_blob, [(3 * MiB, i) for i in range(4)], 1) == [
+            tasks.make_blob(3 * MiB, i) for i in range(4)
+        ]
+
+
+def idle_after_arguments(kind):
+    with ComposablePool(2, kind=kind) as pool:
+        blob = tasks.make_blob(300 * MiB, 1)
+        assert pool.apply(tasks.checksum, (blob.data,)) == tasks.checksum(blob.data)
+        wait_until_given_back(pool)
+        assert pool.apply(tasks.checksum, (bytes(200 * MiB),)) == tasks.checksum(bytes(200 * MiB))
+        wait_until_given_back(pool)
+
+
+def idle_after_a_fork(kind):
+    with ComposablePool(2, kind=kind) as pool:
+        results = pool.starmap(tasks.make_blob, [(32 * MiB, i) for i in range(6)], 1)
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        wait_until_given_back(pool)
+        assert results == [tasks.make_blob(32 * MiB, i) for i in range(6)]
+
+
 def die(_):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -194,6 +236,9 @@ if __name__ == "__main__":
     main(
         {
             "results_that_are_kept": results_that_are_kept,
+            "idle_after_results": idle_after_results,
+            "idle_after_arguments": idle_after_arguments,
+            "idle_after_a_fork": idle_after_a_fork,
             "arguments_of_dead_workers": arguments_of_dead_workers,
             "results_in_a_forked_child": results_in_a_forked_child,
             "many_results_are_kept": many_results_are_kept,

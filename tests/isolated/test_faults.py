@@ -323,11 +323,18 @@ def test_memory_goes_with_its_values(kind, how):
     check("memory.py", how, kind, timeout=100)
 
 
+@pytest.mark.parametrize("how", ["idle_after_results", "idle_after_arguments"])
+@pytest.mark.parametrize("kind", ["process", "interp"])
+def test_an_idle_pool_gives_memory_back(kind, how):
+    check("memory.py", how, kind, timeout=100)
+
+
 @pytest.mark.parametrize(
     "how",
     [
         "arguments_of_dead_workers",
         "results_in_a_forked_child",
+        "idle_after_a_fork",
         "worker_dies_with_a_handle",
         "worker_dies_in_the_next_task",
     ],

@@ -18,7 +18,7 @@ else:  # importlib has not been imported by everybody
 
 
 _LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.interp",
-           "pool_party.workers.interp.extensions")
+           "pool_party.workers.interp.extensions", "pool_party.workers.interp.process_state")
 
 
 def _code_of(name: str) -> tuple[str, CodeType]:
@@ -48,7 +48,7 @@ def _config(setup: Setup, n: int) -> bytes:
     main_names = {name: value for name, value in names.items() if isinstance(value, str)}
     initializer = None
     if setup.initializer is not None:
-        initializer = codec.encode((setup.initializer, setup.initargs))
+        initializer = codec.with_names(codec.encode((setup.initializer, setup.initargs)))
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)

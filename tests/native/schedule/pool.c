@@ -97,6 +97,8 @@ int pp_memfd(const char *name, uint64_t size, int *fd) {
     *fd = -1;
     return 0;
 }
+void pp_fix_size(int fd) { (void)fd; }
+
 int pp_map(int fd, uint64_t at, size_t size, void **memory) {
     (void)fd;
     bool is_core = at < ARENAS_AT;

@@ -1,0 +1,78 @@
+"""What `multiprocessing` keeps once for a process, and an interpreter would have anew: its key and its resource tracker.
+
+With a key of its own an interpreter could not talk to the managers that its process has started, and a tracker of its
+own would remove shared memory that a task has attached when the interpreter ends. So both are the main interpreter's,
+as a worker process has its parent's.
+"""
+
+import sys
+
+from pool_party import _native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec, PathFinder
+    from types import ModuleType
+    from typing import Any
+else:
+    from _frozen_importlib_external import PathFinder
+
+_KEY = """
+from multiprocessing.process import current_process
+result = bytes(current_process().authkey)
+"""
+_TRACKER = """
+from multiprocessing import resource_tracker
+result = str(resource_tracker.getfd()).encode()
+"""
+
+
+def _adopt_key(module: "Any") -> None:
+    module.current_process().authkey = _native.ask_main(_KEY)
+
+
+def _adopt_tracker(module: "Any") -> None:
+    """Makes everything that needs the tracker ask for the main interpreter's first."""
+    tracker = module._resource_tracker
+
+    def with_tracker(function: "Callable[..., Any]") -> "Callable[..., Any]":
+        def call(*args: "Any") -> "Any":
+            if tracker._fd is None:
+                tracker._fd = int(_native.ask_main(_TRACKER))
+            return function(*args)
+
+        return call
+
+    for name in ("ensure_running", "register", "unregister", "getfd"):
+        function = with_tracker(getattr(tracker, name))
+        setattr(tracker, name, function)
+        setattr(module, name, function)
+
+
+_ADOPTERS = {"multiprocessing.process": _adopt_key, "multiprocessing.resource_tracker": _adopt_tracker}
+
+
+class _Finder:
+    """Finds these two modules as everybody does, and changes them once they are there."""
+
+    @staticmethod
+    def find_spec(name: str, path: "Any" = None, target: "ModuleType | None" = None) -> "ModuleSpec | None":
+        if name not in _ADOPTERS:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: "ModuleType") -> None:
+                execute(module)
+                _ADOPTERS[name](module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def install() -> None:
+    """From now on modules that are imported here use what the process has."""
+    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]  # a class will do

@@ -1,0 +1,56 @@
+"""Tasks that do things with connections, sockets and what a program has registered with ForkingPickler."""
+
+import os
+import socket
+from multiprocessing import connection
+from multiprocessing.reduction import ForkingPickler
+
+
+class Registered:
+    """Travels by a reducer that is registered with ForkingPickler only."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("the registered reducer was not asked")
+
+
+def _restore(number):
+    return Registered(number + 1)
+
+
+ForkingPickler.register(Registered, lambda self: (_restore, (self.number,)))
+
+
+def number_of(registered):
+    return registered.number
+
+
+def send(conn, message):
+    conn.send(message)
+    conn.close()
+    return os.getpid()
+
+
+def send_bytes(sock, message):
+    with sock:
+        sock.sendall(message)
+
+
+def pass_on(value):
+    return value
+
+
+def open_pair(message):
+    mine, theirs = connection.Pipe()
+    mine.send(message)
+    mine.close()
+    return theirs
+
+
+def open_socket(message):
+    mine, theirs = socket.socketpair()
+    with mine:
+        mine.sendall(message)
+    return theirs
