@@ -158,7 +158,7 @@ typedef struct {
     PyMutex lock;
 #endif
     PyObject *calls, *append;           /* id -> Job; the backlog's method */
-    PyObject *put_waiting, *reports;
+    PyObject *put_waiting, *reports, *receivers;
     pp_job_t *idle, *first_deferred, *last_deferred;
     struct pp_postponed *first_postponed, *last_postponed;   /* results that the background thread is to decode */
     uint64_t last_job_id, n_submitted;
@@ -179,6 +179,7 @@ PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
+PyObject *pp_channel_receivers(void);                             /* of the channel that this thread encodes for, or None */
 void pp_channel_drop_postponed(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 

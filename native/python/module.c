@@ -60,6 +60,12 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     return 0;
 }
 
+static PyObject *receivers(PyObject *module, PyObject *ignored) {
+    (void)module;
+    (void)ignored;
+    return pp_channel_receivers();
+}
+
 static PyObject *n_interpreters(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(pp_load_seq_cst(&pp_n_interpreters));
@@ -200,6 +206,8 @@ static PyMethodDef functions[] = {
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
+    {"receivers", receivers, METH_NOARGS,
+     "receivers() -> object\n\nWhat the workers have of __main__ that this thread is encoding for (`Channel.receivers`); else None."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},

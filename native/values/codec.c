@@ -5,8 +5,8 @@
  * need not import _pickle and its Python modules. A number alone is its eight bytes: marshal would take longer than all the rest of
  * its way. A pickle begins with 0x80, a flat value with 0x01, a number with 0x02 or 0x03: no type codes of marshal's.
  *
- * The common case never leaves C. What plain pickle cannot do, or would do by reference to a __main__ that the other
- * side does not have, goes to pool_party.wire.codec, whose output plain `loads` understands.
+ * The common case never leaves C. What plain pickle cannot do goes to pool_party.wire.codec, whose output plain `loads` understands;
+ * pool_party.wire.definitions puts what the other side lacks of __main__ before a pickle that names something there.
  */
 #include "python.h"
 
@@ -87,9 +87,18 @@ static int ensure_pickle(pp_module_t *m) {
     return m->loads ? 0 : -1;
 }
 
-/* A false alarm (a string that says so) only costs time. */
+/* Also as __mp_main__. A false alarm (a string that says so) only costs time. */
 static bool mentions_main(PyObject *pickle) {
-    return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "__main__", 8) != NULL;
+    return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "_main__", 7) != NULL;
+}
+
+/* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
+static PyObject *complete(PyObject *pickle) {
+    PyObject *definitions = PyImport_ImportModule("pool_party.wire.definitions");
+    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "O", pickle) : NULL;
+    Py_XDECREF(definitions);
+    Py_DECREF(pickle);
+    return whole;
 }
 
 static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *refusal) {
@@ -108,9 +117,10 @@ static bool may_pickle_by_value(void) {
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers) {
     PyObject *args[] = {value, m->protocol, callback};
     PyObject *pickle = PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
-    if (pickle ? !mentions_main(pickle) : !may_pickle_by_value())
+    if (pickle && mentions_main(pickle))
+        return complete(pickle);
+    if (pickle || !may_pickle_by_value())
         return pickle;
-    Py_XDECREF(pickle);
     PyObject *refusal = PyErr_GetRaisedException();
     bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0;
     pickle = is_empty ? dumps_slowly(value, callback, refusal) : NULL;

@@ -104,8 +104,8 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
         os.sched_setaffinity(0, cpus)
-    main = sys.modules["__main__"].__dict__
-    main.update(main_names)
+    main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes that `multiprocessing` made
+    main.__dict__.update(main_names)
     extensions.install(*packages)
 
     def initialize() -> None:

@@ -48,7 +48,7 @@ def _config(setup: Setup, n: int) -> bytes:
     main_names = {name: value for name, value in names.items() if isinstance(value, str)}
     initializer = None
     if setup.initializer is not None:
-        initializer = codec.encode((setup.initializer, setup.initargs))
+        initializer = codec.encode((setup.initializer, setup.initargs), setup.receivers)
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
