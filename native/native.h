@@ -222,11 +222,12 @@ void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper);   /* 
 
 /* memory.c: memory that values may lie in: blocks that their receiver keeps, and what `share` made */
 #define PP_SHARE_ID 16u
+#define PP_PLACE_BYTES 8u
 typedef struct {           /* how shared memory is named on its way */
     unsigned char id[PP_SHARE_ID];
-    int32_t pid, fd;       /* a process that has it open, and its descriptor there */
     uint64_t size, at, length;   /* of all of it; of the part that is meant */
     uint32_t readonly, reserved;
+    int32_t pid, fd;       /* the last PP_PLACE_BYTES: a process that has it open, and its descriptor there */
 } pp_handle_t;
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out);
 int pp_memory_share(size_t size, pp_memory_t **out);

@@ -167,7 +167,7 @@ typedef struct {
     PyMutex lock;
 #endif
     PyObject *calls, *append;           /* id -> Job; the backlog's method */
-    PyObject *put_waiting, *reports;
+    PyObject *put_waiting, *reports, *receivers;
     pp_job_t *idle, *first_deferred, *last_deferred;
     struct pp_postponed *first_postponed, *last_postponed;   /* results that the background thread is to decode */
     uint64_t last_job_id, n_submitted;
@@ -188,6 +188,7 @@ PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
+PyObject *pp_channel_receivers(void);                             /* of the channel that this thread encodes for, or None */
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */

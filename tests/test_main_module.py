@@ -1,11 +1,12 @@
 """Functions and classes of `__main__`: scripts, -c, stdin, -m; guarded or not; in every kind."""
 
+import hashlib
 import textwrap
 
 import fresh
 import pytest
 
-from pool_party.wire import main_module
+from pool_party.wire import definitions
 
 
 def program(kind, body, *, guarded=False, definitions=""):
@@ -486,17 +487,17 @@ def test_redefinitions_reach_workers_that_have_the_old_ones(kind):
     fresh.check(fresh.run(["-c", text]), "[2, 4] 6 [5, 10] 21")
 
 
-# ---- fingerprints ----------------------------------------------------------
+# ---- hashes ----------------------------------------------------------------
 
 
-def test_fingerprints_need_no_hash_for_security(monkeypatch):
+def test_hashes_of_definitions_need_no_hash_for_security(monkeypatch):
     """Under FIPS 140, OpenSSL refuses SHA-1 for any other use."""
-    unpatched = main_module.hashlib.sha1
+    unpatched = hashlib.sha1
 
     def sha1(data=b"", *, usedforsecurity=True):
         if usedforsecurity:
             raise ValueError("[digital envelope routines] unsupported")
         return unpatched(data, usedforsecurity=False)
 
-    monkeypatch.setattr(main_module.hashlib, "sha1", sha1)
-    assert main_module.fingerprint(lambda x: x + 1) != main_module.fingerprint(lambda x: x + 2)
+    monkeypatch.setattr(hashlib, "sha1", sha1)
+    assert definitions.digest(b"x + 1") != definitions.digest(b"x + 2")

@@ -60,6 +60,12 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     return 0;
 }
 
+static PyObject *receivers(PyObject *module, PyObject *ignored) {
+    (void)module;
+    (void)ignored;
+    return pp_channel_receivers();
+}
+
 static PyObject *n_interpreters(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(pp_load_seq_cst(&pp_n_interpreters));
@@ -275,6 +281,8 @@ static PyMethodDef functions[] = {
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
+    {"receivers", receivers, METH_NOARGS,
+     "receivers() -> object\n\nWhat the workers have of __main__ that this thread is encoding for (`Channel.receivers`); else None."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
@@ -321,7 +329,7 @@ static int add_constants(PyObject *module) {
         {"EVENT_WORDS", PP_EVENT_WORDS},       {"TAGS_KIND_AT", PP_TAGS_KIND_AT},
         {"TAGS_STATUS_AT", PP_TAGS_STATUS_AT}, {"TAGS_THREADS_AT", PP_TAGS_THREADS_AT},
         {"PRESENT_TASK", PP_PRESENT_TASK},     {"PRESENT_LOOKS", PP_PRESENT_LOOKS},
-        {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS},
+        {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS}, {"PLACE_BYTES", PP_PLACE_BYTES},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)

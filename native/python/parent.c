@@ -106,6 +106,7 @@ static int channel_traverse(pp_channel_t *self, visitproc visit, void *arg) {
     Py_VISIT(self->idle);
     Py_VISIT(self->append);
     Py_VISIT(self->put_waiting);
+    Py_VISIT(self->receivers);
     for (pp_job_t *job = self->first_deferred; job; job = job->next_deferred)
         Py_VISIT(job);
     return 0;
@@ -118,6 +119,7 @@ static int channel_clear(pp_channel_t *self) {
     Py_CLEAR(self->idle);
     Py_CLEAR(self->append);
     Py_CLEAR(self->put_waiting);
+    Py_CLEAR(self->receivers);
     for (pp_job_t *job = self->first_deferred, *next; job; job = next) {
         next = job->next_deferred;
         job->next_deferred = NULL;
@@ -193,9 +195,25 @@ static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
 
 /* ---- tasks out ---- */
 
+static _Thread_local PyObject *encoding_for;    /* the `receivers` of the channel that this thread encodes for */
+
+PyObject *pp_channel_receivers(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
+
+/* Pickling may run code that uses another pool, so the outer channel is put back. */
+static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot) {
+    if (self->by_reference)
+        return Py_NewRef(value);
+    PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
+    encoding_for = receivers;
+    PyObject *payload = pp_encode(self->module, value, snapshot, self->segment->is_local);
+    encoding_for = outer;
+    Py_XDECREF(receivers);
+    return payload;
+}
+
 PyDoc_STRVAR(encode_doc, "encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
 static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
-    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, true, self->segment->is_local);
+    return encode(self, value, true);
 }
 
 typedef struct {                        /* a function in shared memory, for as long as somebody refers to this */
@@ -448,7 +466,7 @@ static PyObject *channel_put(pp_channel_t *self, PyObject *arg) {
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
     PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
-    PyObject *payload = argument == NULL ? NULL : self->by_reference ? Py_NewRef(argument) : pp_encode(self->module, argument, snapshot, self->segment->is_local);
+    PyObject *payload = argument ? encode(self, argument, snapshot) : NULL;
     Py_XDECREF(argument);
     return payload;
 }
@@ -818,6 +836,17 @@ static PyObject *get_put_waiting(pp_channel_t *self, void *closure) {
     return Py_NewRef(self->put_waiting ? self->put_waiting : Py_None);
 }
 
+static PyObject *get_receivers(pp_channel_t *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(self->receivers ? self->receivers : Py_None);
+}
+
+static int set_receivers(pp_channel_t *self, PyObject *value, void *closure) {
+    (void)closure;
+    Py_XSETREF(self->receivers, Py_XNewRef(value));
+    return 0;
+}
+
 static int set_put_waiting(pp_channel_t *self, PyObject *value, void *closure) {
     (void)closure;
     Py_XSETREF(self->put_waiting, Py_XNewRef(value));
@@ -836,6 +865,7 @@ static PyGetSetDef getset[] = {
     {"wants_runner", (getter)get_wants_runner, NULL, "there are callbacks to be run, and no thread does it", NULL},
     {"is_abandoned", (getter)get_is_abandoned, NULL, "its keeper is gone", NULL},
     {"idle", (getter)get_idle, NULL, "a Job that is done once a closed pool has no calls left", NULL},
+    {"receivers", (getter)get_receivers, (setter)set_receivers, "what the workers have of __main__; see wire/definitions.py", NULL},
     {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called by one thread at a time to put what waits in the backlog, and with whether that thread is at it already", NULL},
     {0},
 };

@@ -5,8 +5,8 @@
  * need not import _pickle and its Python modules. A number alone is its eight bytes: marshal would take longer than all the rest of
  * its way. A pickle begins with 0x80, a flat value with 0x01, a number with 0x02 or 0x03: no type codes of marshal's.
  *
- * The common case never leaves C. What plain pickle cannot do, or would do by reference to a __main__ that the other
- * side does not have, goes to pool_party.wire.codec, whose output plain `loads` understands.
+ * The common case never leaves C. What plain pickle cannot do goes to pool_party.wire.codec, whose output plain `loads` understands;
+ * pool_party.wire.definitions puts what the other side lacks of __main__ before a pickle that names something there.
  */
 #include "python.h"
 
@@ -210,9 +210,18 @@ static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callba
 
 /* ---- writing ---- */
 
-/* A false alarm (a string that says so) only costs time. */
+/* Also as __mp_main__. A false alarm (a string that says so) only costs time. */
 static bool mentions_main(PyObject *pickle) {
-    return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "__main__", 8) != NULL;
+    return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "_main__", 7) != NULL;
+}
+
+/* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
+static PyObject *complete(PyObject *pickle, PyObject *callback) {
+    PyObject *definitions = PyImport_ImportModule("pool_party.wire.definitions");
+    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "OO", pickle, callback) : NULL;
+    Py_XDECREF(definitions);
+    Py_DECREF(pickle);
+    return whole;
 }
 
 static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *refusal, bool is_local) {
@@ -229,14 +238,17 @@ static bool may_pickle_by_value(void) {
            !PyErr_ExceptionMatches(PyExc_MemoryError);
 }
 
-/* The descriptors that were duplicated for a pickle that will be sent belong to its receiver. */
+/* The descriptors that were duplicated for a pickle belong to its receiver; if it was not made, they are closed. */
 static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
-    if (pickle == NULL || m->duplicates == NULL || PyDict_GET_SIZE(m->duplicates) == 0)
+    if (m->duplicates == NULL || PyDict_GET_SIZE(m->duplicates) == 0)
         return pickle;
+    PyObject *error = PyErr_GetRaisedException();
     PyObject *handles = PyImport_ImportModule("pool_party.wire.fd_handle");
-    PyObject *done = handles ? PyObject_CallMethod(handles, "settle_duplicates", "O", Py_True) : NULL;
+    PyObject *done = handles ? PyObject_CallMethod(handles, "settle_duplicates", "O", pickle ? Py_True : Py_False) : NULL;
     if (done == NULL)
         Py_CLEAR(pickle);
+    if (error)
+        PyErr_SetRaisedException(error);
     Py_XDECREF(done);
     Py_XDECREF(handles);
     return pickle;
@@ -244,9 +256,10 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
 
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local) {
     PyObject *pickle = dumps_plainly(m, value, callback, is_local);
-    if (pickle ? !mentions_main(pickle) : !may_pickle_by_value())
+    if (pickle && mentions_main(pickle))
+        return with_duplicates(m, complete(pickle, callback));
+    if (pickle || !may_pickle_by_value())
         return with_duplicates(m, pickle);
-    Py_XDECREF(pickle);
     PyObject *refusal = PyErr_GetRaisedException();
     bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0;
     pickle = is_empty ? dumps_slowly(value, callback, refusal, is_local) : NULL;

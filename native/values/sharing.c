@@ -85,7 +85,8 @@ PyObject *pp_is_shared(PyObject *module, PyObject *object) {
     return PyBool_FromLong(found);
 }
 
-const char pp_name_shared_doc[] = PyDoc_STR("name_shared(buffer) -> bytes\n\nWhat other processes find a buffer in shared memory by, for as long as it is there.");
+const char pp_name_shared_doc[] = PyDoc_STR("name_shared(buffer) -> bytes\n\nWhat other processes find a buffer in shared memory by, for as long as it is there. The last\n"
+                                            "`PLACE_BYTES` say where it is open, the others which memory it is.");
 PyObject *pp_name_shared(PyObject *module, PyObject *object) {
     (void)module;
     Py_buffer view;

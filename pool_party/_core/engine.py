@@ -28,7 +28,8 @@ from pool_party._core.outcomes import error_of
 from pool_party._core.submit import Submitter
 from pool_party._core.threads import start_thread
 from pool_party._core.workers import WorkerSet
-from pool_party.workers.base import Setup, Worker
+from pool_party.wire.definitions import Receivers
+from pool_party.workers.base import Setup, Worker, start_method
 
 if TYPE_CHECKING:
     import os
@@ -64,7 +65,8 @@ class Engine:
         self.drains_at_exit = False  # finishes what was submitted before the interpreter ends
         self._on_broken = on_broken
         self._channel = channel
-        self._submitter = Submitter(channel, kind == "thread", backlog)
+        setup.receivers = None if kind == "thread" else Receivers(start_method(setup.context))
+        self._submitter = Submitter(channel, setup.receivers, backlog)
         self._callbacks = Callbacks(channel)
         self._workers = WorkerSet(kind, n_workers, setup, channel)
         self._stopped = _native.Job()  # done once `terminate` has done its work,

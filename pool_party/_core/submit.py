@@ -16,6 +16,7 @@ from pool_party import _native
 from pool_party._core.functions import Functions, is_global
 from pool_party._core.results import Call
 from pool_party._core.threads import start_detached
+from pool_party.wire.definitions import Receivers
 
 if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
@@ -39,15 +40,19 @@ class _Map:
 class Submitter:
     """Makes tasks of calls. Thread-safe; `put_waiting` is the channel's, which calls it in one thread at a time."""
 
-    def __init__(self, channel: _native.Channel, by_reference: bool, backlog: "deque[_native.Task | _Map]") -> None:
+    def __init__(
+        self, channel: _native.Channel, receivers: Receivers | None, backlog: "deque[_native.Task | _Map]"
+    ) -> None:
+        """receivers: what the workers have of `__main__`; None if they share our objects."""
         self._channel = channel
-        self._by_reference = by_reference
+        self._by_reference = receivers is None
         self._backlog = backlog
         self._functions = Functions(channel)
         self._putting: tuple[_native.Task | _Map, ...] = ()  # being put; several if pickling uses the pool
         self.must_retry = False  # the background thread is to put what waits a little later
         self._entering: dict[int, Call] = {}  # the call that each thread is submitting now, by its ident
         channel.put_waiting = self.put_waiting
+        channel.receivers = receivers
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """One call of fn; False if the table takes no more. What does not pickle is the call's outcome."""

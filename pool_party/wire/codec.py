@@ -1,107 +1,142 @@
 """Values <-> payloads where the native codec needs help, and for code that has no channel at hand.
 
-Plain pickle, with the reducers that are registered with multiprocessing's ForkingPickler, does nearly all values. Two
-kinds it cannot: what it refuses (lambdas, closures, local classes), and what lives in `__main__`, which it would send
-as a name that means something else in the worker. Both are pickled by value, with cloudpickle; `main_module` says what
-becomes of `__main__` on the other side.
+Plain pickle, with the reducers that are registered with multiprocessing's ForkingPickler, does nearly all values. What
+it refuses (lambdas, closures, local classes) is pickled by value, with cloudpickle. What lives in `__main__` is pickled
+as a name, which may mean something else in the worker: `definitions` puts what has to be known there before such a
+pickle.
 """
 
 from __future__ import annotations
 
 import _pickle
+import sys
 
-from pool_party import _native
+from pool_party.wire.beside import collector, load, names_of
+from pool_party.wire.definitions import complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from pool_party.wire.definitions import Receivers
 
 # A pickle; or a pickle and its buffers in shared memory, which the receiver is to get itself, or their names.
 type Payload = bytes | tuple[bytes, list[memoryview | bytes]]
 
-_picklers: dict[bool, Any] = {}
 
-
-def _pickler(is_local: bool) -> Any:
-    """A class of cloudpickle's pickler that knows our rules, and what is registered with ForkingPickler.
+def _reducers(is_local: bool, others: Iterable[Any]) -> Any:
+    """The reducers that a pickler asks: what is registered with ForkingPickler before others.
 
     is_local: for an interpreter of this process.
     """
     from collections import ChainMap
-    from multiprocessing.reduction import ForkingPickler
 
+    reduction: Any = sys.modules.get("multiprocessing.reduction")
+    pickler = getattr(reduction, "ForkingPickler", None)  # None: nobody can have registered anything
+    if pickler is None:
+        return ChainMap(*others)
     from pool_party.wire.fd_handle import local_reducers
-    from pool_party.wire.main_module import Pickler
 
-    registered: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    replaced: Any = local_reducers()[0] if is_local else {}
-    table = ChainMap(replaced, registered, *Pickler.dispatch_table.maps)
-    if is_local not in _picklers:
-        _picklers[is_local] = type("Pickler", (Pickler,), {})
-    _picklers[is_local].dispatch_table = table
-    return _picklers[is_local]
+    return ChainMap(local_reducers()[0] if is_local else {}, pickler._extra_reducers, *others)
+
+
+def _dumps_plainly(value: object, buffer_callback: Callable[[Any], Any], is_local: bool) -> bytes:
+    import copyreg
+    import io
+
+    with io.BytesIO() as file:
+        pickler = _pickle.Pickler(file, 5, buffer_callback=buffer_callback)
+        pickler.dispatch_table = _reducers(is_local, [copyreg.dispatch_table])
+        pickler.dump(value)
+        return file.getvalue()
+
+
+def _dumps_by_value(
+    value: object, buffer_callback: Callable[[Any], Any] | None, is_local: bool
+) -> tuple[bytes, Iterable[str], Iterable[str]]:
+    """The pickle, and `read` and `named` as in `complete`."""
+    from pool_party.wire.main_module import BY_VALUE, Pickler
+
+    return Pickler.dumps(value, buffer_callback, _reducers(is_local, BY_VALUE.maps))
+
+
+def _fails(value: object) -> bool:
+    try:
+        _dumps_by_value(value, None, True)  # whose descriptors are closed again, unlike those for a process
+    except Exception:
+        return True
+    finally:
+        _settle(False)
+    return False
+
+
+def _settle(are_sent: bool) -> None:
+    """As in `fd_handle`, if that has been needed."""
+    if (handles := sys.modules.get("pool_party.wire.fd_handle")) is not None:
+        handles.settle_duplicates(are_sent)
 
 
 def dumps(
     value: object,
-    buffer_callback: Callable[[Any], Any] | None,
+    buffer_callback: Callable[[Any], Any],
     refusal: BaseException | None = None,
     is_local: bool = False,
+    receivers: Receivers | None = None,
 ) -> bytes:
-    """The pickle of what plain pickle refuses, or of what it would send as a name in `__main__`.
+    """The pickle of what plain pickle refuses.
 
-    buffer_callback: as in pickle. refusal: what plain pickle raised. is_local: for an interpreter of this process.
+    buffer_callback: as in pickle. refusal: what plain pickle raised. is_local, receivers: as in `encode`.
     Raises what the object raised, with a note that says where in `value` it was; what a signal handler raised, as is.
     """
-    from pool_party.wire.fd_handle import settle_duplicates
     from pool_party.wire.interrupts import is_from_handler
 
-    settle_duplicates(False)
+    _settle(False)
     if refusal is not None and is_from_handler(refusal):
         raise refusal
     try:
-        pickle: bytes = _pickler(is_local).dumps(value, buffer_callback)
+        pickle, read, named = _dumps_by_value(value, buffer_callback, is_local)
+        whole = complete(pickle, buffer_callback, receivers, read, named)
     except Exception as failure:
-        settle_duplicates(False)
+        _settle(False)
         if is_from_handler(failure):
             raise
         from pool_party.wire.explain import explain
 
-        note = explain(value)
+        note = explain(value, _fails)
         if note:
             failure.add_note(note)
         raise failure from None
-    settle_duplicates(True)
-    return pickle
+    _settle(True)
+    return whole
 
 
-def collector(shared: list[memoryview | bytes]) -> Callable[[Any], bool]:
-    """A buffer callback of pickle's that takes the buffers in shared memory and leaves the others to the pickle."""
+def encode(value: object, receivers: Receivers | None = None, is_local: bool = False) -> Payload:
+    """The value for later: it travels in another value, or while its receiver is being started.
 
-    def collect(buffer: Any) -> bool:
-        is_shared = _native.is_shared(buffer)
-        if is_shared:
-            shared.append(buffer.raw())
-        return not is_shared
-
-    return collect
-
-
-def encode(value: object) -> Payload:
-    """The value for later: it travels in another value, or while its receiver is being started."""
+    receivers: what the workers have of `__main__`; None: it is a reply. is_local: for an interpreter of this process.
+    """
     shared: list[memoryview | bytes] = []
     collect = collector(shared)
     try:
-        pickle = _pickle.dumps(value, 5, buffer_callback=collect)
+        pickle = _dumps_plainly(value, collect, is_local)
     except Exception as refusal:
         shared.clear()
-        pickle = dumps(value, collect, refusal)
+        pickle = dumps(value, collect, refusal, is_local, receivers)
     else:
-        if b"__main__" in pickle:
-            shared.clear()
-            pickle = dumps(value, collect)
+        pickle = _with_definitions(pickle, collect, receivers)
     return (pickle, shared) if shared else pickle
+
+
+def _with_definitions(pickle: bytes, collect: Callable[[Any], bool], receivers: Receivers | None) -> bytes:
+    is_sent = False
+    try:
+        if b"_main__" in pickle:
+            pickle = complete(pickle, collect, receivers)
+        is_sent = True
+    finally:
+        _settle(is_sent)
+    return pickle
 
 
 def with_names(payload: Payload) -> Payload:
@@ -109,14 +144,9 @@ def with_names(payload: Payload) -> Payload:
     if isinstance(payload, bytes):
         return payload
     pickle, buffers = payload
-    return pickle, [_native.name_shared(buffer) for buffer in buffers]
+    return pickle, [*names_of(buffers)]
 
 
 def decode(payload: Payload) -> Any:
     """The value of `encode`."""
-    if isinstance(payload, bytes):
-        return _pickle.loads(payload)
-    pickle, buffers = payload
-    return _pickle.loads(
-        pickle, buffers=[_native.open_shared(part) if isinstance(part, bytes) else part for part in buffers]
-    )
+    return _pickle.loads(payload) if isinstance(payload, bytes) else load(*payload)

@@ -1,6 +1,6 @@
 """Says where in a value the object is that does not pickle."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_DEPTH = 6  # deeper objects are named by the outermost container that is still looked into
@@ -23,21 +23,11 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{name}", item
 
 
-def _fails(value: object) -> bool:
-    from pool_party.wire.main_module import Pickler
-
-    try:
-        Pickler.dumps(value, None)
-    except Exception:
-        return True
-    return False
-
-
-def _find(value: object, path: str, depth: int) -> tuple[str, object]:
+def _find(value: object, path: str, depth: int, fails: Callable[[object], bool]) -> tuple[str, object]:
     if depth < MAX_DEPTH and not isinstance(value, type):
         for step, part in _parts(value):
-            if part is not value and _fails(part):
-                return _find(part, path + step, depth + 1)
+            if part is not value and fails(part):
+                return _find(part, path + step, depth + 1, fails)
     return path, value
 
 
@@ -57,11 +47,14 @@ def _roots(value: object) -> Iterator[tuple[str, object]]:
         yield "the value", value
 
 
-def explain(value: object) -> str:
-    """A sentence that names the path to the first part that does not pickle, or '' if none is found."""
+def explain(value: object, fails: Callable[[object], bool]) -> str:
+    """A sentence that names the path to the first part that does not pickle, or '' if none is found.
+
+    fails: says whether an object does not pickle.
+    """
     for name, root in _roots(value):
-        if _fails(root):
-            path, culprit = _find(root, name, 0)
+        if fails(root):
+            path, culprit = _find(root, name, 0, fails)
             return f"pool_party: {path} does not pickle: {_short(culprit)}"
     return ""
 

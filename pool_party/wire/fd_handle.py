@@ -47,13 +47,20 @@ class Duplicate:
         self._file = file  # a number that has been closed may be another file's by now
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Duplicate, (self.fd, self._file)
+        return type(self), (self.fd, self._file)
 
     def detach(self) -> int:
         """The descriptor, once. Raises: OSError if it is not that file any more."""
         if _file_of(self.fd) != self._file:
             raise OSError("the descriptor was closed on its way")
         return self.fd
+
+
+class _Lent(Duplicate):
+    """A descriptor that whoever unpickles this duplicates, any number of times, while it is open."""
+
+    def detach(self) -> int:
+        return os.dup(super().detach())
 
 
 def _file_of(fd: int) -> tuple[int, int]:
@@ -67,16 +74,38 @@ def _duplicate(fd: int) -> Duplicate:
     return Duplicate(made, _file_of(made))
 
 
-def _reduce_connection(conn: Connection[Any, Any]) -> tuple[Any, ...]:
-    from multiprocessing import connection
-
-    rebuild = connection.rebuild_connection  # type: ignore[attr-defined]
-    return rebuild, (_duplicate(conn.fileno()), conn.readable, conn.writable)
+def _lend(fd: int) -> Duplicate:
+    return _Lent(fd, _file_of(fd))
 
 
-def _reduce_socket(sock: socket) -> tuple[Any, ...]:
-    rebuild = reduction._rebuild_socket  # type: ignore[attr-defined]
-    return rebuild, (_duplicate(sock.fileno()), sock.family, sock.type, sock.proto)
+def _refuse(fd: int) -> Duplicate:
+    raise TypeError("file descriptors travel to processes as arguments and results only, not as globals of __main__")
+
+
+def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], Any]]:
+    """For what multiprocessing sends by descriptor, of modules that are imported. handle: what travels for it."""
+
+    def reduce_connection(conn: Connection[Any, Any]) -> tuple[Any, ...]:
+        from multiprocessing import connection
+
+        rebuild = connection.rebuild_connection  # type: ignore[attr-defined]
+        return rebuild, (handle(conn.fileno()), conn.readable, conn.writable)
+
+    def reduce_socket(sock: socket) -> tuple[Any, ...]:
+        rebuild = reduction._rebuild_socket  # type: ignore[attr-defined]
+        return rebuild, (handle(sock.fileno()), sock.family, sock.type, sock.proto)
+
+    reducers: dict[type, Callable[[Any], Any]] = {}
+    if (sockets := sys.modules.get("socket")) is not None:
+        reducers[sockets.socket] = reduce_socket
+    if (connections := sys.modules.get("multiprocessing.connection")) is not None:
+        reducers[connections.Connection] = reduce_connection
+    return reducers
+
+
+def lasting_reducers(is_local: bool) -> dict[type, Callable[[Any], Any]]:
+    """For pickles that several workers get, each when it needs it. is_local: interpreters of this process."""
+    return _reducers(_lend if is_local else _refuse)
 
 
 def local_reducers() -> tuple[dict[type, Callable[[Any], Any]], dict[int, list[int]]]:
@@ -84,12 +113,7 @@ def local_reducers() -> tuple[dict[type, Callable[[Any], Any]], dict[int, list[i
 
     Also returns the dict that is not empty once one of them has been used and `settle_duplicates` is to be called.
     """
-    reducers: dict[type, Callable[[Any], Any]] = {}
-    if (sockets := sys.modules.get("socket")) is not None:
-        reducers[sockets.socket] = _reduce_socket
-    if (connections := sys.modules.get("multiprocessing.connection")) is not None:
-        reducers[connections.Connection] = _reduce_connection
-    return reducers, _on_their_way
+    return _reducers(_duplicate), _on_their_way
 
 
 def settle_duplicates(are_sent: bool) -> None:

@@ -1,196 +1,280 @@
-"""What lives in `__main__`, on its way to workers whose `__main__` is another one.
+"""Pickling what plain pickle refuses, and definitions of `__main__` apart; see `definitions` for what is sent when."""
 
-A function or class of `__main__` travels with its definition and a fingerprint of its code. The receiver takes the one
-that its own `__main__` has under that name if the fingerprint is the same (fork, a script that was imported again, a
-class that comes home with a result) and else builds it from the definition, in its own `__main__`. There all such
-functions share their globals, so what one task or the initializer stores, the next one finds. Values of globals are
-sent once and never overwrite what the worker has meanwhile stored under that name; definitions do.
-"""
-
+import _pickle
 import copyreg
-import hashlib
 import io
+import itertools
+import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle
 
 from pool_party import _native
+from pool_party.wire.beside import collector, load, names_of
+from pool_party.wire.namespace import (
+    MODULES,
+    digest,
+    find,
+    get,
+    is_cache,
+    is_of_main,
+    look_at,
+    make_class,
+    make_function,
+    namespace,
+    set_function_state,
+)
 
-_fingerprints: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
-_unfinished: set[int] = set()  # ids of objects made by `_define` whose state is still to come
-
-
-def _constants(code: types.CodeType) -> Iterable[object]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield _code_key(constant)
-        elif isinstance(constant, frozenset):
-            yield sorted(map(repr, constant))
-        else:
-            yield repr(constant)
-
-
-def _code_key(code: types.CodeType) -> tuple[object, ...]:
-    return code.co_name, code.co_code, code.co_names, code.co_varnames, code.co_freevars, [*_constants(code)]
-
-
-def _value_key(value: object) -> object:
-    """A value as part of a fingerprint: itself if it is a number, a string or a tuple of such, else its type."""
-    if isinstance(value, tuple):
-        return [_value_key(item) for item in value]
-    return repr(value) if isinstance(value, int | float | complex | str | bytes | None) else type(value).__qualname__
+BY_VALUE: "ChainMap[type, Any]" = cloudpickle.Pickler.dispatch_table
+_tokens: "weakref.WeakKeyDictionary[type, object]" = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
 
 
-def _function_key(function: types.FunctionType) -> tuple[object, ...]:
-    keywords = sorted((function.__kwdefaults__ or {}).items())
-    return _code_key(function.__code__), _value_key(function.__defaults__), _value_key(tuple(keywords))
+def _token_of(cls: type) -> object:
+    """What identifies a class of this process."""
+    if cls not in _tokens:
+        _tokens[cls] = (os.getpid(), next(_numbers))
+    return _tokens[cls]
 
 
-def _class_key(cls: type) -> list[object]:
-    key: list[object] = [[base.__qualname__ for base in cls.__bases__]]
-    for name, value in sorted(cls.__dict__.items()):
-        function = getattr(value, "__func__", getattr(value, "fget", value))
-        if isinstance(function, types.FunctionType):
-            key.append((name, _function_key(function)))
-        elif not name.startswith("_"):
-            key.append((name, _value_key(value)))
-    return key
+def _make_cache(maxsize: int | None, typed: bool, function: Any) -> Any:
+    """Called by unpickling: an empty cache around a function."""
+    import functools
+
+    return functools.lru_cache(maxsize, typed)(function)
 
 
-def _digest(text: str) -> str:
-    """A hash that tells definitions apart and protects nothing: under FIPS 140, SHA-1 is allowed for that alone."""
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+def _make_singledispatch(default: Any, implementations: list[tuple[type, Any]]) -> Any:
+    """Called by unpickling: a generic function."""
+    import functools
+
+    generic = functools.singledispatch(default)
+    for cls, implementation in implementations:
+        generic.register(cls, implementation)
+    return generic
 
 
-def fingerprint(definition: Any) -> str:
-    """A hash of a function's or class's code, the same in every process that runs the same source."""
-    known = _fingerprints.get(definition)
-    if known is None:
-        key = _class_key(definition) if isinstance(definition, type) else _function_key(definition)
-        known = _fingerprints[definition] = _digest(repr(key))
-    return known
+def _is_singledispatch(function: types.FunctionType) -> bool:
+    return function.__code__.co_qualname == "singledispatch.<locals>.wrapper" and hasattr(function, "registry")
 
 
-def _main() -> dict[str, Any]:
-    """The globals of what `__main__` defines.
-
-    In a process that `multiprocessing` spawned, `__main__` is a copy of the namespace in which the script was
-    run again.
-    """
-    main = sys.modules["__main__"].__dict__
-    if main.get("__name__") == "__mp_main__":
-        values = list(main.values())
-        values += [method for cls in values if isinstance(cls, type) for method in cls.__dict__.values()]
-        for value in values:
-            if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == "__mp_main__":
-                return value.__globals__
-    return main
-
-
-def find(qualname: str) -> Any:
-    """What `__main__` has under a dotted name, or None."""
-    first, *rest = qualname.split(".")
-    found = _main().get(first)
-    for name in rest:
-        found = getattr(found, name, None)
-    return found
-
-
-def _is_definition(value: object) -> bool:
-    return isinstance(value, types.FunctionType | type)
-
-
-def _belongs_to_main(value: Any) -> bool:
-    if value.__module__ != "__main__" or find(value.__qualname__) is not value:
-        return False
-    return isinstance(value, type) or "." not in value.__qualname__
-
-
-def _define(qualname: str, mark: str, maker: Callable[..., Any], *args: Any) -> Any:
-    """Called by unpickling: our own definition of that name if it is the same, else a new one without its state."""
-    ours = find(qualname)
-    if _is_definition(ours) and fingerprint(ours) == mark:
-        return ours
-    made = maker(*args)
-    _unfinished.add(id(made))
-    _fingerprints[made] = mark
-    if "." not in qualname and (ours is None or _is_definition(ours)):
-        _main()[qualname] = made
-    return made
-
-
-def _finish(made: Any, state: tuple[Callable[[Any, Any], object], Any]) -> None:
-    """Called by unpickling: the state of what `_define` returned, unless that was ours."""
-    if id(made) in _unfinished:
-        _unfinished.discard(id(made))
-        set_state, value = state
-        set_state(made, value)
-
-
-def _set_function_state(function: types.FunctionType, state: tuple[Any, dict[str, Any]]) -> None:
-    attributes, slots = state
-    if function.__globals__ is _main():
-        for name, value in slots["__globals__"].items():
-            if name not in function.__globals__ or isinstance(value, types.FunctionType):
-                function.__globals__[name] = value
-        slots = {**slots, "__globals__": {}}
-    cloudpickle._function_setstate(function, (attributes, slots))
-
-
-class _MainGlobals:
-    """Pickles as the receiver's `__main__.__dict__`."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _main, ()
+def _reduce_singledispatch(generic: Any) -> tuple[Any, ...]:
+    implementations = dict(generic.registry)
+    default = implementations.pop(object)
+    return _make_singledispatch, (default, list(implementations.items()))
 
 
 def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     """cloudpickle's reduction of a class, with its slots: cloudpickle 3.1 makes them an attribute like any other."""
-    maker, (metaclass, name, bases, namespace, *rest), (state, slotstate), *others = reduced
-    namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
+    maker, (metaclass, name, bases, members, *rest), (state, slotstate), *others = reduced
+    members = {**members, "__slots__": cls.__dict__["__slots__"]}
     made_by_type = {"__slots__", "__slotnames__"}
     state = {
         key: value
         for key, value in state.items()
         if key not in made_by_type and not isinstance(value, types.MemberDescriptorType)
     }
-    return maker, (metaclass, name, bases, namespace, *rest), (state, slotstate), *others
+    return maker, (metaclass, name, bases, members, *rest), (state, slotstate), *others
 
 
-def _is_shared_memory(value: object) -> bool:
-    return type(value) is memoryview and _native.is_shared(value)
+def _with_real_bases(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """cloudpickle makes a class of the bases in its source; a typed named tuple then has others."""
+    maker, (metaclass, name, bases, *rest), *others = reduced
+    if cls.__bases__ == (tuple,):
+        bases = cls.__bases__
+    return maker, (metaclass, name, bases, *rest), *others
+
+
+def _module_of(function: types.FunctionType) -> str | None:
+    """The module whose globals are the function's."""
+    name = function.__globals__.get("__name__")
+    if function.__globals__ is namespace():
+        return "__main__"
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return name if module is not None and module.__dict__ is function.__globals__ else None
+
+
+def _reduce_class(cls: type) -> tuple[Any, ...]:
+    reduced: tuple[Any, ...] = cloudpickle._dynamic_class_reduce(cls)
+    if reduced[0] is not cloudpickle._make_skeleton_class:
+        return reduced
+    reduced = _with_real_bases(cls, reduced)
+    if cls.__module__ in MODULES:
+        _, (*_, members, _, _), (state, _), *_ = reduced
+        members["__module__"] = state["__module__"] = "__main__"  # in every process the same
+    return _with_slots(cls, reduced) if "__slots__" in cls.__dict__ else reduced
+
+
+def _content(cell: types.CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def _members(function: types.FunctionType) -> dict[str, Any]:
+    names = ["__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__"]
+    names.append("__annotate__" if getattr(function, "__annotate__", None) else "__annotations__")
+    members = {name: getattr(function, name) for name in names if getattr(function, name)}
+    if members.get("__module__") in MODULES:
+        members["__module__"] = "__main__"  # in every process the same
+    return members
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """cloudpickle's pickler, with this module's rules for `__main__`."""
+    """cloudpickle's pickler, with this module's rules for `__main__`.
+
+    table: the reducers to be asked, in place of cloudpickle's alone.
+    name, definition: what is pickled as its definition, where everything else of `__main__` is a name.
+    read, named: the globals of `__main__` that pickled functions read, and all that they name.
+    """
+
+    def __init__(
+        self, file: Any, buffer_callback: Any, table: Mapping[type, Any], name: str = "", definition: Any = None
+    ) -> None:
+        self.dispatch_table = table
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self._name, self._definition = name, definition
+        self.read: set[str] = set()
+        self.named: set[str] = set()
 
     @classmethod
-    def dumps(cls, value: object, buffer_callback: Callable[[Any], Any] | None) -> bytes:
-        """The value's pickle (protocol 5); large buffers go to `buffer_callback`."""
+    def dumps(
+        cls, value: object, buffer_callback: Callable[[Any], Any] | None, table: Mapping[type, Any]
+    ) -> tuple[bytes, set[str], set[str]]:
+        """The value's pickle (protocol 5), `read` and `named`; large buffers go to `buffer_callback`."""
         with io.BytesIO() as file:
-            pickler = cls(file, protocol=5, buffer_callback=buffer_callback)
-            pickler.globals_ref[id(_main())] = _MainGlobals()
+            pickler = cls(file, buffer_callback, table)
             pickler.dump(value)
-            return file.getvalue()
+            return file.getvalue(), pickler.read, pickler.named
 
     def reducer_override(self, obj: Any) -> Any:
-        if _is_shared_memory(obj):  # any other memoryview becomes bytes, as cloudpickle has it
+        if obj is self._definition and self._name:
+            return self._reduce_definition(obj)
+        if type(obj) is memoryview and _native.is_shared(obj):  # any other becomes bytes, as cloudpickle has it
             return copyreg.dispatch_table[memoryview](obj)
-        reduced = super().reducer_override(obj)
-        if not (isinstance(reduced, tuple) and len(reduced) == 6 and _is_definition(obj)):
+        if is_of_main(obj) and self._is_found(obj.__qualname__, obj):
+            return get, (obj.__qualname__,)
+        return self._reduce_by_value(obj)
+
+    def _is_found(self, qualname: str, obj: object) -> bool:
+        return find(qualname) is obj and not (self._name and qualname.startswith(f"{self._name}."))
+
+    def _reduce_definition(self, obj: Any) -> Any:
+        if not is_of_main(obj):
+            return copyreg.__newobj__, (type(obj),), obj.__getstate__()  # type: ignore[attr-defined]
+        reduced = self._reduce_by_value(obj)
+        if not isinstance(obj, type):
             return reduced
-        if "__slots__" in obj.__dict__ and reduced[0] is cloudpickle._make_skeleton_class:
-            reduced = _with_slots(obj, reduced)
-        if _belongs_to_main(obj):
-            maker, args, state, _, _, set_state = reduced
-            name = obj.__qualname__
-            return _define, (name, fingerprint(obj), maker, *args), (set_state, state), None, None, _finish
+        maker, args, *others = reduced
+        *args, _, extra = args  # cloudpickle's own identity of the class, for which we have another
+        return make_class, (self._name, maker, *args, None, extra), *others
+
+    def _reduce_by_value(self, obj: Any) -> Any:
+        if is_cache(obj) and (is_of_main(obj) or not cloudpickle._lookup_module_and_qualname(obj)):
+            parameters = obj.cache_parameters()
+            return _make_cache, (parameters["maxsize"], parameters["typed"], obj.__wrapped__)
+        reduced = super().reducer_override(obj)
+        if isinstance(reduced, tuple) and isinstance(obj, type) and len(reduced) == 6:
+            return _reduce_class(obj)
         return reduced
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
-        maker, args, state, *_ = super()._dynamic_function_reduce(func)
-        return maker, args, state, None, None, _set_function_state
+        if _is_singledispatch(func):
+            return _reduce_singledispatch(func)
+        module = _module_of(func)
+        if module is None:
+            reduced: tuple[Any, ...] = super()._dynamic_function_reduce(func)
+            return reduced
+        code, read, named = look_at(func.__code__)
+        if module in MODULES:
+            self.read |= read
+            self.named |= named
+        closure = func.__closure__
+        contents = [_content(cell) for cell in closure or ()]
+        args = (code, func.__name__, None if closure is None else len(closure), module)
+        state = (_members(func), func.__dict__, contents)
+        return make_function, args, state, None, None, set_function_state
+
+
+class Apart(NamedTuple):
+    """A definition, or a value that functions read, pickled apart.
+
+    mark: its hash. token: what identifies a class of this process. body: its pickle; None: `error` says why there is
+    none. read, named: the globals that functions in it read, and all that they name. shared: memory that it names.
+    """
+
+    mark: bytes
+    token: object
+    body: bytes | None
+    error: Exception | None
+    read: set[str]
+    named: set[str]
+    shared: list[memoryview]
+
+
+class _WithShared:
+    """Pickles as the value of a pickle with parts in shared memory."""
+
+    def __init__(self, pickle: bytes, names: list[bytes]) -> None:
+        self._parts = pickle, names
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, self._parts
+
+
+def _lasting_table(is_local: bool) -> Mapping[type, Any]:
+    if "multiprocessing.reduction" not in sys.modules:
+        return BY_VALUE
+    from pool_party.wire.fd_handle import lasting_reducers
+
+    return ChainMap(lasting_reducers(is_local), *BY_VALUE.maps)
+
+
+def _pickle_apart(value: object, is_local: bool, name: str = "", definition: Any = None) -> Apart:
+    from pool_party.wire.interrupts import is_from_handler
+
+    shared: list[Any] = []
+    token = _token_of(definition) if isinstance(definition, type) else None
+    with io.BytesIO() as file:
+        pickler = Pickler(file, collector(shared), _lasting_table(is_local), name, definition)
+        try:
+            pickler.dump(value)
+        except Exception as error:
+            if is_from_handler(error):
+                raise
+            return Apart(digest(repr(error).encode()), token, None, error, pickler.read, pickler.named, [])
+        pickle = file.getvalue()
+    names = names_of(shared)
+    mark = digest(pickle + b"".join(name[: -_native.PLACE_BYTES] for name in names))  # wherever it is open
+    body = _pickle.dumps(_WithShared(pickle, names), 5) if names else pickle
+    return Apart(mark, token, body, None, pickler.read, pickler.named, shared)
+
+
+def pickle_definition(name: str, value: Any, is_local: bool = False) -> Apart:
+    """For `Receivers.define`. is_local: for interpreters of this process."""
+    part = _pickle_apart(value, is_local, sys.intern(name), value)
+    if part.error is not None:
+        part.error.add_note(f"pool_party: {name!r} of __main__ does not pickle, and the workers do not have it")
+    return part
+
+
+def pickle_global(name: str, value: Any, named: Iterable[str], is_local: bool = False) -> Apart:
+    """A value that functions of `__main__` read; a package with the submodules that are imported and named."""
+    parts = [value, *_submodules(value, set(named))] if isinstance(value, types.ModuleType) else [value]
+    part = _pickle_apart(parts, is_local)
+    if part.error is not None:
+        part.error.add_note(f"pool_party: the global {name!r} of __main__, which a function reads, does not pickle")
+    return part
+
+
+def _submodules(package: types.ModuleType, named: set[str]) -> list[types.ModuleType]:
+    prefix = f"{package.__name__}."
+    names = [name for name in list(sys.modules) if name.startswith(prefix)]
+    found = [sys.modules[name] for name in names if set(name.removeprefix(prefix).split(".")) <= named]
+    return [module for module in found if isinstance(module, types.ModuleType)]

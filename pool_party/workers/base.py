@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pool_party import _native
+
 TYPE_CHECKING = False  # worker processes import this: no typing
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from pool_party import _native
     from pool_party._native import Gate, Interpreter
     from pool_party.budget.plan import Plan
+    from pool_party.wire.definitions import Receivers
 else:
     Protocol = object
 
@@ -43,6 +45,17 @@ class Setup:
         self.extensions = extensions
         self.preload = preload
         self.begun = begun
+        self.receivers: Receivers | None = None  # set by the engine, likewise; None: workers share our objects
+
+
+def start_method(context: Any) -> str | None:
+    """How processes of a `multiprocessing` context are started; None without a context.
+
+    A child that is forked while interpreters are alive dies in CPython's own clean-up after the fork (CPython issue
+    139759): a fork server stands in for fork then.
+    """
+    method: str | None = context and context.get_start_method()
+    return "forkserver" if method == "fork" and _native.n_interpreters() else method
 
 
 class Worker(Protocol):

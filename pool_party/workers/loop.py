@@ -46,7 +46,7 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
         text = f"(no traceback: formatting it raised {safe_repr(reason)})"
     error.__traceback__ = None
     try:
-        payload = codec.encode(error)
+        payload = codec.encode(error, is_local=_is_interpreter)
     except Exception:
         payload = None
     return payload, safe_repr(error), text
@@ -97,15 +97,20 @@ def run(
         worker.leave()
 
 
+_is_interpreter = False
+
+
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
     """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
     from pool_party.workers.interp import extensions, process_state
 
+    global _is_interpreter
+    _is_interpreter = True
     sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
         os.sched_setaffinity(0, cpus)
-    main = sys.modules["__main__"].__dict__
-    main.update(main_names)
+    main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes that `multiprocessing` made
+    main.__dict__.update(main_names)
     extensions.install(*packages)
     process_state.install()
 

@@ -13,8 +13,9 @@ import weakref
 from multiprocessing import get_context, parent_process
 
 from pool_party import _native
-from pool_party.wire import codec
+from pool_party.wire import beside, codec, definitions
 from pool_party.workers import loop
+from pool_party.workers.base import start_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pool_party.budget.terms import Terms
+    from pool_party.wire.definitions import Receivers
     from pool_party.wire.fd_handle import Handle
     from pool_party.workers.base import Setup
 
@@ -30,14 +32,14 @@ _LONGEST_S = 1e6  # of one wait: poll takes milliseconds as a C int
 _SERVER_TELLS_S = 1.0  # guess: how long a fork server may take to tell a dead child's exit code; it takes some 0.1 ms
 
 
-def _portable(initializer: Callable[..., object] | None, context: Any) -> Any:
+def _portable(initializer: Callable[..., object] | None, method: str | None, receivers: Receivers | None) -> Any:
     """The initializer as `Process` can send it: as it is under fork, else as our own pickle (bytes).
 
     Its arguments always go as they are: locks and queues may only be sent while a process is being started.
     """
-    if initializer is None or context.get_start_method() == "fork":
+    if initializer is None or method == "fork":
         return initializer
-    return codec.with_names(codec.encode(initializer))
+    return codec.with_names(codec.encode(initializer, receivers))
 
 
 class _Arguments:
@@ -51,7 +53,7 @@ class _Arguments:
 
         shared: list[memoryview | bytes] = []
         file = io.BytesIO()
-        ForkingPickler(file, 5, True, codec.collector(shared)).dump(self.args)
+        ForkingPickler(file, 5, True, beside.collector(shared)).dump(self.args)
         return _arguments, (codec.with_names((file.getvalue(), shared)),)
 
 
@@ -122,6 +124,7 @@ def main(
     parent = parent_process()
     if parent is not None:
         _native.die_with(parent.sentinel)
+    definitions.enter_worker()
     worker = _native.Worker.attach(handle.open(), n)
     if terms is not None:
         terms.enter(worker)
@@ -130,21 +133,14 @@ def main(
         _reseed()
 
     def initialize() -> None:
-        function = initializer if callable(initializer) else codec.decode(initializer) if initializer else None
-        if function is not None:
-            function(*initargs.args)
+        if initializer is None:
+            return
+        if callable(initializer):
+            definitions.note_own(initializer)
+        function = initializer if callable(initializer) else codec.decode(initializer)
+        function(*initargs.args)
 
     loop.run(worker, initialize, max_tasks, preload=preload)
-
-
-def _usable(context: Any) -> Any:
-    """The context, or forkserver in fork's place while interpreters are alive.
-
-    A child that is forked then dies in CPython's own clean-up after the fork (CPython issue 139759).
-    """
-    if context.get_start_method() == "fork" and _native.n_interpreters():
-        return get_context("forkserver")
-    return context
 
 
 def _forget_stdin() -> None:
@@ -228,8 +224,8 @@ class ProcessWorker:
 
         self.n = n
         self.was_ready = False
-        context = _usable(setup.context)
-        self._method = context.get_start_method()
+        self._method = start_method(setup.context)
+        context: Any = setup.context if self._method == setup.context.get_start_method() else get_context(self._method)
         _forget_stdin()
         self.process = context.Process(
             target=main,
@@ -237,7 +233,7 @@ class ProcessWorker:
                 _Shield(),
                 Handle(channel.fd),
                 n,
-                _portable(setup.initializer, context),
+                _portable(setup.initializer, self._method, setup.receivers),
                 _Arguments(setup.initargs),
                 setup.max_tasks,
                 setup.plan and setup.plan.terms(n, setup.gate),

@@ -48,7 +48,8 @@ def _config(setup: Setup, n: int) -> bytes:
     main_names = {name: value for name, value in names.items() if isinstance(value, str)}
     initializer = None
     if setup.initializer is not None:
-        initializer = codec.with_names(codec.encode((setup.initializer, setup.initargs)))
+        initial = (setup.initializer, setup.initargs)
+        initializer = codec.with_names(codec.encode(initial, setup.receivers, is_local=True))
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)

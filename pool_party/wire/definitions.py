@@ -1,0 +1,395 @@
+"""What lives in `__main__`, and which of it workers have to be told.
+
+Plain pickle sends functions and classes by name, and so do we. What is particular about `__main__` is that a worker's
+may be another one. The rule:
+
+    A worker that was forked, or that has imported the program's file, uses what it has there: its own functions and
+    classes, and with them its own globals, such as locks, counters, caches, and what its initializer has set. What it
+    does not have, or what the caller has defined anew since, is sent along: functions and classes always as they are
+    at the call, other globals that they read if the worker has none of that name. In a session (a notebook, a prompt,
+    `-c`, standard input) the caller's newest values are sent, too: at each call, what has changed in the caller since
+    a worker last got it replaces what the worker has; what has not changed stays what the worker has made of it.
+
+Before a pickle that names something of `__main__` goes a *prelude*, which is itself the beginning of a pickle: it makes
+the receiver look at a *package* of definitions and values, each pickled apart with a hash, and unpickle those that it
+does not have. Where the receivers have all, there is no prelude. So no value is pickled twice. A reply, from a worker
+to its caller, changes nothing that the caller has.
+
+Several workers unpickle a package, each when it needs it. So shared memory is in it by name, and goes beside the pickle
+as well, which keeps it until the receiver has it; interpreters duplicate the caller's descriptors, and processes get
+none.
+
+Workers import this module: it imports nothing that start-up does not need.
+"""
+
+import _pickle
+import sys
+from _thread import RLock
+from _weakref import ref
+
+from pool_party import _native
+from pool_party.wire.namespace import (
+    Function,
+    digest,
+    install,
+    is_definition,
+    is_of_main,
+    is_replaced,
+    is_session,
+    marks,
+    namespace,
+    reads,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from pool_party.wire.main_module import Apart
+
+_Module = type(sys)
+_MISSING = object()
+_KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
+_SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
+
+
+# ---- sending ----
+
+
+def _reference(value: object) -> "Callable[[], object]":
+    try:
+        return ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _has_import() -> "str | None":
+    """The text of the file that a process which `multiprocessing` spawns imports as `__main__`, if it can be read."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if file is None or (spec is not None and (spec.name == "__main__" or spec.name.endswith(".__main__"))):
+        return None
+    try:
+        with open(file, encoding="utf-8", errors="replace") as source:
+            return source.read()
+    except OSError:
+        return None
+
+
+class Receivers:
+    """What the workers of one pool have of `__main__`, from the pool's beginning on.
+
+    method: how processes are started; None: in interpreters, which begin with nothing.
+    """
+
+    is_reply = False
+
+    def __init__(self, method: "str | None") -> None:
+        self.is_session = is_session()
+        self._inherited = self._inherit() if method == "fork" else {}
+        self._text = _has_import() if method in ("forkserver", "spawn") and not self.is_session else None
+        self.has_nothing = not self._inherited and self._text is None
+        self.is_local = method is None
+        self._sent: set[str] = set()
+        self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], tuple[bytes, list[memoryview]]]] = {}
+        self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
+
+    @staticmethod
+    def _inherit() -> "dict[str, Callable[[], object] | None]":
+        return {name: ref(value) if is_of_main(value) else None for name, value in list(namespace().items())}
+
+    def has(self, name: str, value: "Any") -> bool:
+        """Whether each worker surely has this very function, class or named object under this name."""
+        if self.is_session or name in self._sent:
+            return False
+        if name in self._inherited:
+            inherited = self._inherited[name]
+            return not is_of_main(value) if inherited is None else inherited() is value
+        return self._text is not None and self._is_in_file(name, value)
+
+    def has_value(self, name: str) -> bool:
+        """Whether each worker has a global of its own of that name, which is to stay."""
+        if self.is_session:
+            return False
+        return name in self._inherited or (self._text is not None and self._sets(name))
+
+    def _sets(self, name: str) -> bool:
+        """Whether the file gives that name a value when it is imported: some line that is not indented mentions it."""
+        import re
+
+        pattern = rf"^(?!(?:def|class|async|if|elif|else|@|#|\s))[^#\n]*(?<![\w.]){re.escape(name)}(?!\w)"
+        return re.search(pattern, self._text or "", re.MULTILINE) is not None
+
+    def _is_in_file(self, name: str, value: "Any") -> bool:
+        """Whether the file defines that name once, at its outermost level, and this is that definition."""
+        import re
+
+        name_ = re.escape(name)
+        statement = rf"(?:(?:async[ \t]+def|def|class)[ \t]+{name_}\b|{name_}[ \t]*(?::[^=\n]*)?=(?!=))"
+        if re.findall(rf"^([ \t]*){statement}", self._text or "", re.MULTILINE) != [""]:
+            return False
+        while hasattr(value, "__wrapped__"):
+            value = value.__wrapped__
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        return type(value) is not Function or (value.__qualname__ == name and value.__code__.co_filename == file)
+
+    # ---- packages ----
+
+    def prelude(
+        self, pickle: bytes, read: "Iterable[str]" = (), named: "Iterable[str]" = ()
+    ) -> "tuple[bytes, list[memoryview]]":
+        """What has to be unpickled before this pickle; empty if the receivers have all that it names.
+
+        Also returns the shared memory that it names.
+        read: globals that functions in it read. named: all that these name.
+        Raises: what pickling a definition, or a value that it reads, has raised.
+        """
+        if not read and (found := self._recall(pickle)) is not None:
+            return found
+        roots = {*self._named_in(pickle), *read}
+        key = frozenset(roots)
+        if (found := self._recall(key)) is not None:
+            return found
+        package = _Package(self, roots, named)
+        prelude = package.prelude(), package.shared
+        if not self.is_session:
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            self._kept[key] = package.seen, prelude
+            if len(pickle) < _SMALL and not read:
+                self._kept[pickle] = self._kept[key]
+        self._sent |= package.definitions.keys()
+        return prelude
+
+    def _recall(self, key: object) -> "tuple[bytes, list[memoryview]] | None":
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        main = namespace()
+        if all(main.get(name, _MISSING) is value() for name, value in kept[0]):
+            return kept[1]
+        del self._kept[key]
+        return None
+
+    def _named_in(self, pickle: bytes) -> "Iterator[str]":
+        """Definitions whose names are somewhere in a pickle: at least those that it refers to."""
+        for name, value in list(namespace().items()):
+            if not isinstance(name, str) or type(value) is _Module:
+                continue
+            if name.encode("utf-8", "surrogatepass") in pickle and is_definition(value, name):
+                yield name
+
+    def define(self, name: str, value: "Any") -> "Apart":
+        """A definition pickled apart.
+
+        Outside a session it is what it was when it was first sent: later a worker's own may go another way.
+        """
+        known = self._entries.get(name)
+        if known is not None and known[0]() is value and not self.is_session:
+            return known[1]
+        from pool_party.wire.main_module import pickle_definition
+
+        entry = pickle_definition(name, value, self.is_local)
+        self._entries[name] = _reference(value), entry
+        return entry
+
+
+class _Caller(Receivers):
+    """What the caller has, for replies: the worker's names are the caller's, but for those that its tasks bound."""
+
+    is_reply = True
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.is_session = self.is_local = False
+
+    def has(self, name: str, value: "Any") -> bool:
+        return self.has_value(name)
+
+    def has_value(self, name: str) -> bool:
+        return name in _of_caller
+
+
+class _Package:
+    """The definitions and values that a pickle needs, and the workers may not have."""
+
+    def __init__(self, receivers: Receivers, roots: "set[str]", named: "Iterable[str]") -> None:
+        self._receivers = receivers
+        self._named = set(named)
+        self._todo = list(roots)
+        self.definitions: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.shared: list[memoryview] = []
+        self.seen: list[tuple[str, Callable[[], object]]] = []
+        self._collect()
+
+    def _collect(self) -> None:
+        main = namespace()
+        visited: set[str] = set()
+        values: dict[str, Any] = {}
+        while self._todo or values:
+            while self._todo:
+                name = self._todo.pop()
+                if name in visited:
+                    continue
+                visited.add(name)
+                value = main.get(name, _MISSING)
+                if value is _MISSING or is_definition(value, name):
+                    self.seen.append((name, _reference(value)))
+                if value is not _MISSING:
+                    self._take(name, value, values)
+            while values and not self._todo:  # last: modules are sent with the parts that somebody names
+                self._take_value(*values.popitem())
+
+    def _take(self, name: str, value: "Any", values: "dict[str, Any]") -> None:
+        if not is_definition(value, name):
+            if not self._receivers.has_value(name):
+                values[name] = value
+            return
+        if self._receivers.has(name, value):
+            self._add_read(*reads(value))
+            return
+        part = self._receivers.define(name, value)
+        self._add(part)
+        self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error)
+
+    def _take_value(self, name: str, value: "Any") -> None:
+        from pool_party.wire.main_module import pickle_global
+
+        part = pickle_global(name, value, self._named, self._receivers.is_local)
+        self._add(part)
+        is_newest = self._receivers.is_session or is_of_main(value)
+        mark = None if part.body is None else part.mark
+        self.values[name] = mark, part.body, part.error and repr(part.error), is_newest
+
+    def _add(self, part: "Apart") -> None:
+        if part.error is not None and self._receivers.has_nothing:
+            raise part.error
+        if part.body is not None:
+            self._todo += self._receivers._named_in(part.body)
+        self.shared += part.shared
+        self._add_read(part.read, part.named)
+
+    def _add_read(self, read: "Iterable[str]", named: "Iterable[str]") -> None:
+        self._todo += read
+        self._named.update(named)
+
+    def prelude(self) -> bytes:
+        if not self.definitions and not self.values:
+            return b""
+        package = _pickle.dumps((self._receivers.is_reply, self.definitions, self.values), 5)
+        key = digest(package)
+        call = b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key
+        return call + b"\x8e" + len(package).to_bytes(8, "little") + package + b"\x86R0"
+
+
+# ---- receiving ----
+
+_of_caller: "set[str]" = set()  # names that the caller has, too
+_caller: "_Caller | None" = None  # in a worker, once it has sent a reply that names __main__
+_settled: "set[bytes]" = set()  # hashes of packages of which we have everything
+_lock = RLock()
+
+
+def enter_worker() -> None:
+    """At a worker's start: what `__main__` has now, the caller has as well."""
+    _of_caller.update(namespace())
+
+
+def note_own(function: "Any") -> None:
+    """In a forked worker of a session, before its initializer runs: what that reads is as the caller has it now."""
+    if is_session():
+        receivers = Receivers(None)
+        receivers.is_local = receivers.has_nothing = False  # what does not pickle, nobody will send
+        package = _Package(receivers, reads(function)[0], ())
+        marks.update({name: entry[0] or b"" for name, entry in (package.definitions | package.values).items()})
+
+
+def receive(key: bytes, package: bytes) -> None:
+    """Called by unpickling, before what needs the package."""
+    if key not in _settled:
+        with _lock:
+            is_reply, definitions, values = _pickle.loads(package)
+            _take_reply(definitions, values) if is_reply else _take(definitions, values)
+            _settled.add(key)
+
+
+def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
+    stale = {name: entry for name, entry in definitions.items() if _mark_of(name) != entry[0]}
+    _add_dependents(stale, definitions)
+    fresh = {name: entry for name, entry in values.items() if _wants(name, *entry)}
+    if stale or fresh:
+        _settled.clear()  # of packages from before some may be older
+    install(stale, fresh)
+    _of_caller.update(definitions, values)
+
+
+def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> None:
+    """What is made of a class that will be replaced has to be made anew, too."""
+    todo = [name for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
+    while todo:
+        replaced = todo.pop().encode()
+        for name, entry in definitions.items():
+            if name not in stale and entry[1] is not None and replaced in (entry[2] or b""):
+                stale[name] = entry
+                todo.append(name)
+
+
+def _mark_of(name: str) -> "bytes | None":
+    """The hash of the definition that this process has under a name, received or of its own."""
+    main = namespace()
+    if name not in marks and name in main:
+        from pool_party.wire.main_module import pickle_definition
+
+        marks[name] = pickle_definition(name, main[name]).mark
+    return marks.get(name)
+
+
+def _wants(name: str, mark: "bytes | None", body: "bytes | None", error: "str | None", is_newest: bool) -> bool:
+    """Whether a value is to be unpickled: it is missing, or has changed in the caller since we got it."""
+    main = namespace()
+    if name not in main:
+        return True
+    if not is_newest or mark is None:
+        return False
+    if name not in marks:  # inherited by fork: what nobody has changed since then
+        from pool_party.wire.main_module import pickle_global
+
+        part = pickle_global(name, main[name], ())
+        marks[name] = b"" if part.body is None else part.mark
+    return marks[name] != mark
+
+
+def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
+    main = namespace()
+    install(*({name: entry for name, entry in part.items() if name not in main} for part in (definitions, values)))
+
+
+# ---- both ----
+
+
+def complete(
+    pickle: bytes,
+    buffer_callback: "Callable[[Any], Any]",
+    receivers: "Receivers | None" = None,
+    read: "Iterable[str]" = (),
+    named: "Iterable[str]" = (),
+) -> bytes:
+    """A pickle that may name something of `__main__`, with what its receivers need before it.
+
+    buffer_callback: the pickle's; gets the shared memory that has to live until then.
+    receivers: None: those of the channel that this thread encodes for, or the caller of the task.
+    """
+    receivers = receivers or _native.receivers() or _replying()
+    prelude, shared = receivers.prelude(pickle, read, named)
+    for memory in shared:
+        buffer_callback(_pickle.PickleBuffer(memory))
+    return prelude + pickle
+
+
+def _replying() -> "_Caller":
+    global _caller
+    if _caller is None:
+        _caller = _Caller()
+    return _caller

@@ -1,0 +1,285 @@
+"""`__main__` of this process: looking at what lives there, and making there what a pickle says.
+
+Workers import this module: it imports nothing that start-up does not need.
+"""
+
+import _pickle
+import marshal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+MODULES = ("__main__", "__mp_main__")  # the second is its name in processes that `multiprocessing` spawned
+Function: "Any" = type(lambda: None)
+_Code = type((lambda: None).__code__)
+_Cell: "Any" = type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
+_reduce: "Any" = object.__reduce__
+
+
+# ---- looking ----
+
+_namespace: "dict[str, Any] | None" = None
+
+
+def _search_namespace(main: "dict[str, Any]") -> "dict[str, Any]":
+    values = list(main.values())
+    values += [method for cls in values if isinstance(cls, type) for method in vars(cls).values()]
+    for value in values:
+        if type(value) is Function and value.__globals__.get("__name__") == "__mp_main__":
+            found: dict[str, Any] = value.__globals__
+            return found
+    return main
+
+
+def namespace() -> "dict[str, Any]":
+    """The globals of the functions of `__main__`.
+
+    In a process that `multiprocessing` spawned, the module is a copy of the namespace in which the script was run.
+    """
+    global _namespace
+    main = sys.modules["__main__"].__dict__
+    if main.get("__name__") != "__mp_main__":
+        return main
+    if _namespace is None:
+        _namespace = _search_namespace(main)
+    return _namespace
+
+
+def find(qualname: str) -> "Any":
+    """What `__main__` has under a dotted name, or None."""
+    first, *rest = qualname.split(".")
+    found = sys.modules["__main__"].__dict__.get(first)
+    for name in rest:
+        found = getattr(found, name, None)
+    return found
+
+
+def bind(name: str, value: object) -> None:
+    namespace()[name] = value
+    sys.modules["__main__"].__dict__[name] = value
+
+
+def is_cache(value: object) -> bool:
+    """Whether it is what `functools.cache` and `lru_cache` return."""
+    return type(value).__name__ == "_lru_cache_wrapper" and type(value).__module__ == "functools"
+
+
+def is_of_main(value: "Any") -> bool:
+    """Whether it is a function or class that was defined in `__main__`."""
+    if type(value) is Function or isinstance(value, type) or is_cache(value):
+        return getattr(value, "__module__", None) in MODULES
+    return False
+
+
+def _is_named(value: "Any", name: str) -> bool:
+    """Whether an object pickles as a name in `__main__`, since its `__reduce__` says so."""
+    cls = type(value)
+    if cls.__module__ not in MODULES or isinstance(value, type) or cls.__reduce__ is _reduce:
+        return False
+    try:
+        return bool(value.__reduce__() == name)
+    except Exception:
+        return False
+
+
+def is_definition(value: "Any", name: str) -> bool:
+    if is_of_main(value):
+        return value.__qualname__ == name or find(value.__qualname__) is not value  # else it is another name of it
+    return _is_named(value, name)
+
+
+def is_session() -> bool:
+    """Whether `__main__` has no file that processes could import, or somebody types into it."""
+    main = sys.modules["__main__"]
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return True
+    return getattr(main, "__spec__", None) is None and getattr(main, "__file__", None) in (None, "<stdin>")
+
+
+# ---- what code names ----
+
+_codes: "dict[int, tuple[Any, bytes, frozenset[str], frozenset[str]]]" = {}
+
+
+def _opcodes() -> "tuple[dict[int, int], int]":
+    """The instructions that name globals, with how far their argument is shifted; and EXTENDED_ARG."""
+    from opcode import opmap
+
+    shifts = {"LOAD_GLOBAL": 1, "STORE_GLOBAL": 0, "DELETE_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_FROM_DICT_OR_GLOBALS": 0}
+    return {opmap[name]: shift for name, shift in shifts.items() if name in opmap}, opmap["EXTENDED_ARG"]
+
+
+def _globals_of(code: "Any") -> "Iterator[str]":
+    shifts, extended = _opcodes()
+    instructions, high = code.co_code, 0
+    for i in range(0, len(instructions), 2):
+        opcode, argument = instructions[i], instructions[i + 1] | high
+        high = argument << 8 if opcode == extended else 0
+        if opcode in shifts:
+            yield code.co_names[argument >> shifts[opcode]]
+
+
+def _nested(code: "Any") -> "Iterator[Any]":
+    yield code
+    for constant in code.co_consts:
+        if type(constant) is _Code:
+            yield from _nested(constant)
+
+
+def _dump_code(code: "Any") -> bytes:
+    """The same bytes for the same code in every process: later versions of marshal count references."""
+    try:
+        return marshal.dumps(code, 2)
+    except ValueError:  # a slice is among its constants
+        return marshal.dumps(code)
+
+
+def look_at(code: "Any") -> "tuple[bytes, frozenset[str], frozenset[str]]":
+    """A code object as bytes, always the same ones, the globals that it names, and all that it names."""
+    known = _codes.get(id(code))
+    if known is None or known[0] is not code:
+        if len(_codes) > 1000:
+            _codes.clear()
+        nested = list(_nested(code))
+        read = frozenset(name for part in nested for name in _globals_of(part))
+        known = code, _dump_code(code), read, frozenset(name for part in nested for name in part.co_names)
+        _codes[id(code)] = known
+    return known[1:]
+
+
+def functions_in(value: "Any", depth: int = 4) -> "Iterator[Any]":
+    """The functions that a function or class is made of."""
+    if depth == 0:
+        return
+    if isinstance(value, type):
+        parts = [part for part in vars(value).values() if not isinstance(part, str | int)]
+    elif type(value) is Function:
+        yield value
+        parts = [*vars(value).values(), *(_contents(cell) for cell in value.__closure__ or ())]
+    else:
+        parts = [getattr(value, name, None) for name in ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")]
+    for part in parts:
+        if part is not value:
+            yield from functions_in(part, depth - 1)
+
+
+def _contents(cell: "Any") -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def reads(value: "Any") -> "tuple[set[str], set[str]]":
+    """The globals of `__main__` that a definition reads, and all that it names."""
+    read: set[str] = set()
+    named: set[str] = set()
+    for function in functions_in(value):
+        if function.__globals__.get("__name__") in MODULES:
+            _, reads, names = look_at(function.__code__)
+            read |= reads
+            named |= names
+    if isinstance(value, type):
+        read |= {base.__qualname__.partition(".")[0] for base in value.__mro__ if base.__module__ in MODULES}
+    return read, named
+
+
+def digest(data: bytes) -> bytes:
+    """A hash that tells pickles apart and protects nothing: under FIPS 140, SHA-1 is allowed for that alone.
+
+    The identities that cloudpickle gives to local classes do not count: they are other ones in each process.
+    """
+    import hashlib
+
+    if b"_make_skeleton" in data:
+        import re
+
+        data = re.sub(rb"\x8c\x20[0-9a-f]{32}", b"", data)
+    return hashlib.sha1(data, usedforsecurity=False).digest()
+
+
+# ---- making ----
+
+marks: "dict[str, bytes]" = {}  # hashes of what was received last, by name
+_pending: "dict[str, tuple[Any, ...]]" = {}  # definitions that are being unpickled, until they are made
+_coming: "dict[str, object]" = {}  # identities of the classes among them
+_tokens: "dict[str, object]" = {}  # identities of the caller's classes that ours were made of
+
+
+def is_replaced(name: str, token: object) -> bool:
+    """Whether a definition that arrives is a class, and not the one that ours was made of."""
+    return token is not None and _tokens.get(name) != token
+
+
+def install(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
+    """Makes definitions, then values, from their entries in a package."""
+    _pending.update(definitions)
+    try:
+        for name in definitions:
+            _make(name)
+        for name, (mark, body, error, _) in values.items():
+            if body is None:
+                raise TypeError(f"the global {name!r} of __main__ does not pickle, and is not here: {error}")
+            bind(name, _pickle.loads(body)[0])
+            marks[name] = mark
+    finally:
+        _pending.clear()
+
+
+def _make(name: str) -> None:
+    if name not in _pending:
+        return
+    mark, token, body, error = _pending.pop(name)
+    if body is None:
+        if name in namespace():
+            return
+        raise TypeError(f"{name!r} of __main__ does not pickle, and is not here: {error}")
+    _coming[name] = token
+    bind(name, _pickle.loads(body))
+    marks[name] = mark
+
+
+def get(qualname: str) -> "Any":
+    """Called by unpickling: what `__main__` has under a dotted name, made first if it is on its way."""
+    first, _, rest = qualname.partition(".")
+    _make(first)
+    found = namespace()[first] if first in namespace() else getattr(sys.modules["__main__"], first)
+    for name in rest.split(".") if rest else ():
+        found = getattr(found, name)
+    return found
+
+
+def make_class(name: str, maker: "Callable[..., Any]", *args: "Any") -> "Any":
+    """Called by unpickling: a class of `__main__` without its state; the one that we have if it comes from the same."""
+    ours = namespace().get(name)
+    token = _coming.pop(name, None)
+    if isinstance(ours, type) and token is not None and _tokens.get(name) == token:
+        return ours
+    made = maker(*args)
+    _tokens[name] = token
+    bind(name, made)  # now: what it is made of may refer to it
+    return made
+
+
+def make_function(code: bytes, name: str, n_cells: "int | None", module: str) -> "Any":
+    """Called by unpickling: a function without its state."""
+    if module in MODULES:
+        scope = namespace()
+    else:
+        scope = __import__(module, fromlist=["__name__"]).__dict__
+    cells = None if n_cells is None else tuple(_Cell() for _ in range(n_cells))
+    return Function(marshal.loads(code), scope, name, None, cells)
+
+
+def set_function_state(function: "Any", state: "tuple[Any, Any, Any]") -> None:
+    """Called by unpickling: all that a function is besides its code."""
+    members, attributes, contents = state
+    for name, value in members.items():
+        setattr(function, name, value)
+    function.__dict__.update(attributes)
+    for cell, content in zip(function.__closure__ or (), contents, strict=True):
+        if content:
+            cell.cell_contents = content[0]

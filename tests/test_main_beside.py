@@ -1,0 +1,223 @@
+"""What lives in `__main__`, together with shared memory, connections and registered reducers, in every kind."""
+
+import textwrap
+
+import fresh
+import pytest
+
+METHODS = ("process-fork", "process-forkserver", "process-spawn")
+ANYWHERE = ("thread", "interp", *METHODS)
+HEAD = """
+import multiprocessing, sys
+from pool_party import ComposablePool, share
+from multiprocessing.reduction import ForkingPickler
+def make_pool(**options):
+    kind, _, method = SUBJECT.partition("-")
+    return ComposablePool(2, kind=kind, context=method or None, **options)
+"""
+
+
+def script(tmp_path, subject, definitions, body):
+    body = textwrap.indent(textwrap.dedent(body), "    ")
+    text = f"SUBJECT = {subject!r}{HEAD}{textwrap.dedent(definitions)}\nif __name__ == '__main__':\n{body}\n"
+    path = tmp_path / "app.py"
+    path.write_text(text)
+    return fresh.check(fresh.run([path], cwd=tmp_path)).out
+
+
+def session(subject, text):
+    """Runs it with `-c`; there all workers lack what was defined."""
+    return fresh.check(fresh.run(["-c", f"SUBJECT = {subject!r}{HEAD}{textwrap.dedent(text)}"])).out
+
+
+# ---- connections ----
+
+SPEAKER = """
+    class Speaker:
+        def __init__(self, conn):
+            self.conn = conn
+        def say(self, text):
+            self.conn.send(text)
+            self.conn.close()
+
+    class Complaint(Exception):
+        pass
+
+    def open_speaker(text):
+        mine, theirs = multiprocessing.Pipe()
+        Speaker(mine).say(text)
+        return Speaker(theirs)
+
+    def complain(text):
+        raise Complaint(open_speaker(text))
+"""
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_an_object_of_the_script_holds_a_connection(tmp_path, subject):
+    body = """
+        with make_pool() as p:
+            mine, theirs = multiprocessing.Pipe()
+            p.apply(Speaker.say, (Speaker(theirs), "there"))
+            print(mine.recv(), p.apply(open_speaker, ("back",)).conn.recv())
+            mine, theirs = multiprocessing.Pipe()
+            p.apply(lambda speaker: speaker.say("lambda"), (Speaker(theirs),))
+            print(mine.recv())
+            try:
+                p.apply(complain, ("in an error",))
+            except Complaint as complaint:
+                print(complaint.args[0].conn.recv())
+    """
+    assert script(tmp_path, subject, SPEAKER, body) == "there back\nlambda\nin an error\n"
+
+
+@pytest.mark.parametrize("subject", ("thread", "interp", "process-fork"))
+def test_a_function_reads_a_global_connection_in_each_worker(tmp_path, subject):
+    definitions = """
+        mine, theirs = multiprocessing.Pipe()
+        def say(i):
+            theirs.send(i)
+            return i
+    """
+    body = """
+        with make_pool() as p:
+            p.map(say, range(8), 1)
+        theirs.send(8)
+        print(sorted(mine.recv() for _ in range(9)))
+    """
+    assert script(tmp_path, subject, definitions, body) == f"{list(range(9))}\n"
+
+
+@pytest.mark.parametrize("subject", METHODS)
+def test_no_descriptor_goes_to_a_process_as_a_global(tmp_path, subject):
+    definitions = """
+        def say(i):
+            return theirs.send(i) if i else None
+    """
+    body = """
+        with make_pool() as p:
+            p.apply(abs, (1,))
+            mine, theirs = multiprocessing.Pipe()
+            try:
+                p.apply(say, (1,))
+            except TypeError as error:
+                print("file descriptors travel" in str(error), "'theirs'" in str(error))
+            print(p.apply(abs, (-1,)))
+    """
+    assert script(tmp_path, subject, definitions, body) == "True True\n1\n"
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_an_initializer_gets_a_connection(tmp_path, subject):
+    definitions = """
+        import functools
+        def begin(*conns):
+            for conn in conns:
+                conn.send("begun")
+    """
+    body = """
+        mine, theirs = multiprocessing.Pipe()
+        with make_pool(initializer=functools.partial(begin, theirs), initargs=(theirs,)) as p:
+            print([mine.recv() for _ in range(4)])
+        theirs.send("open")
+        print(mine.recv())
+    """
+    assert script(tmp_path, subject, definitions, body) == f"{['begun'] * 4}\nopen\n"
+
+
+# ---- shared memory ----
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_functions_of_the_script_write_to_a_global_that_is_shared(tmp_path, subject):
+    definitions = """
+        def put(i):
+            early[i] = late[i] = i + 1
+    """
+    body = """
+        early = share(bytes(4))
+        with make_pool() as p:
+            p.apply(abs, (1,))
+            late = share(bytes(4))
+            p.map(put, range(4), 1)
+            p.map(lambda i: late.__setitem__(i, late[i] + 10), range(2), 1)
+            print(list(early), list(late))
+    """
+    assert script(tmp_path, subject, definitions, body) == "[1, 2, 3, 4] [11, 12, 3, 4]\n"
+
+
+@pytest.mark.parametrize("subject", ["thread", "interp", "process-fork"])
+def test_definitions_hold_shared_memory(tmp_path, subject):
+    definitions = """
+        class Store:
+            cells = share(bytes(4))
+            def __init__(self, i): self.i = i
+            def fill(self): Store.cells[self.i] = self.i + 1
+        def put(i, cells=Store.cells):
+            cells[i] += 10
+    """
+    body = """
+        with make_pool() as p:
+            p.map(Store.fill, map(Store, range(4)), 1)
+            p.map(put, range(2), 1)
+            print(list(Store.cells))
+    """
+    assert script(tmp_path, subject, definitions, body) == "[11, 12, 3, 4]\n"
+
+
+@pytest.mark.parametrize("subject", ["interp", "process-fork", "process-forkserver"])
+def test_shared_memory_of_a_session_is_the_newest_and_lives_until_it_arrives(subject):
+    text = """
+        with make_pool() as p:
+            cells = share(b"1111")
+            def put(i):
+                cells[i] = 50
+                return bytes(cells)
+            print(p.apply(put, (0,)))
+            first, cells = cells, share(b"2222")
+            print(p.apply(put, (1,)), bytes(first), bytes(cells))
+            del first
+            jobs = [p.apply_async(lambda i=i: bytes(cells)[i:]) for i in range(3)]
+            cells = share(b"3333")
+            print([job.get() for job in jobs], p.apply(put, (2,)), bytes(cells))
+    """
+    assert session(subject, text) == (
+        "b'2111'\nb'2222' b'2111' b'2222'\n[b'2222', b'222', b'22'] b'3323' b'3323'\n"
+    )
+
+
+@pytest.mark.parametrize("subject", ["interp", "process-fork", "process-forkserver"])
+def test_a_task_returns_a_function_over_shared_memory_of_its_own(tmp_path, subject):
+    definitions = """
+        def make():
+            global cells
+            cells = share(b"abcd")
+            return lambda i: cells[i]
+    """
+    body = """
+        with make_pool() as p:
+            get = p.apply(make)
+        print(get(0), get(3))
+    """
+    assert script(tmp_path, subject, definitions, body) == "97 100\n"
+
+
+# ---- registered reducers ----
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_a_reducer_of_the_script(tmp_path, subject):
+    definitions = """
+        class Registered:
+            def __init__(self, number): self.number = number
+            def __reduce_ex__(self, protocol): raise TypeError("the registered reducer was not asked")
+        def restore(number): return Registered(number)
+        ForkingPickler.register(Registered, lambda self: (restore, (self.number + 1,)))
+        def number_of(registered): return registered.number
+    """
+    body = """
+        with make_pool() as p:
+            first, second = p.apply(number_of, (Registered(1),)), p.apply(lambda r: r.number, (Registered(1),))
+            print(first, second)
+    """
+    assert script(tmp_path, subject, definitions, body) == ("1 1\n" if subject == "thread" else "2 2\n")
