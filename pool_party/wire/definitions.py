@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _Module = type(sys)
 _MISSING = object()
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
+_LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
 _SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
 
 
@@ -86,6 +87,7 @@ class Receivers:
         self.has_nothing = not self._inherited and self._text is None
         self._sent: set[str] = set()
         self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], bytes]] = {}
+        self._values: dict[str, Any] = {}
         self._entries: dict[str, tuple[Callable[[], object], Any]] = {}
 
     @staticmethod
@@ -103,7 +105,7 @@ class Receivers:
 
     def has_value(self, name: str) -> bool:
         """Whether each worker has a global of its own of that name, which is to stay."""
-        if self.is_session:
+        if self.is_session or name in self._sent:
             return False
         return name in self._inherited or (self._text is not None and self._sets(name))
 
@@ -144,7 +146,7 @@ class Receivers:
         package = _Package(self, roots, named)
         prelude = package.prelude()
         if not self.is_session:
-            if len(self._kept) >= _KEPT_MAX:
+            if len(self._kept) >= _KEPT_MAX or len(prelude) > _LARGE:
                 self._kept.clear()
             self._kept[key] = package.seen, prelude
             if len(pickle) < _SMALL and not read:
@@ -183,6 +185,21 @@ class Receivers:
         entry = pickle_definition(name, value)
         self._entries[name] = _reference(value), entry
         return entry
+
+
+    def evaluate(self, name: str, value: "Any", named: "set[str]") -> "Any":
+        """A global that is no definition, pickled apart: its hash, its pickle, why there is none, whether it replaces
+        what a worker has, the globals and the names in it.
+
+        Outside a session all workers get the value that was the first to be sent, unless the name was a definition's.
+        """
+        is_newest = self.is_session or is_of_main(value) or name in self._sent
+        if name not in self._values or is_newest:
+            from pool_party.wire.main_module import pickle_global
+
+            body, error, read, names = pickle_global(name, value, named)
+            self._values[name] = None if body is None else digest(body), body, error, is_newest, read, names
+        return self._values[name]
 
 
 class _Caller(Receivers):
@@ -249,13 +266,9 @@ class _Package:
         self._named |= named
 
     def _take_value(self, name: str, value: "Any") -> None:
-        from pool_party.wire.main_module import pickle_global
-
-        body, error, read, named = pickle_global(name, value, self._named)
+        mark, body, error, is_newest, read, named = self._receivers.evaluate(name, value, self._named)
         if error is not None and self._receivers.has_nothing:
             raise error
-        is_newest = self._receivers.is_session or is_of_main(value)
-        mark = None if body is None else digest(body)
         self.values[name] = mark, body, error and repr(error), is_newest
         if body is not None:
             self._todo += self._receivers._named_in(body)
@@ -304,23 +317,23 @@ def receive(key: bytes, package: bytes) -> None:
 
 def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
     stale = {name: entry for name, entry in definitions.items() if _mark_of(name) != entry[0]}
-    _add_dependents(stale, definitions)
-    fresh = {name: entry for name, entry in values.items() if _wants(name, *entry)}
+    replaced = _add_dependents(stale, definitions)
+    fresh = {name: entry for name, entry in values.items() if _wants(name, replaced, *entry)}
     if stale or fresh:
         _settled.clear()  # of packages from before some may be older
     install(stale, fresh)
     _of_caller.update(definitions, values)
 
 
-def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> None:
-    """What is made of a class that will be replaced has to be made anew, too."""
-    todo = [name for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
-    while todo:
-        replaced = todo.pop().encode()
+def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> "list[bytes]":
+    """The names of all classes that will be replaced. Classes that are made of one have to be made anew, too."""
+    replaced = [name.encode() for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
+    for cls in replaced:
         for name, entry in definitions.items():
-            if name not in stale and entry[1] is not None and replaced in (entry[2] or b""):
+            if name not in stale and entry[1] is not None and cls in (entry[2] or b""):
                 stale[name] = entry
-                todo.append(name)
+                replaced.append(name.encode())
+    return replaced
 
 
 def _mark_of(name: str) -> "bytes | None":
@@ -333,13 +346,22 @@ def _mark_of(name: str) -> "bytes | None":
     return marks.get(name)
 
 
-def _wants(name: str, mark: "bytes | None", body: "bytes | None", error: "str | None", is_newest: bool) -> bool:
-    """Whether a value is to be unpickled: it is missing, or has changed in the caller since we got it."""
+def _wants(
+    name: str,
+    replaced: "list[bytes]",
+    mark: "bytes | None",
+    body: "bytes | None",
+    error: "str | None",
+    is_newest: bool,
+) -> bool:
+    """Whether a value is to be unpickled: it is missing, or has changed, or a class has that it is made of."""
     main = namespace()
     if name not in main:
         return True
-    if not is_newest or mark is None:
+    if not is_newest or body is None:
         return False
+    if any(cls in body for cls in replaced):
+        return True
     if name not in marks:  # inherited by fork: what nobody has changed since then
         from pool_party.wire.main_module import pickle_global
 
