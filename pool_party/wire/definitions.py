@@ -103,6 +103,10 @@ class Receivers:
             return not is_of_main(value) if inherited is None else inherited() is value
         return self._text is not None and self._is_in_file(name, value)
 
+    def is_definition(self, name: str, value: "Any") -> bool:
+        """Whether it is a definition, or pickles as a name; what workers have is not asked whether it does."""
+        return is_definition(value, name) if is_of_main(value) or not self.has_value(name) else False
+
     def has_value(self, name: str) -> bool:
         """Whether each worker has a global of its own of that name, which is to stay."""
         if self.is_session or name in self._sent:
@@ -169,7 +173,7 @@ class Receivers:
         for name, value in list(namespace().items()):
             if not isinstance(name, str) or type(value) is _Module:
                 continue
-            if name.encode("utf-8", "surrogatepass") in pickle and is_definition(value, name):
+            if name.encode("utf-8", "surrogatepass") in pickle and self.is_definition(name, value):
                 yield name
 
     def define(self, name: str, value: "Any") -> "Any":
@@ -241,7 +245,7 @@ class _Package:
                     continue
                 visited.add(name)
                 value = main.get(name, _MISSING)
-                if value is _MISSING or is_definition(value, name):
+                if value is _MISSING or self._receivers.is_definition(name, value):
                     self.seen.append((name, _reference(value)))
                 if value is not _MISSING:
                     self._take(name, value, values)
@@ -249,7 +253,7 @@ class _Package:
                 self._take_value(*values.popitem())
 
     def _take(self, name: str, value: "Any", values: "dict[str, Any]") -> None:
-        if not is_definition(value, name):
+        if not self._receivers.is_definition(name, value):
             if not self._receivers.has_value(name):
                 values[name] = value
             return
