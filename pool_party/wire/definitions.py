@@ -26,12 +26,14 @@ from _weakref import ref
 from pool_party import _native
 from pool_party.wire.namespace import (
     Function,
+    are_same,
     digest,
     install,
     is_definition,
     is_of_main,
     is_replaced,
     is_session,
+    leaves,
     marks,
     namespace,
     reads,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 _Module = type(sys)
 _MISSING = object()
+_MISSING_TYPE = type(_MISSING)  # stands for what is missing where a value is to be one that never changes
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
 _LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
 _SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
@@ -88,6 +91,7 @@ class Receivers:
         self._sent: set[str] = set()
         self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], bytes]] = {}
         self._values: dict[str, Any] = {}
+        self._unchanged: dict[Any, tuple[list[str], list[Any], bytes]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Any]] = {}
 
     @staticmethod
@@ -149,7 +153,9 @@ class Receivers:
             return found
         package = _Package(self, roots, named)
         prelude = package.prelude()
-        if not self.is_session:
+        if self.is_session:
+            self._keep_for_session(key, package, prelude)
+        else:
             if len(self._kept) >= _KEPT_MAX or len(prelude) > _LARGE:
                 self._kept.clear()
             self._kept[key] = package.seen, prelude
@@ -158,7 +164,27 @@ class Receivers:
         self._sent |= package.definitions.keys()
         return prelude
 
+    def _keep_for_session(self, key: object, package: "_Package", prelude: bytes) -> None:
+        found: list[Any] = []
+        if leaves([namespace().get(name, _MISSING_TYPE) for name in package.visited], found):
+            if len(self._unchanged) >= _KEPT_MAX or len(prelude) > _LARGE:
+                self._unchanged.clear()
+            self._unchanged[key] = list(package.visited), found, prelude
+
+    def _recall_in_session(self, key: object) -> "bytes | None":
+        kept = self._unchanged.pop(key, None)
+        if kept is None:
+            return None
+        found: list[Any] = []
+        is_known = leaves([namespace().get(name, _MISSING_TYPE) for name in kept[0]], found)
+        if not is_known or not are_same(kept[1], found):
+            return None
+        self._unchanged[key] = kept
+        return kept[2]
+
     def _recall(self, key: object) -> "bytes | None":
+        if self.is_session:
+            return self._recall_in_session(key)
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -231,12 +257,13 @@ class _Package:
         self._todo = list(roots)
         self.definitions: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
+        self.visited: set[str] = set()
         self.seen: list[tuple[str, Callable[[], object]]] = []
         self._collect()
 
     def _collect(self) -> None:
         main = namespace()
-        visited: set[str] = set()
+        visited = self.visited
         values: dict[str, Any] = {}
         while self._todo or values:
             while self._todo:
