@@ -51,8 +51,11 @@ def _do_nothing(number, frame):
     """A handler for the moment of a start: the tests themselves go on ignoring the signal."""
 
 
-def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT):
-    """Start Python in a process group of its own, with default signals, as a terminal does."""
+def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT, extra=None):
+    """Start Python in a process group of its own, with default signals, as a terminal does.
+
+    extra: variables of its environment.
+    """
     with default_signals():
         return subprocess.Popen(
             [sys.executable, *options, *map(str, args)],
@@ -61,7 +64,7 @@ def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT):
             stderr=subprocess.PIPE,
             text=True,
             cwd=cwd,
-            env=environment(),
+            env={**environment(), **(extra or {})},
             start_new_session=True,
         )
 

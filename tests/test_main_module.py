@@ -487,6 +487,131 @@ def test_redefinitions_reach_workers_that_have_the_old_ones(kind):
     fresh.check(fresh.run(["-c", text]), "[2, 4] 6 [5, 10] 21")
 
 
+# ---- what is not sent, and what is not changed -----------------------------
+
+
+def test_globals_that_workers_have_are_not_pickled(tmp_path, start_method):
+    """However large they are, and whether they pickle or not."""
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+
+        class Opaque:
+            def __reduce__(self):
+                raise SystemExit("pickled")
+
+        opaque = Opaque()
+        table = {{"opaque": opaque}}
+
+        def f(x):
+            return opaque is table["opaque"], x
+
+        if __name__ == "__main__":
+            with ComposablePool(2, kind="process", context={start_method!r}) as p:
+                print(p.map(f, [1, 2]), p.apply(f, (3,)))
+        """)
+    fresh.check(run_script(tmp_path, text), "[(True, 1), (True, 2)] (True, 3)")
+
+
+def test_what_is_not_there_and_does_not_pickle_is_named(tmp_path):
+    text = textwrap.dedent("""
+        import threading
+        from pool_party import ComposablePool
+
+        lock = threading.Lock()
+
+        def f(x):
+            with lock:
+                return x
+
+        if __name__ == "__main__":
+            with ComposablePool(1, kind="interp") as p:
+                try:
+                    p.apply(f, (1,))
+                except TypeError as error:
+                    print(error.__notes__[-1])
+                print(p.apply(abs, (-1,)))
+        """)
+    expected = "pool_party: the global 'lock' of __main__, which a function reads, does not pickle 1"
+    fresh.check(run_script(tmp_path, text), expected)
+
+
+def test_a_result_replaces_nothing_in_the_caller(run_program):
+    """A class that counts its instances has another count elsewhere; it is the same class."""
+    run_program(
+        """
+        class Counted:
+            count = 0
+            made = []
+            def __init__(self):
+                type(self).count += 1
+                type(self).made.append(self.count)
+
+        def make(x):
+            return [Counted() for _ in range(x)]
+        """,
+        """
+        mine, before = Counted(), Counted
+        theirs = [c for some in p.map(make, [1, 2, 3], 1) for c in some]
+        print(Counted is before, all(type(c) is before for c in theirs), isinstance(mine, Counted))
+        print(p.apply(lambda: Counted) is before, Counted is before)
+        """,
+        "True True True True True",
+    )
+
+
+def test_a_class_that_only_the_worker_has_comes_home(tmp_path, remote_kind):
+    definitions = """
+        def make(x):
+            global Late
+            class Late:
+                def __init__(self, x):
+                    self.x = x
+            Late.__qualname__ = "Late"
+            return Late(x)
+        """
+    text = program(remote_kind, "print(p.apply(make, (5,)).x, Late.__name__)", guarded=True, definitions=definitions)
+    fresh.check(run_script(tmp_path, text), "5 Late")
+
+
+NESTED = """
+    import dataclasses, sys
+
+    OFFSET = 5
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+
+    class Tag:
+        def __reduce__(self):
+            return Tag, ()
+
+    def leaf(point):
+        return Point(point.x + OFFSET), Tag()
+
+    def branch(kind, context, x):
+        with ComposablePool(1, kind=kind, context=context) as q:
+            point, tag = q.map(leaf, [Point(x)])[0]
+            again = q.apply(lambda p: leaf(p)[0], (point,))
+        return point, isinstance(point, Point), isinstance(tag, Tag), isinstance(again, Point)
+"""
+PROCESSES = ("process-forkserver", "process-spawn")
+
+
+@pytest.mark.parametrize("inner", ["thread", *PROCESSES, "interp"])
+@pytest.mark.parametrize("outer", ["thread", "process-fork", *PROCESSES, "interp"])
+def test_nested_pools_run_what_the_script_defines(tmp_path, outer, inner):
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+        {textwrap.indent(textwrap.dedent(NESTED), "        ").lstrip()}
+        if __name__ == "__main__":
+            (outer, _, method), (inner, _, inner_method) = {outer!r}.partition("-"), {inner!r}.partition("-")
+            with ComposablePool(1, kind=outer, context=method or None) as p:
+                print(*p.apply(branch, (inner, inner_method or None, 1)))
+        """)
+    fresh.check(run_script(tmp_path, text), "Point(x=6) True True True")
+
+
 # ---- hashes ----------------------------------------------------------------
 
 

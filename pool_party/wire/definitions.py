@@ -30,12 +30,14 @@ from _weakref import ref
 from pool_party import _native
 from pool_party.wire.namespace import (
     Function,
+    are_same,
     digest,
     install,
     is_definition,
     is_of_main,
     is_replaced,
     is_session,
+    leaves,
     marks,
     namespace,
     reads,
@@ -48,9 +50,13 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
+    type _Prelude = tuple[bytes, list[memoryview]]  # and the shared memory that it names
+
 _Module = type(sys)
 _MISSING = object()
+_MISSING_TYPE = type(_MISSING)  # stands for what is missing where a value is to be one that never changes
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
+_LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
 _SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
 
 
@@ -92,7 +98,9 @@ class Receivers:
         self.has_nothing = not self._inherited and self._text is None
         self.is_local = method is None
         self._sent: set[str] = set()
-        self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], tuple[bytes, list[memoryview]]]] = {}
+        self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], _Prelude]] = {}
+        self._values: dict[str, Apart] = {}
+        self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
     @staticmethod
@@ -108,9 +116,13 @@ class Receivers:
             return not is_of_main(value) if inherited is None else inherited() is value
         return self._text is not None and self._is_in_file(name, value)
 
+    def is_definition(self, name: str, value: "Any") -> bool:
+        """Whether it is a definition, or pickles as a name; what workers have is not asked whether it does."""
+        return is_definition(value, name) if is_of_main(value) or not self.has_value(name) else False
+
     def has_value(self, name: str) -> bool:
         """Whether each worker has a global of its own of that name, which is to stay."""
-        if self.is_session:
+        if self.is_session or name in self._sent:
             return False
         return name in self._inherited or (self._text is not None and self._sets(name))
 
@@ -138,10 +150,9 @@ class Receivers:
 
     def prelude(
         self, pickle: bytes, read: "Iterable[str]" = (), named: "Iterable[str]" = ()
-    ) -> "tuple[bytes, list[memoryview]]":
+    ) -> "_Prelude":
         """What has to be unpickled before this pickle; empty if the receivers have all that it names.
 
-        Also returns the shared memory that it names.
         read: globals that functions in it read. named: all that these name.
         Raises: what pickling a definition, or a value that it reads, has raised.
         """
@@ -153,8 +164,10 @@ class Receivers:
             return found
         package = _Package(self, roots, named)
         prelude = package.prelude(), package.shared
-        if not self.is_session:
-            if len(self._kept) >= _KEPT_MAX:
+        if self.is_session:
+            self._keep_for_session(key, package, prelude)
+        else:
+            if len(self._kept) >= _KEPT_MAX or len(prelude[0]) > _LARGE:
                 self._kept.clear()
             self._kept[key] = package.seen, prelude
             if len(pickle) < _SMALL and not read:
@@ -162,7 +175,27 @@ class Receivers:
         self._sent |= package.definitions.keys()
         return prelude
 
-    def _recall(self, key: object) -> "tuple[bytes, list[memoryview]] | None":
+    def _keep_for_session(self, key: object, package: "_Package", prelude: "_Prelude") -> None:
+        found: list[Any] = []
+        if leaves([namespace().get(name, _MISSING_TYPE) for name in package.visited], found):
+            if len(self._unchanged) >= _KEPT_MAX or len(prelude[0]) > _LARGE:
+                self._unchanged.clear()
+            self._unchanged[key] = list(package.visited), found, prelude
+
+    def _recall_in_session(self, key: object) -> "_Prelude | None":
+        kept = self._unchanged.pop(key, None)
+        if kept is None:
+            return None
+        found: list[Any] = []
+        is_known = leaves([namespace().get(name, _MISSING_TYPE) for name in kept[0]], found)
+        if not is_known or not are_same(kept[1], found):
+            return None
+        self._unchanged[key] = kept
+        return kept[2]
+
+    def _recall(self, key: object) -> "_Prelude | None":
+        if self.is_session:
+            return self._recall_in_session(key)
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -177,7 +210,7 @@ class Receivers:
         for name, value in list(namespace().items()):
             if not isinstance(name, str) or type(value) is _Module:
                 continue
-            if name.encode("utf-8", "surrogatepass") in pickle and is_definition(value, name):
+            if name.encode("utf-8", "surrogatepass") in pickle and self.is_definition(name, value):
                 yield name
 
     def define(self, name: str, value: "Any") -> "Apart":
@@ -186,13 +219,29 @@ class Receivers:
         Outside a session it is what it was when it was first sent: later a worker's own may go another way.
         """
         known = self._entries.get(name)
-        if known is not None and known[0]() is value and not self.is_session:
+        if known is not None and known[0]() is value:
             return known[1]
         from pool_party.wire.main_module import pickle_definition
 
         entry = pickle_definition(name, value, self.is_local)
-        self._entries[name] = _reference(value), entry
+        if not self.is_session:
+            self._entries[name] = _reference(value), entry
         return entry
+
+    def evaluate(self, name: str, value: "Any", named: "set[str]") -> "tuple[Apart, bool]":
+        """A global that is no definition, pickled apart, and whether it replaces what a worker has.
+
+        Outside a session all workers get the value that was the first to be sent, unless the name was a definition's.
+        """
+        is_newest = self.is_session or is_of_main(value) or name in self._sent
+        if not is_newest and name in self._values:
+            return self._values[name], False
+        from pool_party.wire.main_module import pickle_global
+
+        part = pickle_global(name, value, named, self.is_local)
+        if not is_newest:
+            self._values[name] = part
+        return part, is_newest
 
 
 class _Caller(Receivers):
@@ -221,12 +270,13 @@ class _Package:
         self.definitions: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
         self.shared: list[memoryview] = []
+        self.visited: set[str] = set()
         self.seen: list[tuple[str, Callable[[], object]]] = []
         self._collect()
 
     def _collect(self) -> None:
         main = namespace()
-        visited: set[str] = set()
+        visited = self.visited
         values: dict[str, Any] = {}
         while self._todo or values:
             while self._todo:
@@ -235,7 +285,7 @@ class _Package:
                     continue
                 visited.add(name)
                 value = main.get(name, _MISSING)
-                if value is _MISSING or is_definition(value, name):
+                if value is _MISSING or self._receivers.is_definition(name, value):
                     self.seen.append((name, _reference(value)))
                 if value is not _MISSING:
                     self._take(name, value, values)
@@ -243,7 +293,7 @@ class _Package:
                 self._take_value(*values.popitem())
 
     def _take(self, name: str, value: "Any", values: "dict[str, Any]") -> None:
-        if not is_definition(value, name):
+        if not self._receivers.is_definition(name, value):
             if not self._receivers.has_value(name):
                 values[name] = value
             return
@@ -255,13 +305,9 @@ class _Package:
         self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error)
 
     def _take_value(self, name: str, value: "Any") -> None:
-        from pool_party.wire.main_module import pickle_global
-
-        part = pickle_global(name, value, self._named, self._receivers.is_local)
+        part, is_newest = self._receivers.evaluate(name, value, self._named)
         self._add(part)
-        is_newest = self._receivers.is_session or is_of_main(value)
-        mark = None if part.body is None else part.mark
-        self.values[name] = mark, part.body, part.error and repr(part.error), is_newest
+        self.values[name] = part.mark, part.body, part.error and repr(part.error), is_newest
 
     def _add(self, part: "Apart") -> None:
         if part.error is not None and self._receivers.has_nothing:
@@ -303,7 +349,7 @@ def note_own(function: "Any") -> None:
         receivers = Receivers(None)
         receivers.is_local = receivers.has_nothing = False  # what does not pickle, nobody will send
         package = _Package(receivers, reads(function)[0], ())
-        marks.update({name: entry[0] or b"" for name, entry in (package.definitions | package.values).items()})
+        marks.update({name: entry[0] for name, entry in (package.definitions | package.values).items()})
 
 
 def receive(key: bytes, package: bytes) -> None:
@@ -317,23 +363,23 @@ def receive(key: bytes, package: bytes) -> None:
 
 def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
     stale = {name: entry for name, entry in definitions.items() if _mark_of(name) != entry[0]}
-    _add_dependents(stale, definitions)
-    fresh = {name: entry for name, entry in values.items() if _wants(name, *entry)}
+    replaced = _add_dependents(stale, definitions)
+    fresh = {name: entry for name, entry in values.items() if _wants(name, replaced, *entry)}
     if stale or fresh:
         _settled.clear()  # of packages from before some may be older
     install(stale, fresh)
     _of_caller.update(definitions, values)
 
 
-def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> None:
-    """What is made of a class that will be replaced has to be made anew, too."""
-    todo = [name for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
-    while todo:
-        replaced = todo.pop().encode()
+def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> "list[bytes]":
+    """The names of all classes that will be replaced. Classes that are made of one have to be made anew, too."""
+    replaced = [name.encode() for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
+    for cls in replaced:
         for name, entry in definitions.items():
-            if name not in stale and entry[1] is not None and replaced in (entry[2] or b""):
+            if name not in stale and entry[1] is not None and cls in (entry[2] or b""):
                 stale[name] = entry
-                todo.append(name)
+                replaced.append(name.encode())
+    return replaced
 
 
 def _mark_of(name: str) -> "bytes | None":
@@ -346,18 +392,26 @@ def _mark_of(name: str) -> "bytes | None":
     return marks.get(name)
 
 
-def _wants(name: str, mark: "bytes | None", body: "bytes | None", error: "str | None", is_newest: bool) -> bool:
-    """Whether a value is to be unpickled: it is missing, or has changed in the caller since we got it."""
+def _wants(
+    name: str,
+    replaced: "list[bytes]",
+    mark: "bytes | None",
+    body: "bytes | None",
+    error: "str | None",
+    is_newest: bool,
+) -> bool:
+    """Whether a value is to be unpickled: it is missing, or has changed, or a class has that it is made of."""
     main = namespace()
     if name not in main:
         return True
-    if not is_newest or mark is None:
+    if not is_newest or body is None:
         return False
+    if any(cls in body for cls in replaced):
+        return True
     if name not in marks:  # inherited by fork: what nobody has changed since then
         from pool_party.wire.main_module import pickle_global
 
-        part = pickle_global(name, main[name], ())
-        marks[name] = b"" if part.body is None else part.mark
+        marks[name] = pickle_global(name, main[name], ()).mark
     return marks[name] != mark
 
 

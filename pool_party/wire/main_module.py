@@ -179,10 +179,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if is_cache(obj) and (is_of_main(obj) or not cloudpickle._lookup_module_and_qualname(obj)):
             parameters = obj.cache_parameters()
             return _make_cache, (parameters["maxsize"], parameters["typed"], obj.__wrapped__)
-        reduced = super().reducer_override(obj)
-        if isinstance(reduced, tuple) and isinstance(obj, type) and len(reduced) == 6:
-            return _reduce_class(obj)
-        return reduced
+        if not is_of_main(obj):
+            reduced = super().reducer_override(obj)
+            is_class = isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6
+            return _reduce_class(obj) if is_class else reduced
+        return _reduce_class(obj) if isinstance(obj, type) else self._dynamic_function_reduce(obj)
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         if _is_singledispatch(func):

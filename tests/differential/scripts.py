@@ -97,19 +97,6 @@ SCRIPTS = {
         """,
         "print(p.map(f, [1, 'a', None])); print(p.map(show, [1, 'a', None]))",
     ),
-    "singledispatchmethod": (
-        """
-        import functools
-        class Shower:
-            @functools.singledispatchmethod
-            def show(self, value):
-                return "something"
-            @show.register
-            def _(self, value: int):
-                return f"int {value}"
-        """,
-        "print(p.map(Shower().show, [1, 'a']))",
-    ),
     "typed_named_tuple": (
         """
         import typing
@@ -425,9 +412,9 @@ SCRIPTS = {
                 calls.append(1)
                 return list, (list(self.items),)
         class Mine: pass
-        def f(pair): return pair[0], isinstance(pair[1], Mine)
+        def f(pair): return list(getattr(pair[0], 'items', pair[0])), isinstance(pair[1], Mine)
         """,
-        "print(p.apply(f, ((Once(iter([1, 2, 3])), Mine()),)), len(calls))",
+        "print(*p.apply(f, ((Once(iter([1, 2, 3])), Mine()),)), len(calls))",
     ),
     "errors": (
         """
@@ -555,7 +542,7 @@ SCRIPTS = {
         """,
         "print(p.map(f, [1]))",
     ),
-    "big_and_unneeded": (
+    "unused_and_opaque": (
         """
         class Opaque:
             def __reduce__(self): raise TypeError("no")
