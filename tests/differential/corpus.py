@@ -175,7 +175,7 @@ LARGE = {
 }
 STANDARD = {
     "date": lambda: datetime.date(2024, 2, 29),
-    "datetime": lambda: datetime.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=datetime.timezone.utc),
+    "datetime": lambda: datetime.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=datetime.UTC),
     "fold": lambda: datetime.datetime(2024, 10, 27, 2, 30, fold=1),
     "time": lambda: datetime.time(1, 2, 3),
     "timedelta": lambda: datetime.timedelta(1, 2, 3),
@@ -223,7 +223,7 @@ STANDARD = {
     "oserror": lambda: FileNotFoundError(2, "text", "name"),
     "alias": lambda: list[int],
     "union": lambda: int | str,
-    "typing alias": lambda: typing.Optional[int],
+    "typing alias": lambda: typing.Literal[1, "a"],
     "typevar": lambda: typing.Any,
     "logger": lambda: logging.getLogger("differential"),
     "null logger handler": lambda: logging.NullHandler,
@@ -281,11 +281,12 @@ def _traceback():
 
 
 def values():
-    """All values: alone, twice in one value, in a tuple beside something large, and as a key's value."""
+    """All values: alone, two and three times in one value, beside something large, and in a dict."""
     all_values = {**SIMPLE, **LARGE, **STANDARD, **REFUSED, **_of_numpy(), **_of_pandas()}
     for name, make in all_values.items():
         yield name, make
         if name not in REFUSED:
+            yield f"{name}, in a pair", functools.partial(lambda make: (lambda value: (value, value))(make()), make)
             yield f"{name}, twice", functools.partial(lambda make: twice(make()), make)
             yield f"{name}, beside bytes", functools.partial(lambda make: (b"b" * 50_000, make()), make)
             yield f"{name}, in a dict", functools.partial(lambda make: {"key": make(), "other": [1.5] * 600}, make)
@@ -298,7 +299,7 @@ def _of_numpy():
         return {}
     made = {
         f"array of {dtype}, {n}": functools.partial(lambda dtype, n: numpy.zeros(n).astype(dtype), dtype, n)
-        for dtype in ("?", "i1", "u2", "<i4", ">i4", "i8", "f2", "f4", "f8", ">f8", "g", "c8", "c16", "S3", "U3", "M8[s]", "m8[D]", "O")
+        for dtype in "? i1 u2 <i4 >i4 i8 f2 f4 f8 >f8 g c8 c16 S3 U3 M8[s] m8[D] O".split()
         for n in (0, 3, 20_000)
     }
     return {
@@ -361,7 +362,8 @@ def _describe(value, seen, depth):
         items = [(_describe(k, seen, depth - 1), _describe(v, seen, depth - 1)) for k, v in list(value.items())[:50]]
         return kind, len(value), items, _attributes(value, seen, depth)
     if isinstance(value, list | tuple | collections.deque):
-        return kind, len(value), [_describe(v, seen, depth - 1) for v in list(value)[:50]], _attributes(value, seen, depth)
+        items = [_describe(item, seen, depth - 1) for item in list(value)[:50]]
+        return kind, len(value), items, _attributes(value, seen, depth)
     if isinstance(value, set | frozenset):
         return kind, sorted(map(repr, value))
     if isinstance(value, str | bytes | bytearray):

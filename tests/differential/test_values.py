@@ -1,4 +1,4 @@
-"""Values sent through multiprocessing.Pool and through each kind of ours are the same for the task and for the caller."""
+"""Values are the same for tasks and callers whether multiprocessing.Pool sends them or a pool of ours, of each kind."""
 
 import multiprocessing
 
@@ -57,4 +57,4 @@ def test_values_arrive_as_through_multiprocessing(make_pool, oracle, name):
 
 
 def test_the_corpus_is_large():
-    assert sum(1 for _ in corpus.values()) > 500
+    assert sum(1 for _ in corpus.values()) > 900
