@@ -58,8 +58,9 @@ def test_beside_what_only_cloudpickle_can(remote_pool):
         assert mine.recv() == "hello" and mine.recv() == ["hello"]
 
 
-@pytest.mark.parametrize("value", [descriptors.Registered(1), (descriptors.Registered(1), lambda: 1)], ids=["alone", "beside"])
-def test_registered_reducers_are_used(remote_pool, value):
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_registered_reducers_are_used(remote_pool, is_alone):
+    value = descriptors.Registered(1) if is_alone else (descriptors.Registered(1), lambda: 1)
     registered = remote_pool.apply(descriptors.pass_on, (value,))
     assert (registered[0] if isinstance(registered, tuple) else registered).number == 3
 

@@ -174,15 +174,15 @@ static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback,
     return pickle;
 }
 
-/* Whether surely no reducer is asked for it: a few objects of built-in types alone. To look costs less than a table. */
+/* Whether surely no reducer is asked for it: a few objects of built-in types alone. To look costs less than a table. Without a GIL,
+ * containers may change meanwhile: then it is not looked. */
 static bool needs_no_reducer(PyObject *value, int *n_left) {
     PyTypeObject *t = Py_TYPE(value);
-    if (--*n_left < 0)
+    if (!PP_HAS_GIL || --*n_left < 0)
         return false;
     if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || t == &PyBytes_Type || t == &PyUnicode_Type || value == Py_None)
         return true;
     bool needs_none = true;
-    Py_BEGIN_CRITICAL_SECTION(value);
     if (t == &PyTuple_Type || t == &PyList_Type) {
         for (Py_ssize_t i = 0; needs_none && i < PySequence_Fast_GET_SIZE(value); i++)
             needs_none = needs_no_reducer(PySequence_Fast_GET_ITEM(value, i), n_left);
@@ -193,7 +193,6 @@ static bool needs_no_reducer(PyObject *value, int *n_left) {
     } else {
         needs_none = false;
     }
-    Py_END_CRITICAL_SECTION();
     return needs_none;
 }
 

@@ -41,7 +41,8 @@ def initializer_failed(message: str) -> PoolPartyError:
 def pool_damaged() -> PoolPartyError:
     """What every call raises once somebody has written over the memory that the pool shares with its workers."""
     return PoolPartyError(
-        "the pool is broken: its shared memory was overwritten, as by a write to a file descriptor that was not the writer's"
+        "the pool is broken: its shared memory was overwritten, as by a write to a file descriptor that was not the "
+        "writer's own"
     )
 
 

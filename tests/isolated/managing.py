@@ -39,6 +39,8 @@ def proxies(kind):
         assert event.is_set()
         nested = manager.list([manager.list()])
         assert list(pool.apply(make, (nested, 5))) == [5]
+        pool.close()  # `terminate` would interrupt proxies that say goodbye to the manager, and they would complain
+        pool.join(timeout=TIMEOUT_S)
 
 
 def shared_memory_is_the_makers(kind):

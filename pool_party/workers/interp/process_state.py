@@ -1,4 +1,4 @@
-"""What `multiprocessing` keeps once for a process, and an interpreter would have anew: its key and its resource tracker.
+"""What `multiprocessing` has once in a process, and an interpreter would have anew: its key and its resource tracker.
 
 With a key of its own an interpreter could not talk to the managers that its process has started, and a tracker of its
 own would remove shared memory that a task has attached when the interpreter ends. So both are the main interpreter's,
@@ -75,4 +75,4 @@ class _Finder:
 
 def install() -> None:
     """From now on modules that are imported here use what the process has."""
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]  # a class will do
+    sys.meta_path.insert(0, _Finder)
