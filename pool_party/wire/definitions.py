@@ -202,7 +202,7 @@ class Receivers:
         main = namespace()
         if all(main.get(name, _MISSING) is value() for name, value in kept[0]):
             return kept[1]
-        del self._kept[key]
+        self._kept.pop(key, None)  # another thread may have seen it, too
         return None
 
     def _named_in(self, pickle: bytes) -> "Iterator[str]":
