@@ -55,7 +55,7 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     double seconds = PyFloat_AsDouble(timeout_s);
     if (PyErr_Occurred())
         return -1;
-    if (seconds < 1e9)   /* longer than anybody waits, and the sum can't overflow */
+    if (!(seconds >= 1e9))   /* longer than anybody waits, and the sum can't overflow; what is no number is over at once */
         *deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
     return 0;
 }
