@@ -105,7 +105,7 @@ def test_a_timeout_that_is_no_number_is_over_at_once(pool, gate):
     result = pool.apply_async(tasks.pass_gate, (gate.path, 1))
     with pytest.raises(multiprocessing.TimeoutError):
         result.get(timeout=float("nan"))
-    gate.open()
+    gate.release()
     result.get(TIMEOUT_S)
 
 

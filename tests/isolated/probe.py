@@ -78,11 +78,16 @@ def descendants(pid):
 
 
 def shared_memory():
-    """How many memfds this process has open or mapped, and the library's names in /dev/shm; others may come and go."""
+    """How many memfds this process has open or mapped, and the library's names in /dev/shm.
+
+    All names have that of the PID namespace; those of others come and go.
+    """
     n_open = sum("memfd:" in target for target in open_fds())
     with open("/proc/self/maps") as maps:
         n_mapped = sum("memfd:" in line for line in maps)
-    return n_open, n_mapped, sorted(name for name in os.listdir("/dev/shm") if "pool_party" in name)
+    namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    names = [name for name in os.listdir("/dev/shm") if "pool_party" in name and namespace in name]
+    return n_open, n_mapped, sorted(names)
 
 
 def resources():
