@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
 
 import gates
@@ -97,6 +98,15 @@ def test_another_calls_slow_pickling_delays_no_timeout(remote_kind, make_pool, g
     may_go.set()
     assert slow.get(TIMEOUT_S) == [0] and never.get(TIMEOUT_S) == 9
     assert filling.get(TIMEOUT_S) == list(range(1024)) and held.get(TIMEOUT_S) is None
+
+
+def test_a_timeout_that_is_no_number_is_over_at_once(pool, gate):
+    """As in `multiprocessing.Pool`; it lasted for ever."""
+    result = pool.apply_async(tasks.pass_gate, (gate.path, 1))
+    with pytest.raises(multiprocessing.TimeoutError):
+        result.get(timeout=float("nan"))
+    gate.release()
+    result.get(TIMEOUT_S)
 
 
 def test_cancel_does_not_end_another_threads_wait_early(kind, make_executor, gate):
@@ -299,6 +309,29 @@ def test_a_closed_pool_keeps_nothing_open(kind, make_pool):
         assert count() <= before
     finally:
         gc.enable()
+
+
+def test_a_call_that_is_over_is_let_go(kind, make_pool):
+    """The thread that ran its callback kept it until the next one."""
+    pool = make_pool(1, kind=kind)
+    result = pool.apply_async(tasks.square, (2,), callback=abs)
+    assert result.get(TIMEOUT_S) == 4
+    result = weakref.ref(result)
+    gates.wait_until(lambda: result() is None, "nobody has it")
+
+
+def test_an_item_of_imap_is_let_go(kind, make_pool):
+    """The thread that reads the input kept it until there was room for the next one."""
+    items = []
+
+    def make_item(number):
+        item = tasks.Adder(number)
+        items.append(weakref.ref(item))
+        return item
+
+    iterator = make_pool(1, kind=kind).imap(callable, map(make_item, range(10)), buffersize=1)
+    assert next(iterator)
+    gates.wait_until(lambda: not any(item() for item in items), "nobody has them")
 
 
 def test_values_outlive_the_pool(remote_kind, make_pool):

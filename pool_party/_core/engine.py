@@ -5,6 +5,7 @@ signal handler interrupts it, and nobody who waits for a result waits for it. Ot
 and notify it (`Channel.summon`).
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -159,8 +160,7 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Waits until a job is done; False after `timeout` seconds, however many results come meanwhile."""
-        if self.is_foreign:
-            raise _foreign()
+        self._check_not_in_vain(job)
         if self._callbacks.is_mine():
             if job.settled:
                 return True  # this is a callback of that very call, which must not wait for itself
@@ -169,10 +169,19 @@ class Engine:
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
         """A stream's next (status, value); None at its end; False after `timeout` seconds."""
-        self._check_not_foreign()
+        self._check_not_in_vain(call)
         if self._callbacks.is_mine():
             self._callbacks.delegate()
         return self._channel.next(call, timeout)
+
+    def _check_not_in_vain(self, job: _native.Job) -> None:
+        self._check_not_foreign()
+        if self._is_alone() and not job.done:
+            raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
+
+    def _is_alone(self) -> bool:
+        """Whether the interpreter is ending: it runs finalizers still, but none of the pool's threads any more."""
+        return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
         """Takes back a single call that no worker has begun."""
@@ -356,6 +365,8 @@ class Engine:
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end of a closed pool; False after `timeout` seconds."""
         self._check_not_foreign()
+        if self._is_alone():
+            return True
         deadline = None if timeout is None else monotonic() + timeout
         self._callbacks.leave()
         for call in self.calls():
@@ -374,7 +385,7 @@ class Engine:
         if self.is_foreign:
             return
         self._ask_for_end()
-        if self._background is not threading.current_thread():
+        if self._background is not threading.current_thread() and not self._is_alone():
             self.wait(self._stopped)
 
     def _ask_for_end(self) -> None:
