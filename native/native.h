@@ -375,24 +375,38 @@ uint64_t pp_trace_read(pp_segment_t *s, unsigned lane, uint64_t from, uint64_t (
 typedef struct {
     void (*set)(int);
     int (*get)(void);
-    unsigned original;
+    unsigned most;         /* by the user's environment; 0: it says nothing */
     bool per_thread;       /* the setter reaches the calling thread only */
 } pp_library_t;
-typedef struct { uint32_t generation, n_threads; } pp_limits_seen_t;   /* what a thread has set for itself */
+typedef struct {           /* the count of one library, in its process or in one thread; what the fields mean is in limits.c */
+    _Atomic uint32_t now;
+    unsigned users, block, found, found_most, n_made;
+} pp_count_t;
+typedef struct {           /* a worker that is a thread of this process */
+    const pp_budget_t *budget;
+    const _Atomic uint32_t *grant;
+    pp_count_t counts[PP_LIBRARIES_MAX];    /* of libraries that are set per thread; its own thread alone uses them */
+} pp_limited_t;
 typedef struct pp_own_library {   /* one that a worker of this process has to itself: an interpreter's private copy */
     struct pp_own_library *next;
     const pp_budget_t *budget;
     const _Atomic uint32_t *grant;
-    void (*set)(int);
-    unsigned applied;
+    pp_library_t library;
+    pp_count_t count;
 } pp_own_library_t;
-void pp_limits_replace(const pp_library_t *libraries, unsigned n);
-void pp_limits_add(const pp_library_t *library);
+void pp_limits_add(const pp_library_t *library);                       /* unless it is known */
 unsigned pp_limits_now(void);                                          /* the process's count; 0: none */
-void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen);
-void pp_limits_own(pp_own_library_t *library);                         /* from now on; filled in but for two fields */
+void pp_limits_enter(pp_limited_t *worker);                            /* the calling thread is a worker's; NULL: no longer */
+void pp_limits_here(void);                                             /* before a task of the calling thread's */
+void pp_limits_own(pp_own_library_t *library);                         /* from now on; `next` and `count` are not filled in */
 void pp_limits_disown(pp_own_library_t *library);                      /* before it is unloaded */
 void pp_limits_changed(void);                                          /* a grant of a worker of this process */
+void pp_limits_told(unsigned n);                                       /* the count that this worker process has in its environment */
+void pp_limits_cpus(const cpu_set_t *cpus);                            /* those of libraries' threads, whoever makes them */
+bool pp_user_sets(uintptr_t set, unsigned n);                          /* false: no library that is known has this setter */
+bool pp_user_blocks(uintptr_t set, unsigned n, bool applies);          /* as above; n 0: no block is open any more */
+bool pp_user_count(uintptr_t set, unsigned *n);                        /* as above: what the user has set */
+unsigned pp_user_most(void);                                           /* of the libraries of this process; UINT_MAX: none is limited */
 void pp_limits_foreign(unsigned n);                                    /* workers in other processes that are awake */
 void pp_limits_before_fork(void);
 void pp_limits_after_fork_in_parent(void);
@@ -405,7 +419,7 @@ void pp_budget_leave(pp_budget_t *b);
 unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* what a worker that is awake may use */
 unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of a worker that is awake; 0: it does not lend */
 unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
-void pp_set_own_grant(const _Atomic uint32_t *grant);
+unsigned pp_own_threads(void);                                         /* as above, with what is lent, and what others need */
 int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);
 
 /* copy.c: copies, and packing of strided arrays, that idle cores take part in. n_helpers: -1, or a number for measurements */

@@ -756,6 +756,11 @@ def openblas_count(_=None):
     return [_native.call_getter(found.getter) for found in libraries.find() if found.name == "openblas"]
 
 
+def blas_counts(_=None):
+    """The counts of the OpenBLAS that this task would use: its interpreter's own, or its process's."""
+    return own_blas() or openblas_count()
+
+
 def count_if_imported(name):
     """`openblas_count`, once it is seen that the module was there before this task."""
     assert name in sys.modules, f"{name} is not imported"

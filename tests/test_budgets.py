@@ -1,5 +1,6 @@
 """Thread budgets at work: what libraries may use in workers of each kind, during tasks and after them."""
 
+import importlib.util
 import os
 import pathlib
 import signal
@@ -313,8 +314,44 @@ def test_other_threads_may_run_where_they_could(what):
     fresh.check(fresh.run([RESTORING, what]))
 
 
+BOUNDS = HERE / "isolated" / "bounds.py"
+
+
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+@pytest.mark.parametrize("what", ["environment", "orders", "block_in_parent"])
+def test_no_task_gets_more_than_the_user_has_set(what, kind, policy):
+    fresh.check(fresh.run([BOUNDS, what, kind, policy]))
+
+
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("what", ["initializer", "block_in_task", "blocks_of_two_tasks"])
+def test_what_a_task_sets_holds_for_itself(what, kind, policy):
+    fresh.check(fresh.run([BOUNDS, what, kind, policy]))
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_what_a_worker_was_told_is_not_the_users(kind):
+    fresh.check(fresh.run([BOUNDS, "nested_environment", kind, "dynamic"]))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU all threads run on the same")
+@pytest.mark.parametrize("what", ["after_fork", "own_threads"])
+def test_masks_of_threads(what):
+    fresh.check(fresh.run([BOUNDS, what, "thread", "static"]))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU there is nothing to lend")
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_numba(kind, policy):
+    if importlib.util.find_spec("numba") is None:
+        pytest.skip("there is no Numba here")
+    fresh.check(fresh.run([BOUNDS, "numba", kind, policy]))
+
+
 def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog):
-    def fail(cpus=()):
+    def fail():
         raise OSError("no look")
 
     with ComposablePool(1, kind="interp", maxtasksperchild=1) as pool:

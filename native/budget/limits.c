@@ -5,42 +5,50 @@
  *
  * For the first the process has one count. It follows the workers of this process that are awake, of all pools together:
  *
- *     none                      what each library had before the first of them woke
+ *     none                      what the user has set
  *     any of a pool that lends  the pool's CPUs over all workers that are awake, at least 1
  *     any of another pool       its count; if several pools have workers awake, no more than the CPUs over all of these
  *
- * and the smallest of these. A worker process keeps its own count as well, whether it is awake or not.
- * It changes when a worker falls asleep or wakes, never between two tasks, so a flood of small tasks pays nothing for it.
- * For the second each worker calls the setters itself, before a task, when its own count or the list of libraries changed.
- * The third has a count for each worker, by the same rules, and it is set for them by whoever changes it.
+ * and the smallest of these, but never more than the user has set. A worker process keeps its own count as well, whether it
+ * is awake or not. It changes when a worker falls asleep or wakes; before a task one read tells whether the user changed it.
+ * For the second each worker calls the setters itself, before a task. The third has a count for each worker, by the same
+ * rules, and it is set for them by whoever changes it.
+ *
+ * What the user has set is known in three ways. Of each library we note the count that we set or saw last (`now`): if it has
+ * another one, that is the user's (`users`). Calls through threadpoolctl are told to us (`pp_user_sets`), since they may ask for
+ * the count that is in force anyway, and so are its blocks (`block`: the count of those that are open). And the count that a
+ * library has when it is found is the user's unless it is what the library chooses by itself.
  */
 #include "native.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 static struct {
     pthread_mutex_t lock;               /* guards what follows; held for some 100 ns, longer when a library makes threads */
-    pp_library_t libraries[PP_LIBRARIES_MAX];
-    unsigned n_libraries;
+    pp_library_t libraries[PP_LIBRARIES_MAX];   /* never changed once they are counted; so they are read without the lock */
+    pp_count_t counts[PP_LIBRARIES_MAX];        /* of those whose setter reaches the whole process */
     pp_budget_t *budgets;               /* of the open pools */
     pp_own_library_t *own;              /* of interpreter workers */
     unsigned n_foreign;                 /* workers in other processes that are awake */
     unsigned applied;                   /* the process's count; 0: each library's own */
-    unsigned grown;                     /* the largest count that all libraries have made their threads for */
+    unsigned told;                      /* what a worker process has in its environment instead of the user's; 0: no such */
+    cpu_set_t cpus;                     /* where libraries' threads may run though a worker may not; empty: nothing is known */
 } limits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static _Thread_local const _Atomic uint32_t *own_grant;   /* of the worker that this thread is, or NULL */
+static _Thread_local pp_limited_t *own_limits;   /* of the worker that this thread is, or NULL */
 
-unsigned pp_own_grant(void) { return own_grant ? pp_load_relaxed(own_grant) : 0; }
+unsigned pp_own_grant(void) { return own_limits ? pp_load_relaxed(own_limits->grant) : 0; }
 
-static _Atomic uint32_t generation;     /* grows with each change of the list of libraries */
-static _Atomic uint32_t n_per_thread;   /* libraries that are set per thread */
+static _Atomic uint32_t n_libraries;    /* written under the lock */
 static _Atomic uint32_t n_awake;        /* workers, of all pools, with those in other processes; written under the lock */
 static _Atomic uint32_t most = UINT32_MAX;   /* threads for each worker where several pools share the CPUs; written under the lock */
+
+static unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
 
 static unsigned over_awake(unsigned n_cpus) {
     unsigned awake = pp_load_relaxed(&n_awake);
@@ -51,8 +59,7 @@ static unsigned over_awake(unsigned n_cpus) {
 static unsigned count_for(const pp_budget_t *b, unsigned own) {
     if (pp_load_relaxed(&b->lends))
         own = over_awake(pp_load_relaxed(&b->n_cpus));
-    unsigned bound = pp_load_relaxed(&most);
-    return own < bound ? own : bound;
+    return smaller(own, pp_load_relaxed(&most));
 }
 
 unsigned pp_budget_count(const pp_budget_t *b, unsigned own) { return count_for(b, own); }
@@ -77,101 +84,207 @@ static unsigned wanted(void) {
     return n;
 }
 
+/* ---- one library's count ---- */
+
 static unsigned ask(const pp_library_t *library) {
     int n = library->get();
-    return n > 0 ? (unsigned)n : 1;   /* BLIS: -1 until a count was set */
+    return n > 0 ? (unsigned)n : 1;
 }
 
-/* What a library had before is asked each time that it is first limited: its user may have changed it since the last. */
-static void set_all(unsigned n) {
-    for (unsigned i = 0; i < limits.n_libraries; i++) {
-        pp_library_t *library = &limits.libraries[i];
-        if (library->per_thread)
-            continue;
-        if (limits.applied == 0)
-            library->original = ask(library);
-        library->set((int)(n ? n : library->original));
+static unsigned n_cpus_of(pid_t thread) {
+    cpu_set_t set;
+    return sched_getaffinity(thread, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 0;
+}
+
+/* Whether a library that nobody has limited would have this count: a thread for each CPU, of the process or of the thread
+ * that loaded it, which is nearly always the calling one, or what we have put into the environment. BLIS: -1. */
+static bool is_default(int n) {
+    return n < 1 || (unsigned)n == n_cpus_of(getpid()) || (unsigned)n == n_cpus_of(0) || (unsigned)n == limits.told;
+}
+
+static void meet(const pp_library_t *library, pp_count_t *c) {
+    unsigned by_environment = library->most ? library->most : UINT32_MAX;
+    *c = (pp_count_t){.now = ask(library)};
+    c->users = c->found = c->n_made = c->now;
+    c->found_most = is_default(library->get()) ? by_environment : smaller(by_environment, c->found);
+}
+
+/* The count that it had when it was found means what it meant then. Each other is a wish of the user's. */
+static unsigned users_most(const pp_count_t *c) {
+    unsigned of_call = c->users == c->found ? c->found_most : c->users;
+    return c->block ? c->block : of_call;
+}
+
+/* Whoever has changed it since we looked last is the user. */
+static void look(const pp_library_t *library, pp_count_t *c) {
+    unsigned n = ask(library);
+    if (n != pp_load_relaxed(&c->now)) {
+        c->users = n;
+        pp_store_relaxed(&c->now, n);
     }
-    limits.applied = n;
 }
 
-static void set_own(pp_own_library_t *library) {
-    unsigned grant = pp_load_relaxed(library->grant), n = count_for(library->budget, grant);
-    if (grant > 0 && n != library->applied && pp_load_relaxed(&library->budget->is_open))
-        library->set((int)(library->applied = n));
+/* A library makes its threads when a count first needs them, and they inherit the caller's CPUs: which are not to be those of
+ * a worker that is kept on some. */
+static void set_wide(const pp_library_t *library, unsigned n) {
+    cpu_set_t own, both;
+    bool is_narrow = CPU_COUNT(&limits.cpus) > 0 && sched_getaffinity(0, sizeof own, &own) == 0;
+    if (is_narrow) {
+        CPU_AND(&both, &own, &limits.cpus);
+        is_narrow = CPU_EQUAL(&both, &own) && !CPU_EQUAL(&own, &limits.cpus);
+    }
+    is_narrow = is_narrow && sched_setaffinity(0, sizeof limits.cpus, &limits.cpus) == 0;
+    library->set((int)n);
+    if (is_narrow)
+        sched_setaffinity(0, sizeof own, &own);
+}
+
+static void set(const pp_library_t *library, pp_count_t *c, unsigned n) {
+    if (n == pp_load_relaxed(&c->now))
+        return;
+    if (n > c->n_made && own_limits && !library->per_thread)
+        set_wide(library, n);
+    else
+        library->set((int)n);
+    c->n_made = n > c->n_made ? n : c->n_made;
+    pp_store_relaxed(&c->now, ask(library));   /* it may have a maximum */
+}
+
+/* wanted: the budget that it is to keep to; 0: none. */
+static void keep_to(const pp_library_t *library, pp_count_t *c, unsigned wanted) {
+    look(library, c);
+    set(library, c, wanted ? smaller(wanted, users_most(c)) : c->block ? c->block : c->users);
+}
+
+/* ---- all of them ---- */
+
+static unsigned most_of_all(void) {
+    unsigned n = UINT32_MAX;
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
+        if (!limits.libraries[i].per_thread)
+            n = smaller(n, users_most(&limits.counts[i]));
+    return n;
+}
+
+/* A copy's user does not see it, but those of the process's libraries, and means it, too. */
+static void set_own(pp_own_library_t *own, unsigned users) {
+    unsigned grant = pp_load_relaxed(own->grant), n = smaller(count_for(own->budget, grant), users);
+    if (grant > 0 && pp_load_relaxed(&own->budget->is_open))
+        keep_to(&own->library, &own->count, n);
 }
 
 static void apply(void) {
     pp_store_relaxed(&most, most_for_each());
-    unsigned n = wanted();
-    if (n != limits.applied)
-        set_all(n);
-    for (pp_own_library_t *library = limits.own; library; library = library->next)
-        set_own(library);
+    limits.applied = wanted();
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
+        if (!limits.libraries[i].per_thread)
+            keep_to(&limits.libraries[i], &limits.counts[i], limits.applied);
+    unsigned users = limits.own ? most_of_all() : UINT32_MAX;
+    for (pp_own_library_t *own = limits.own; own; own = own->next)
+        set_own(own, users);
 }
 
-/* A library makes its threads when a count first needs them, and they inherit the caller's CPUs. So that happens here, in
- * callers that have all of them, and not in a worker that wakes. */
-static void grow(void) {
-    unsigned largest = 0;
-    for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
-        unsigned n = pp_load_relaxed(&b->lends) ? pp_load_relaxed(&b->n_cpus) : 0;
-        n = n > b->n_threads ? n : b->n_threads;
-        largest = n > largest ? n : largest;
-    }
-    if (largest > limits.grown) {
-        set_all(largest);
-        limits.grown = largest;
-    }
+static unsigned find(uintptr_t set) {
+    unsigned k = 0;
+    while (k < pp_load_acquire(&n_libraries) && (uintptr_t)limits.libraries[k].set != set)
+        k++;
+    return k;
 }
 
-/* The list of libraries is found by Python. `original` is kept for those that were in it. */
-void pp_limits_replace(const pp_library_t *libraries, unsigned n) {
+static bool is_known(unsigned k) { return k < pp_load_acquire(&n_libraries); }
+
+static pp_count_t *count_here(unsigned k) {
+    pp_count_t *c = own_limits ? &own_limits->counts[k] : NULL;
+    if (c && pp_load_relaxed(&c->now) == 0)
+        meet(&limits.libraries[k], c);
+    return c;
+}
+
+unsigned pp_own_threads(void) {
+    unsigned own = pp_own_grant();
+    return own ? count_for(own_limits->budget, own) : 0;
+}
+
+static void keep_here(unsigned k) {
+    unsigned n = pp_own_threads();
+    pp_count_t *c = n ? count_here(k) : NULL;
+    if (c)
+        keep_to(&limits.libraries[k], c, n);
+}
+
+unsigned pp_user_most(void) {
     pthread_mutex_lock(&limits.lock);
-    pp_library_t now[PP_LIBRARIES_MAX];
-    unsigned n_threads = 0;
-    n = n < PP_LIBRARIES_MAX ? n : PP_LIBRARIES_MAX;
-    for (unsigned i = 0; i < n; i++) {
-        now[i] = libraries[i];
-        n_threads += now[i].per_thread;
-        unsigned k = 0;
-        while (k < limits.n_libraries && limits.libraries[k].set != now[i].set)
-            k++;
-        now[i].original = k < limits.n_libraries ? limits.libraries[k].original : ask(&now[i]);
-    }
-    memcpy(limits.libraries, now, n * sizeof *now);
-    limits.n_libraries = n;
-    limits.grown = 0;
-    grow();   /* sets the new ones, too, if any pool is open */
-    apply();
-    pp_store_seq_cst(&n_per_thread, n_threads);
-    pp_add_seq_cst(&generation, 1);
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
+        if (!limits.libraries[i].per_thread)
+            look(&limits.libraries[i], &limits.counts[i]);
+    unsigned n = most_of_all();
     pthread_mutex_unlock(&limits.lock);
+    return n;
 }
 
-static void add(const pp_library_t *library) {
-    pp_library_t *added = &limits.libraries[limits.n_libraries++];
-    *added = *library;
-    added->original = ask(added);
-    if (added->per_thread) {
-        pp_add_seq_cst(&n_per_thread, 1);
-        pp_add_seq_cst(&generation, 1);
-    } else if (limits.applied) {
-        added->set((int)limits.applied);
-    }
-}
-
-/* One that the calling thread, a worker's, has just loaded: for its task, too. The next `pp_limits_replace` has it as well. */
+/* Libraries are found by Python, or in an interpreter by who loads them. They stay loaded from then on. */
 void pp_limits_add(const pp_library_t *library) {
     pthread_mutex_lock(&limits.lock);
-    unsigned k = 0;
-    while (k < limits.n_libraries && limits.libraries[k].set != library->set)
-        k++;
-    if (k == limits.n_libraries && k < PP_LIBRARIES_MAX)
-        add(library);
-    if (library->per_thread && pp_own_grant())
-        library->set((int)pp_own_grant());
+    unsigned k = find((uintptr_t)library->set);
+    if (!is_known(k) && k < PP_LIBRARIES_MAX) {
+        limits.libraries[k] = *library;
+        if (!library->per_thread)
+            meet(library, &limits.counts[k]);
+        pp_store_release(&n_libraries, k + 1);
+        apply();
+    }
     pthread_mutex_unlock(&limits.lock);
+    if (library->per_thread && k < PP_LIBRARIES_MAX)
+        keep_here(k);
+}
+
+/* ---- what the user sets through threadpoolctl ---- */
+
+bool pp_user_sets(uintptr_t set, unsigned n) {
+    unsigned k = find(set);
+    if (!is_known(k))
+        return false;
+    if (limits.libraries[k].per_thread) {
+        pp_count_t *c = count_here(k);
+        if (c == NULL)
+            limits.libraries[k].set((int)n);
+        else
+            c->users = n;
+        keep_here(k);
+        return true;
+    }
+    pthread_mutex_lock(&limits.lock);
+    look(&limits.libraries[k], &limits.counts[k]);
+    limits.counts[k].users = n;
+    apply();
+    pthread_mutex_unlock(&limits.lock);
+    return true;
+}
+
+bool pp_user_blocks(uintptr_t set, unsigned n, bool applies) {
+    unsigned k = find(set);
+    if (!is_known(k) || limits.libraries[k].per_thread)
+        return false;
+    pthread_mutex_lock(&limits.lock);
+    limits.counts[k].block = n;
+    if (applies)
+        apply();
+    pthread_mutex_unlock(&limits.lock);
+    return true;
+}
+
+bool pp_user_count(uintptr_t set, unsigned *n) {
+    unsigned k = find(set);
+    if (!is_known(k))
+        return false;
+    const pp_library_t *library = &limits.libraries[k];
+    pp_count_t *c = library->per_thread ? count_here(k) : &limits.counts[k];
+    pthread_mutex_lock(&limits.lock);
+    if (c)
+        look(library, c);
+    *n = c ? c->users : ask(library);
+    pthread_mutex_unlock(&limits.lock);
+    return true;
 }
 
 unsigned pp_limits_now(void) {
@@ -185,10 +298,10 @@ unsigned pp_limits_now(void) {
 
 void pp_limits_own(pp_own_library_t *library) {
     pthread_mutex_lock(&limits.lock);
-    library->applied = 0;
+    meet(&library->library, &library->count);
     library->next = limits.own;
     limits.own = library;
-    set_own(library);
+    set_own(library, most_of_all());
     pthread_mutex_unlock(&limits.lock);
 }
 
@@ -216,6 +329,26 @@ void pp_limits_foreign(unsigned n) {
     pthread_mutex_unlock(&limits.lock);
 }
 
+/* ---- what libraries are limited by ---- */
+
+void pp_limits_told(unsigned n) {
+    pthread_mutex_lock(&limits.lock);
+    limits.told = n;
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++) {   /* the parent grants less for as long as its user wants less */
+        pp_count_t *c = &limits.counts[i];
+        c->users = c->found;
+        c->found_most = limits.libraries[i].most ? limits.libraries[i].most : UINT32_MAX;
+        c->block = 0;
+    }
+    pthread_mutex_unlock(&limits.lock);
+}
+
+void pp_limits_cpus(const cpu_set_t *cpus) {
+    pthread_mutex_lock(&limits.lock);
+    limits.cpus = *cpus;
+    pthread_mutex_unlock(&limits.lock);
+}
+
 /* ---- budgets of pools ---- */
 
 static void open_budget(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends, bool is_kept) {
@@ -229,7 +362,6 @@ static void open_budget(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, boo
         limits.budgets = b;
         pp_store_relaxed(&b->is_open, true);
     }
-    grow();
     apply();
     pthread_mutex_unlock(&limits.lock);
 }
@@ -253,6 +385,8 @@ void pp_budget_close(pp_budget_t *b) {
     pp_store_relaxed(&b->is_open, false);
     b->n_awake = 0;
     apply();
+    if (limits.budgets == NULL)
+        CPU_ZERO(&limits.cpus);
     pthread_mutex_unlock(&limits.lock);
 }
 
@@ -274,27 +408,24 @@ unsigned pp_budget_lent(const pp_budget_t *b) {
     return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? count_for(b, 0) : 0;
 }
 
-void pp_set_own_grant(const _Atomic uint32_t *grant) { own_grant = grant; }
-
 void pp_budget_enter(pp_budget_t *b) { count(b, +1); }
 void pp_budget_leave(pp_budget_t *b) { count(b, -1); }
 
-/* Before a task: the libraries that are set per thread. `own`: this worker's count where its pool does not lend. */
-void pp_limits_here(const pp_budget_t *b, unsigned own, pp_limits_seen_t *seen) {
-    uint32_t now = pp_load_relaxed(&generation);
-    if (pp_load_relaxed(&n_per_thread) == 0) {
-        seen->generation = now;
-        return;
-    }
-    unsigned n = own ? count_for(b, own) : 0;
-    if (n == 0 || (now == seen->generation && n == seen->n_threads))
-        return;
-    pthread_mutex_lock(&limits.lock);
-    for (unsigned i = 0; i < limits.n_libraries; i++)
-        if (limits.libraries[i].per_thread)
-            limits.libraries[i].set((int)n);
-    pthread_mutex_unlock(&limits.lock);
-    *seen = (pp_limits_seen_t){.generation = now, .n_threads = n};
+void pp_limits_enter(pp_limited_t *worker) { own_limits = worker; }
+
+static bool has_users_change(void) {
+    for (unsigned i = 0; i < pp_load_acquire(&n_libraries); i++)
+        if (!limits.libraries[i].per_thread && ask(&limits.libraries[i]) != pp_load_relaxed(&limits.counts[i].now))
+            return true;
+    return false;
+}
+
+void pp_limits_here(void) {
+    if (has_users_change())
+        pp_limits_changed();
+    for (unsigned k = 0; k < pp_load_acquire(&n_libraries); k++)
+        if (limits.libraries[k].per_thread)
+            keep_here(k);
 }
 
 typedef struct {
@@ -343,8 +474,11 @@ int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus) {
 /* Nobody is inside a library's setter, or half-way through the list, in the moment of a fork. */
 void pp_limits_before_fork(void) { pthread_mutex_lock(&limits.lock); }
 
+/* OpenBLAS has ended its threads. It makes them again when it is set, or else in the next caller, with that one's CPUs. */
 void pp_limits_after_fork_in_parent(void) {
-    limits.grown = 0;   /* OpenBLAS has ended its threads, and makes them again in the next caller */
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries) && limits.budgets && CPU_COUNT(&limits.cpus) > 0; i++)
+        if (!limits.libraries[i].per_thread)
+            set_wide(&limits.libraries[i], ask(&limits.libraries[i]));
     pthread_mutex_unlock(&limits.lock);
 }
 
@@ -354,7 +488,9 @@ void pp_limits_after_fork_in_child(void) {
     pthread_mutex_init(&limits.lock, NULL);
     limits.budgets = NULL;
     limits.own = NULL;
-    limits.grown = limits.n_foreign = 0;
+    limits.n_foreign = 0;
+    for (unsigned i = 0; i < PP_LIBRARIES_MAX; i++)
+        limits.counts[i].n_made = 0;
     pp_store_relaxed(&n_awake, 0);
     pp_store_relaxed(&most, UINT32_MAX);
 }

@@ -225,14 +225,15 @@ PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
     if (handle == NULL)
         return NULL;
     pp_libraries_t *l = libraries_of(module);
-    void (*set)(int) = (void (*)(int))openblas_function(handle, "openblas_set_num_threads");
-    if (set == NULL || !has_own_threads(handle) || l->segment == NULL || l->n_limited == LIMITED_MAX)
+    pp_library_t library = {.set = (void (*)(int))openblas_function(handle, "openblas_set_num_threads"),
+                            .get = (int (*)(void))openblas_function(handle, "openblas_get_num_threads")};
+    if (library.set == NULL || !has_own_threads(handle) || l->segment == NULL || l->n_limited == LIMITED_MAX)
         Py_RETURN_FALSE;
-    pp_own_library_t *library = &l->limited[l->n_limited++];
-    *library = (pp_own_library_t){
-        .budget = &l->segment->budget, .grant = &pp_segment_lane(l->segment, l->lane)->grant, .set = set};
+    pp_own_library_t *own = &l->limited[l->n_limited++];
+    *own = (pp_own_library_t){
+        .budget = &l->segment->budget, .grant = &pp_segment_lane(l->segment, l->lane)->grant, .library = library};
     Py_BEGIN_ALLOW_THREADS
-    pp_limits_own(library);
+    pp_limits_own(own);
     Py_END_ALLOW_THREADS
     Py_RETURN_TRUE;
 }

@@ -92,31 +92,98 @@ int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *limit_libraries(PyObject *module, PyObject *arg) {
+static PyObject *limit_library(PyObject *module, PyObject *args) {
     (void)module;
-    pp_library_t libraries[PP_LIBRARIES_MAX];
-    PyObject *list = PySequence_Fast(arg, "libraries are a sequence");
-    unsigned n = 0;
-    for (; list && !PyErr_Occurred() && n < PP_LIBRARIES_MAX && (Py_ssize_t)n < PySequence_Fast_GET_SIZE(list); n++) {
-        unsigned long long set, get;
-        int per_thread;
-        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(list, n), "KKp", &set, &get, &per_thread))
-            break;
-        libraries[n] = (pp_library_t){.set = (void (*)(int))(uintptr_t)set, .get = (int (*)(void))(uintptr_t)get,
-                                      .per_thread = per_thread};
-    }
-    Py_XDECREF(list);
-    if (PyErr_Occurred())
+    unsigned long long set, get;
+    int per_thread;
+    unsigned most;
+    if (!PyArg_ParseTuple(args, "KKpI", &set, &get, &per_thread, &most))
         return NULL;
+    pp_library_t library = {.set = (void (*)(int))(uintptr_t)set, .get = (int (*)(void))(uintptr_t)get,
+                            .per_thread = per_thread, .most = most};
     Py_BEGIN_ALLOW_THREADS
-    pp_limits_replace(libraries, n);
+    pp_limits_add(&library);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+static PyObject *limits_told(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned n;
+    if (!PyArg_ParseTuple(args, "I", &n))
+        return NULL;
+    pp_limits_told(n);
+    Py_RETURN_NONE;
+}
+
+static PyObject *limits_cpus(PyObject *module, PyObject *numbers) {
+    (void)module;
+    cpu_set_t cpus;
+    if (pp_cpus_of(numbers, &cpus) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    pp_limits_cpus(&cpus);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *user_sets(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long set;
+    unsigned n;
+    bool is_known;
+    if (!PyArg_ParseTuple(args, "KI", &set, &n))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    is_known = pp_user_sets((uintptr_t)set, n);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_known);
+}
+
+static PyObject *user_blocks(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long set;
+    unsigned n;
+    int applies;
+    bool is_known;
+    if (!PyArg_ParseTuple(args, "KIp", &set, &n, &applies))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    is_known = pp_user_blocks((uintptr_t)set, n, applies);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_known);
+}
+
+static PyObject *user_count(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long set;
+    unsigned n;
+    bool is_known;
+    if (!PyArg_ParseTuple(args, "K", &set))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    is_known = pp_user_count((uintptr_t)set, &n);
+    Py_END_ALLOW_THREADS
+    return is_known ? PyLong_FromUnsignedLong(n) : Py_NewRef(Py_None);
+}
+
+static PyObject *user_most(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    unsigned n;
+    Py_BEGIN_ALLOW_THREADS
+    n = pp_user_most();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLong(n);
 }
 
 static PyObject *own_grant(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromUnsignedLong(pp_own_grant());
+}
+
+static PyObject *own_threads(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_own_threads());
 }
 
 static PyObject *limit_foreign(PyObject *module, PyObject *arg) {
@@ -191,13 +258,28 @@ static PyMethodDef functions[] = {
      "has_thread_library() -> bool\n\nWhether a library is loaded that has threads of its own, to judge by file names."},
     {"call_setter", call_setter, METH_VARARGS, "call_setter(address, n)\n\nCalls a void (*)(int)."},
     {"call_getter", call_getter, METH_O, "call_getter(address) -> int\n\nCalls an int (*)(void)."},
-    {"limit_libraries", limit_libraries, METH_O,
-     "limit_libraries([(setter, getter, per_thread)])\n\n"
-     "The native libraries of this process that open budgets limit: addresses of void (*)(int) and int (*)(void)."},
+    {"limit_library", limit_library, METH_VARARGS,
+     "limit_library(setter, getter, per_thread, most)\n\nA native library of this process that open budgets limit, unless it is known: "
+     "addresses of\nvoid (*)(int) and int (*)(void). most: by the user's environment; 0: it says nothing."},
+    {"limits_told", limits_told, METH_VARARGS,
+     "limits_told(n)\n\nIn a worker process: its environment says n instead of what the user has set."},
+    {"limits_cpus", limits_cpus, METH_O,
+     "limits_cpus(cpus)\n\nWhere libraries' threads may run, also those that a worker makes which is kept on fewer CPUs."},
+    {"user_sets", user_sets, METH_VARARGS,
+     "user_sets(setter, n) -> bool\n\nThe user sets a library's count; False: the library is not known."},
+    {"user_blocks", user_blocks, METH_VARARGS,
+     "user_blocks(setter, n, applies) -> bool\n\nThe count of the user's blocks that are open, for a library with one count for the\n"
+     "process; 0: none is. applies: set the library now. False: there is no such library."},
+    {"user_count", user_count, METH_VARARGS,
+     "user_count(setter) -> int | None\n\nWhat the user has set, without blocks, in this process or thread; None: the library is not known."},
+    {"user_most", user_most, METH_NOARGS,
+     "user_most() -> int\n\nThe least that the user has set of any library with one count for the process; if none, a very large number."},
     {"limit_foreign", limit_foreign, METH_O,
      "limit_foreign(n)\n\nWorkers of this process's pools that are awake in other processes: libraries here get the less."},
     {"own_grant", own_grant, METH_NOARGS,
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
+    {"own_threads", own_threads, METH_NOARGS,
+     "own_threads() -> int\n\nAs own_grant, with what is lent to the worker now, and less what other pools need."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
     {"n_interpreters", n_interpreters, METH_NOARGS,

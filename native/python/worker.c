@@ -18,8 +18,11 @@ typedef struct {
     unsigned n_tokens;          /* for that */
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
+    bool follows;               /* called also when the worker may use more or fewer threads than at the last call: */
+    unsigned n_threads;
     uint64_t n_loads;           /* when the list of libraries was last looked at */
-    pp_limits_seen_t limits;
+    pp_limited_t limits;
+    uint32_t kept;              /* the grant that a worker process keeps to */
     unsigned char ring_copy[PP_INLINE_MAX];
 } worker_t;
 
@@ -303,7 +306,8 @@ static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
  * leader has to find it; it is told. */
 static int note_libraries(worker_t *self) {
     uint64_t now = pp_n_loads();
-    if (now == self->n_loads)
+    unsigned n_threads = self->follows ? pp_own_threads() : 0;
+    if (now == self->n_loads && n_threads == self->n_threads)
         return 0;
     bool first = self->n_loads == 0;
     self->n_loads = now;
@@ -313,6 +317,8 @@ static int note_libraries(worker_t *self) {
             return -1;   /* the pool is terminated: that interrupts the task, which is about to begin */
         if (done == NULL)
             PyErr_WriteUnraisable(self->refresh);   /* the task is not to blame */
+        self->follows = done && PyObject_IsTrue(done) == 1;
+        self->n_threads = self->follows ? pp_own_threads() : 0;
         Py_XDECREF(done);
     } else if (!first) {
         pp_announce(self->end.shared);
@@ -326,7 +332,10 @@ static int keep_limits(worker_t *self) {
     if (!pp_load_relaxed(&budget->is_open))
         return 0;
     int failed = note_libraries(self);
-    pp_limits_here(budget, pp_load_relaxed(&self->end.lane->grant), &self->limits);
+    uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
+    if (self->kept && grant != self->kept)   /* else the thread that follows grants might be too late for this task */
+        pp_budget_keep(budget, self->kept = grant);
+    pp_limits_here();
     return failed;
 }
 
@@ -369,7 +378,8 @@ static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     return result;
 }
 
-PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\nWhat to call before a task if libraries were loaded since the last one.");
+PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\nWhat to call before a task if libraries were loaded since the last one. While it\n"
+                          "returns True also if the worker's budget has changed.");
 static PyObject *worker_refresh_with(worker_t *self, PyObject *function) {
     Py_XSETREF(self->refresh, Py_NewRef(function));
     Py_RETURN_NONE;
@@ -384,7 +394,7 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
         return NULL;
     uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
     if (grant > 0)
-        pp_budget_keep(&self->end.segment->budget, grant);
+        pp_budget_keep(&self->end.segment->budget, self->kept = grant);
     if (follow == Py_None)
         Py_RETURN_NONE;
     cpu_set_t cpus;
@@ -417,7 +427,9 @@ static PyObject *worker_initialize(worker_t *self, PyObject *function) {
 PyDoc_STRVAR(enter_doc, "enter()\n\nThe worker is awake: from here on its thread, the calling one, keeps to its budget.");
 static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_set_own_grant(&self->end.lane->grant);
+    self->limits.budget = &self->end.segment->budget;
+    self->limits.grant = &self->end.lane->grant;
+    pp_limits_enter(&self->limits);
     pp_budget_enter(&self->end.segment->budget);
     if (keep_limits(self) < 0)
         return NULL;
@@ -427,7 +439,7 @@ static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
 static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
     (void)ignored;
     pp_budget_leave(&self->end.segment->budget);
-    pp_set_own_grant(NULL);
+    pp_limits_enter(NULL);
     pp_pulse(self->end.shared);
     Py_RETURN_NONE;
 }

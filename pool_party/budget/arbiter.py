@@ -4,22 +4,32 @@ One for all pools, threads and interpreters of the process. `native/budget/limit
 be, from who is awake; this module tells it which libraries there are, each time that the list of them has changed.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import threading
-from collections.abc import Collection
 
 from pool_party import _native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from importlib.machinery import ExtensionFileLoader, ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
     from pool_party.budget.gate import Gate, Gated
+else:
+    from _frozen_importlib_external import ExtensionFileLoader  # importlib has not been imported by everybody
 
 _lock = threading.RLock()
 _loaded: object = None  # libraries.Loaded, once needed
-_pinned: set[int] = set()  # thread ids of workers that are kept on CPUs of their own
-_gated: "Gated | None" = None  # the process's gate, while a pool of it wants one
+_pinned: dict[int, Collection[int]] = {}  # workers that are kept on some CPUs, by thread: where libraries may run
+_create_module = ExtensionFileLoader.create_module
+_gated: Gated | None = None  # the process's gate, while a pool of it wants one
 _n_gated = 0  # pools that want it
+_is_worker = False  # this is a worker process
 
 
 def _forget() -> None:
@@ -27,49 +37,115 @@ def _forget() -> None:
     global _lock
     _lock = threading.RLock()
     _pinned.clear()
+    ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign]
 
 
 os.register_at_fork(after_in_child=_forget)
 
 
-def refresh(cpus: Collection[int] = ()) -> None:
+def open_pool(cpus: Collection[int], listener: Callable[[], object]) -> None:
+    """A pool opens; `listener` is called whenever the user has set a count through threadpoolctl.
+
+    cpus: all that libraries' threads may use, if workers are kept on fewer, which what they make would inherit.
+    """
+    from pool_party.budget import user_limits
+
+    if cpus:
+        _native.limits_cpus(tuple(cpus))
+    user_limits.open_pool(listener)
+    _watch_imports()
+
+
+def close_pool(listener: Callable[[], object]) -> None:
+    """It closes."""
+    from pool_party.budget import user_limits
+
+    if user_limits.close_pool(listener) == 0 and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+def enter_process(n_threads: int) -> None:
+    """A worker process starts, whose environment says n_threads: what it inherited of its parent is not its own."""
+    global _is_worker
+    _is_worker = True
+    user_limits = sys.modules.get("pool_party.budget.user_limits")
+    if user_limits is not None:
+        user_limits.forget()
+    _native.limits_told(n_threads)
+    _watch_imports()
+    leave_gate()
+
+
+def _limit_numba() -> None:
+    """Numba was imported; in the calling thread it is limited if that is a worker's."""
+    from pool_party.budget import numba_threads
+
+    if n := _native.own_threads():
+        run_wide(numba_threads.keep_to, n)
+
+
+def _watch_user() -> None:
+    """threadpoolctl was imported."""
+    from pool_party.budget import user_limits
+
+    user_limits.install(_is_worker, refresh)
+
+
+_AFTER_IMPORT = {"numba": _limit_numba, "threadpoolctl": _watch_user}
+
+
+class _Finder:
+    """A row of `sys.meta_path` while pools are open: what is imported then and concerns limits, we are told of."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in _AFTER_IMPORT:
+            return None
+        from pool_party.budget import imports
+
+        return imports.find_spec(name, _finder, _AFTER_IMPORT[name])
+
+
+_finder: Any = _Finder
+
+
+def _watch_imports() -> None:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def refresh() -> bool:
     """Finds libraries that are new and limits them. Cheap if no library was loaded since the last time.
 
-    cpus: all that libraries' threads may use: the caller may be kept on fewer, and what it makes would inherit that.
+    Returns whether to call it before each task for which the calling worker's budget has changed, too.
     """
     if not _native.has_thread_library():
-        return
-    own_grant = _native.own_grant()
-    if "numba" in sys.modules and own_grant:  # it is told per thread, and this one is a worker's
-        from pool_party.budget.libraries import set_numba
-
-        set_numba(own_grant)
+        return False
     with _lock:
-        own = os.sched_getaffinity(0)
-        is_narrow = own < set(cpus)
-        if is_narrow:
-            os.sched_setaffinity(0, cpus)
-        try:
-            _limit_new()
-        finally:
-            if is_narrow:
-                os.sched_setaffinity(0, own)
-                _widen(own, cpus)
+        _limit_new()
+    if "numba" not in sys.modules:
+        return False
+    _limit_numba()
+    return True
 
 
 def _limit_new() -> None:
     global _loaded
-    from pool_party.budget import libraries
+    from pool_party.budget import environment, libraries, user_limits
 
     if not isinstance(_loaded, libraries.Loaded):
         _loaded = libraries.Loaded()
     if _loaded.refresh():
-        _native.limit_libraries([(found.setter, found.getter, found.scope == "thread") for found in _loaded.libraries])
+        for found in _loaded.libraries:
+            most = environment.users_count(found.name)
+            _native.limit_library(found.setter, found.getter, found.scope == "thread", most)
+        user_limits.note(_loaded.libraries)
+        user_limits.install(_is_worker, refresh)
     if _gated is not None:
         _gated.install(_loaded.libraries)
 
 
-def open_gate(gate: "Gate", exclusive: bool) -> "Gate":
+def open_gate(gate: Gate, exclusive: bool) -> Gate:
     """From now on libraries' parallel regions in this process pass a gate: the one that is there, else this one."""
     global _gated, _n_gated
     from pool_party.budget.gate import Gated
@@ -111,32 +187,40 @@ def is_all_gated() -> bool:
     return not isinstance(_loaded, Loaded) or all(map(can_be_gated, _loaded.libraries))
 
 
-def _widen(own: set[int], cpus: Collection[int]) -> None:
-    """Lets the threads of a library that the calling worker has loaded run on all CPUs."""
-    for name in os.listdir("/proc/self/task"):
-        thread = int(name)
-        if thread in _pinned or thread == threading.get_native_id():
-            continue
-        try:
-            if os.sched_getaffinity(thread) == own and not _is_ours(thread):
-                os.sched_setaffinity(thread, cpus)
-        except (ProcessLookupError, FileNotFoundError):
-            pass  # it has ended
+# ---- workers that are kept on CPUs of their own ----
 
 
-def _is_ours(thread: int) -> bool:
-    """Whether it is an interpreter's: native code has given it its name."""
-    with open(f"/proc/self/task/{thread}/comm") as name:
-        return name.read().startswith("pp-")
-
-
-def pin(cpus: Collection[int]) -> None:
-    """Keeps the calling thread, a worker, on its CPUs."""
+def pin(cpus: Collection[int], wide: Collection[int]) -> None:
+    """Keeps the calling thread, a worker, on its CPUs; what it loads may have threads on all of `wide`."""
     if cpus:
-        _pinned.add(threading.get_native_id())
+        with _lock:
+            _pinned[threading.get_native_id()] = wide
+            ExtensionFileLoader.create_module = _create_wide  # type: ignore[method-assign]
         os.sched_setaffinity(0, cpus)
 
 
 def unpin() -> None:
     """The calling thread ends."""
-    _pinned.discard(threading.get_native_id())
+    with _lock:
+        _pinned.pop(threading.get_native_id(), None)
+        if not _pinned:
+            ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign]
+
+
+def _create_wide(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
+    """Loads an extension module with all CPUs: a library that comes with it may start its threads there and then."""
+    module: ModuleType = run_wide(_create_module, self, spec)
+    return module
+
+
+def run_wide(function: Callable[..., Any], *args: object) -> Any:
+    """Calls a function that may make threads, with all CPUs that these may use."""
+    wide = _pinned.get(threading.get_native_id())
+    if wide is None:
+        return function(*args)
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, wide)
+    try:
+        return function(*args)
+    finally:
+        os.sched_setaffinity(0, own)

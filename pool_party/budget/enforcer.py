@@ -47,6 +47,7 @@ class Enforcer:
                 self.gate = arbiter.open_gate(self.gate, plan.is_exclusive)
         if plan.kind != "process":
             self._limit_process(plan.own)
+        arbiter.open_pool(self.plan.cpus if self.plan.pins and not self.is_remote else (), self._rebound)
         self.look()
         return self.gate
 
@@ -94,29 +95,39 @@ class Enforcer:
 
     def grant(self, n: int) -> None:
         """Before worker n starts."""
-        if self._are_forked:
+        if self.is_remote:
             self.look()
         with self._lock:
             self._now[n] = self.plan.own[n]
-        self._channel.grant(n, self.plan.own[n].n_threads)
+        self._tell_library(n, self.plan.own[n])
         self._tell(n, self.plan.own[n])
+
+    def _tell_library(self, n: int, share: WorkerBudget) -> None:
+        """What the user has set in this process holds for libraries in other processes, too."""
+        most = _native.user_most() if self.is_remote else share.n_threads
+        self._channel.grant(n, min(share.n_threads, most))
+
+    def _rebound(self) -> None:
+        """The user has set a count in this process."""
+        if self.is_remote:
+            with self._lock:
+                for n, share in enumerate(self._now):
+                    self._tell_library(n, share)
 
     def _tell(self, n: int, share: WorkerBudget) -> None:
         if (on_grant := self.on_grant) is not None:
             on_grant(n, share.n_threads)
 
     def look(self) -> None:
-        """Finds libraries for those who should not do it themselves.
+        """Finds libraries for those who should not do it themselves, and what the user has set of this process's.
 
         Interpreters have no Python code of ours to do it. A forked worker would have to ask the loader, whose lock some
         thread of ours may hold at the moment of the fork: so it inherits what is known here.
         """
-        if self.plan.kind == "process" and not self._are_forked:
-            return
         if self._seen_loads != (n := _native.n_loads()):
             self._seen_loads = n
             try:
-                arbiter.refresh(self.plan.cpus if self.plan.kind != "process" else ())
+                arbiter.refresh()
             except Exception:
                 log_exception("native libraries could not be looked for; new ones are not limited")
 
@@ -149,6 +160,7 @@ class Enforcer:
                 return
             self._is_closed.set()
             neighbours.leave(self)
+            arbiter.close_pool(self._rebound)
             if self.plan.kind != "process":
                 self._channel.limit(self.plan.n_threads, 0, False)
                 if self.gate is not None:
@@ -210,10 +222,10 @@ class Enforcer:
         if new.n_threads > old.n_threads:
             self.n_lends += old == self.plan.own[n]
             self._keep_on(n, new)
-            self._channel.grant(n, new.n_threads)
+            self._tell_library(n, new)
         else:
             self.n_reclaims += new == self.plan.own[n]
-            self._channel.grant(n, new.n_threads)
+            self._tell_library(n, new)
             self._keep_on(n, new)
         self._now[n] = new
         self._tell(n, new)

@@ -26,6 +26,37 @@ _COUNTS = {
     "POLARS_MAX_THREADS": (),
     "LOKY_MAX_CPU_COUNT": (),
 }
+_VARIABLES = {name for variable, others in _COUNTS.items() for name in (variable, *others)}
+_OF_LIBRARY = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "blis": "BLIS_NUM_THREADS"}
+
+_given: dict[str, tuple[str, str | None]] = {}  # what this worker process got of its pool, and the user's own value
+
+
+def users_environment() -> dict[str, str]:
+    """The variables for counts as the user has set them: without what a pool has given to this process."""
+    users = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    for name, (given, before) in _given.items():
+        if users.get(name) == given:
+            del users[name]
+            if before is not None:
+                users[name] = before
+    return users
+
+
+def users_count(library: str) -> int:
+    """What the user's environment says of a library, by its name; 0: nothing."""
+    variable = _OF_LIBRARY.get(library, "OMP_NUM_THREADS")
+    n = _count(sys.maxsize, (variable, *_COUNTS[variable]), users_environment())
+    return 0 if n >= 1 << 31 else n
+
+
+def enter(n: int, n_cpus: int, overlap: bool, users: Mapping[str, str]) -> None:
+    """In a worker process: sets its environment. users: what `users_environment` said in its parent."""
+    others = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+    wanted = thread_environment(n, n_cpus, overlap=overlap, environ={**others, **users})
+    _given.clear()
+    _given.update((name, (wanted[name], users.get(name))) for name in _VARIABLES & wanted.keys())
+    os.environ.update({**users, **wanted})
 
 
 def thread_environment(
@@ -36,7 +67,7 @@ def thread_environment(
     A count that the user has set stays if it is lower than n, and if it is what a library would go by for want of a
     variable of its own, that library gets it, too. How idle threads wait is left as the user has set it.
 
-    n_cpus: what the budget may grow to. Numba cannot raise its count later, so it gets these, and `set_numba` masks.
+    n_cpus: what the budget may grow to. Numba cannot raise its count later, so it gets these, and `budget.numba` masks.
     overlap: budgets may overlap, so that an idle thread of one worker must not keep a CPU busy.
     environ: what is set now; os.environ by default.
     """

@@ -224,10 +224,3 @@ def _has(library: Library, flaw: Flaw) -> bool:
         return False
     digits = re.match(r"\d+(\.\d+)*", library.version or "0")  # before 0.3.4 it does not tell
     return digits is not None and flaw.first <= tuple(map(int, digits[0].split("."))) < flaw.fixed
-
-
-def set_numba(n: int) -> None:
-    """Lets Numba use n threads in the calling thread, if it is imported, at most as many as it has started."""
-    numba = sys.modules.get("numba")
-    if numba is not None:
-        numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))

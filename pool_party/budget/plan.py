@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_args
 
+from pool_party import _native
 from pool_party._native import Gate
 from pool_party.budget import policies
+from pool_party.budget.environment import users_environment
 from pool_party.budget.policies import Scope
 from pool_party.budget.split import WorkerBudget, count_threads, split
 from pool_party.budget.topology import cpu_count, current
@@ -89,8 +91,9 @@ class Plan(NamedTuple):
             fd = None if self.scope == "machine" else Handle(gate.fd)
             handle = GateHandle(fd, self.n_threads, self.is_exclusive)
         own, cpus = self.own[n].n_threads, () if self.is_cut else self.cpus
-        changes = self.is_balanced or (own > 1 and not self.is_gated)  # to less, while other pools have work
-        return Terms(own, self.n_threads, cpus, self.mask(n), self.overlaps, changes, handle)
+        changes = self.is_balanced or own > 1  # to less, while other pools have work, or the user wants it
+        own = min(own, _native.user_most())
+        return Terms(own, self.n_threads, cpus, self.mask(n), users_environment(), self.overlaps, changes, handle)
 
     def mask(self, n: int) -> tuple[int, ...]:
         """The CPUs that a worker is kept on; empty: all."""

@@ -6,12 +6,11 @@ import os
 from functools import partial
 
 from pool_party import _native
-from pool_party.budget import arbiter
-from pool_party.budget.environment import thread_environment
+from pool_party.budget import arbiter, environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from pool_party.wire.fd_handle import Handle
 
@@ -31,11 +30,12 @@ class GateHandle:
         return _native.Gate.attach(self.handle.open())
 
 
-def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int, cpus: Collection[int]) -> None:
+def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int) -> bool:
     """Looks for new libraries. With one whose regions cannot be gated, the worker's tasks are."""
-    arbiter.refresh(cpus)
+    follows = arbiter.refresh()
     if not arbiter.is_all_gated():
         worker.gate_tasks(gate, n_tokens)
+    return follows
 
 
 class Terms:
@@ -43,6 +43,7 @@ class Terms:
 
     n_threads: its own; n_in_all: of the pool; mask: the CPUs that it is kept on; cpus: those that
     libraries' threads may use. Empty: all that its process may.
+    users: what the user's environment says of counts.
     overlaps: whether budgets may add up to more than there are CPUs; changes: whether the parent may change this one.
     """
 
@@ -52,6 +53,7 @@ class Terms:
         n_in_all: int,
         cpus: tuple[int, ...],
         mask: tuple[int, ...],
+        users: dict[str, str],
         overlaps: bool,
         changes: bool,
         gate: GateHandle | None,
@@ -60,19 +62,22 @@ class Terms:
         self.n_in_all = n_in_all
         self.cpus = cpus
         self.mask = mask
+        self.users = users
         self.overlaps = overlaps
         self.changes = changes
         self.gate = gate
 
     def enter(self, worker: _native.Worker) -> None:
         """In the worker, before its initializer: environment, CPUs, limits of libraries that are there already."""
-        os.environ.update(thread_environment(self.n_threads, n_cpus=self.n_in_all, overlap=self.overlaps))
-        arbiter.leave_gate()
-        refresh: Callable[[], None] = arbiter.refresh
+        environment.enter(self.n_threads, self.n_in_all, self.overlaps, self.users)
+        arbiter.enter_process(self.n_threads)
+        refresh: Callable[[], bool] = arbiter.refresh
         if self.gate is not None:
             gate = arbiter.open_gate(self.gate.open(), self.gate.exclusive)
-            refresh = partial(refresh_gated, worker, gate, self.n_in_all, self.cpus)
+            refresh = partial(refresh_gated, worker, gate, self.n_in_all)
         follow = self.cpus or tuple(os.sched_getaffinity(0))
+        if self.changes:
+            _native.limits_cpus(follow)
         worker.refresh_with(refresh)
         worker.keep_grant(follow if self.changes else None)
         refresh()

@@ -1,9 +1,7 @@
 """Workers that are threads of this interpreter; arguments and results pass by reference."""
 
-import functools
 import os
 import threading
-from collections.abc import Callable
 
 from pool_party import _native
 from pool_party._core.threads import start_thread
@@ -13,7 +11,11 @@ from pool_party.workers.base import Setup
 
 
 class ThreadWorker:
-    """A worker that is a thread of this interpreter."""
+    """A worker that is a thread of this interpreter.
+
+    Its tasks never pass a gate: a region of another thread that waits there with the GIL would keep the task from its
+    end.
+    """
 
     exitcode = None
     sentinel = None
@@ -35,8 +37,8 @@ class ThreadWorker:
         setup = self._setup
         try:
             if setup.plan is not None:
-                arbiter.pin(setup.plan.mask(self.n))
-                worker.refresh_with(self._refresh())
+                arbiter.pin(setup.plan.mask(self.n), setup.plan.cpus)
+                worker.refresh_with(arbiter.refresh)
             loop.run(
                 worker,
                 lambda: setup.initializer and setup.initializer(*setup.initargs),
@@ -49,15 +51,6 @@ class ThreadWorker:
                 arbiter.unpin()
             finally:
                 worker.exited()
-
-    def _refresh(self) -> Callable[[], None]:
-        """What looks for libraries that a task has loaded.
-
-        Tasks of threads never pass a gate: a region of another thread that waits there with the GIL would keep the task
-        from its end.
-        """
-        assert self._setup.plan is not None
-        return functools.partial(arbiter.refresh, self._setup.plan.cpus)
 
     def enrol(self) -> None:
         """A thread is known from its start."""

@@ -1,0 +1,299 @@
+"""A count of threads that the user has set is the most that any task gets, and is what it was after the last pool.
+
+argv: scenario, kind, policy. There are two workers and, as far as pools know, four CPUs.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+
+import gates
+from probe import ComposablePool, main, tasks, thread_ids
+
+N_CPUS = 4
+
+
+def pool(kind, policy, **more):
+    return ComposablePool(2, kind=kind, policy=policy, **more)
+
+
+def load():
+    """The counts of all OpenBLAS in this process, which is loaded by now."""
+    return tasks.openblas_count()
+
+
+def counts_of(kind, pool, n_rounds=4):
+    """What tasks see: of two at a time, and of one alone."""
+    seen = set()
+    for _ in range(n_rounds):
+        for counts in [*pool.map(tasks.blas_counts, range(4), 1), pool.apply(tasks.blas_counts)]:
+            seen.update(counts)
+    return seen
+
+
+def environment(kind, policy):
+    """OMP_NUM_THREADS holds for OpenBLAS, too, whether the parent has loaded it or a task does."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with pool(kind, policy) as opened:
+        assert counts_of(kind, opened) == {1}
+    assert set(load()) == {1}
+    with pool(kind, policy) as opened:
+        assert counts_of(kind, opened) == {1}
+    assert set(load()) == {1}
+
+
+def nested_environment(kind, policy):
+    """What a worker process was told for its libraries binds no pool in it that has been lent more."""
+    with ComposablePool(1, kind="process", context="spawn") as outer:
+        assert max(outer.apply(counts_in_pool, (kind, policy))) == N_CPUS
+
+
+def counts_in_pool(kind, policy):
+    with ComposablePool(1, kind=kind, policy=policy) as opened:
+        return counts_of(kind, opened)
+
+
+def set_for_good(_=None):
+    import numpy  # noqa: F401
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1)
+
+
+def initializer(kind, policy):
+    """A count that an initializer sets stays, also for a task that is alone."""
+    with pool(kind, policy, initializer=set_for_good) as opened:
+        assert counts_of(kind, opened) == {1}
+
+
+def in_a_block(path, other_path):
+    """The counts within a block, before and after this task passes a gate, and those after the block."""
+    from threadpoolctl import threadpool_limits
+
+    tasks.openblas_count()
+    with threadpool_limits(1):
+        before = tasks.openblas_count()
+        tasks.pass_gate(path)
+        after = tasks.openblas_count()
+    tasks.pass_gate(other_path)
+    return before, after, tasks.openblas_count()
+
+
+def block_in_task(kind, policy):
+    """A task's own block holds while the other worker falls asleep, and gives back what the task is due by then."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        names = ("block", "end", "beside")
+        within, end, beside = (stack.enter_context(gates.Gate(os.path.join(folder, name))) for name in names)
+        opened = stack.enter_context(pool(kind, policy))
+        opened.map(tasks.openblas_count, range(4), 1)
+        other = opened.apply_async(tasks.pass_gate, (beside.path, "other"))
+        beside.wait_arrived(1)
+        held = opened.apply_async(in_a_block, (within.path, end.path))
+        within.wait_arrived(1)
+        beside.release(1)
+        other.get(20)
+        due = N_CPUS if policy == "dynamic" else 2
+        gates.wait_until(lambda: due in opened.statistics().n_threads, "the other worker sleeps")
+        if kind == "process" and policy == "dynamic":
+            tasks_of = opened.statistics()
+            gates.wait_until(lambda: opened.statistics().n_lends >= tasks_of.n_lends, "it is told")
+        within.release(1)
+        end.wait_arrived(1)
+        end.release(1)
+        before, after, then = held.get(20)
+        assert set(before) == set(after) == {1}, (before, after)
+        assert set(then) == {due}, (then, due)
+
+
+def orders(kind, policy):
+    """A block of the parent's and a worker's task overlap in every order; the counts are then what they were."""
+    import tempfile
+
+    from threadpoolctl import threadpool_limits
+
+    before = load()
+    with tempfile.TemporaryDirectory() as folder, gates.Gate(os.path.join(folder, "gate")) as gate:
+        for at, (enters, leaves) in enumerate([(0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]):
+            with pool(kind, policy) as opened:
+                opened.map(tasks.openblas_count, range(4), 1)
+                gates.wait_until(lambda: load() == before, "the workers sleep")
+                with contextlib.ExitStack() as stack:
+                    task = None
+                    for step in range(3):
+                        if step == 1:
+                            task = opened.apply_async(tasks.pass_gate, (gate.path, "done"))
+                            gate.wait_arrived(1)
+                        if step == 2:
+                            gate.release(1)
+                            assert task.get(20) == "done"
+                            gates.wait_until(lambda: _is_asleep(opened), "the worker sleeps")
+                        if step == enters:
+                            stack.enter_context(threadpool_limits(1))
+                        if enters <= step <= leaves:
+                            assert set(load()) == {1}, (at, step)
+                        if step == leaves:
+                            stack.close()
+                gates.wait_until(lambda: load() == before, f"order {at}: {load()}, not {before}")
+            assert load() == before, (at, load(), before)
+
+
+def _is_asleep(opened):
+    from pool_party import _native
+
+    return not any(opened._engine._channel.awake()) and _native.process_limit() == 0
+
+
+def block_in_parent(kind, policy):
+    """A block of the parent's binds the tasks that begin in it, and none after it."""
+    import tempfile
+
+    from threadpoolctl import threadpool_limits
+
+    load()
+    with pool(kind, policy) as opened, tempfile.TemporaryDirectory() as folder:
+        counts_of(kind, opened, 1)
+        with threadpool_limits(1):
+            gates.wait_until(lambda: counts_of(kind, opened, 1) == {1}, "the parent's block holds")
+            assert counts_of(kind, opened) == {1}
+        due = N_CPUS if policy == "dynamic" else 2
+        gates.wait_until(lambda: due in counts_of(kind, opened, 1), "the block is over")
+        with gates.Gate(os.path.join(folder, "gate")) as gate:
+            held = opened.apply_async(reaches, (gate.path, due, 1))
+            gate.wait_arrived(1)
+            with threadpool_limits(1):
+                assert held.get(20) == 1
+    with threadpool_limits(1), pool(kind, policy) as opened:
+        assert counts_of(kind, opened) == {1}
+
+
+def reaches(path, first, then):
+    """Wait until the count is `first`, report at the gate, and wait until it is `then`."""
+    for n in (first, then):
+        gates.wait_until(lambda: set(tasks.blas_counts()) == {n}, f"the count is {n}", timeout=15)  # noqa: B023
+        if n == first:
+            tasks.write_all(path + ".arrived", f"{os.getpid()}\n".encode())
+    return n
+
+
+def blocks_of_two_tasks(kind, policy):
+    """Each of two tasks has a block of its own; the one that ends first takes nothing from the other."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        names = ("first", "second", "ends", "end")
+        one, two, ends, end = (stack.enter_context(gates.Gate(os.path.join(folder, name))) for name in names)
+        before = load()
+        with pool(kind, policy) as opened:
+            opened.map(tasks.openblas_count, range(4), 1)
+            first = opened.apply_async(in_a_block, (one.path, ends.path))
+            one.wait_arrived(1)
+            second = opened.apply_async(in_a_block, (two.path, end.path))
+            two.wait_arrived(1)
+            one.release(1)
+            ends.wait_arrived(1)
+            ends.release(1)
+            first.get(20)
+            two.release(1)
+            end.wait_arrived(1)
+            end.release(1)
+            within, still_within, _ = second.get(20)
+            assert set(within) == set(still_within) == {1}, (within, still_within)
+        assert load() == before
+
+
+def multiply(_=None):
+    """Enough for several threads of OpenBLAS; the CPUs of this worker."""
+    import numpy as np
+
+    a = np.ones((600, 600))
+    assert (a @ a)[0, 0] == 600.0
+    return os.sched_getaffinity(0)
+
+
+def after_fork(kind, policy):
+    """OpenBLAS makes its threads anew after a fork: they may run everywhere, whoever is first to need them."""
+    everywhere = os.sched_getaffinity(0)
+    os.environ["POOL_PARTY_CPU_COUNT"] = str(len(everywhere))
+    load()
+    with pool(kind, policy, affinity=True, oversubscription=2.0) as opened:
+        gates.wait_until(lambda: len(set(map(frozenset, opened.map(multiply, range(4), 1)))) == 2, "both have worked")
+        before = set(thread_ids())
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        for _ in range(5):
+            opened.map(multiply, range(4), 1)
+        made = set(thread_ids()) - before
+        assert made and all(os.sched_getaffinity(thread) == everywhere for thread in made), made
+
+
+kept = []
+
+
+def start_thread(_=None):
+    """Start a thread of the task's own, which has this worker's CPUs, and then load a library."""
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    kept.append((stop, thread))
+    tasks.openblas_count()
+    return thread.native_id
+
+
+def own_threads(kind, policy):
+    """A thread that a task has started stays on the task's CPUs when the task loads a library."""
+    os.environ["POOL_PARTY_CPU_COUNT"] = str(len(os.sched_getaffinity(0)))
+    assert "numpy" not in sys.modules
+    with pool(kind, policy, affinity=True) as opened:
+        thread = opened.apply(start_thread)
+        for _ in range(5):
+            opened.map(tasks.openblas_count, range(4), 1)
+        assert len(os.sched_getaffinity(thread)) < len(os.sched_getaffinity(0))
+        opened.map(tasks.linear_algebra, range(4), 1)
+    for stop, started in kept:
+        stop.set()
+        started.join()
+
+
+def numba_count(_=None):
+    """What Numba uses in this task, after one that imported it or amid that one."""
+    import numba
+
+    return numba.get_num_threads()
+
+
+def numba_set(_=None):
+    import numba
+
+    numba.set_num_threads(1)
+
+
+def numba(kind, policy):
+    """The first task of each worker already keeps to its budget, and a lone one gets what it is lent."""
+    os.environ["POOL_PARTY_CPU_COUNT"] = "2"  # Numba's count cannot be larger than the machine
+    with pool(kind, policy) as opened:
+        first = [opened.apply(numba_count), *opened.map(numba_count, range(8), 1)]
+        alone = [opened.apply(numba_count) for _ in range(10)]
+    if policy == "static":
+        assert {*first, *alone} == {1}, (first, alone)
+    elif kind == "thread":  # a process is told amid the task, which is too late for it
+        assert alone[-1] == 2, alone
+    with pool(kind, policy, threads_per_worker=2, initializer=numba_set) as opened:
+        assert {opened.apply(numba_count) for _ in range(6)} == {1}
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        *(environment, nested_environment, initializer, block_in_task, orders, block_in_parent, blocks_of_two_tasks),
+        *(after_fork, own_threads, numba),
+    )
+}
+
+if __name__ == "__main__":
+    os.environ["POOL_PARTY_CPU_COUNT"] = str(N_CPUS)
+    main(SCENARIOS)
