@@ -13,6 +13,7 @@ import tasks
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
 from pool_party.budget import libraries, policies
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
 N_CPUS = 4
@@ -339,6 +340,8 @@ BOUNDS = HERE / "isolated" / "bounds.py"
 @pytest.mark.parametrize("policy", ["static", "dynamic"])
 @pytest.mark.parametrize("what", ["environment", "orders", "block_in_parent"])
 def test_no_task_gets_more_than_the_user_has_set(what, kind, policy):
+    if kind == "interp" and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
     fresh.check(fresh.run([BOUNDS, what, kind, policy]))
 
 
@@ -347,6 +350,11 @@ def test_no_task_gets_more_than_the_user_has_set(what, kind, policy):
 @pytest.mark.parametrize("what", ["initializer", "block_in_task", "blocks_of_two_tasks"])
 def test_what_a_task_sets_holds_for_itself(what, kind, policy):
     fresh.check(fresh.run([BOUNDS, what, kind, policy]))
+
+
+@pytest.mark.parametrize(("kind", "n_examples"), [("thread", 12), ("process", 4)])
+def test_limits_in_random_orders(kind, n_examples):
+    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", kind, n_examples]))
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
