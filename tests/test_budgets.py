@@ -466,6 +466,16 @@ def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, sco
     fresh.check(fresh.run([program, "run", where, policy, scope], timeout=110), "0 0 True")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "may_kill"), [(3, "yes"), (302, "yes"), (404, "no")])
+def test_random_programs_come_to_their_end(seed, may_kill):
+    """Their workers are stopped and killed meanwhile."""
+    pytest.importorskip("sklearn")
+    program = HERE / "isolated" / "gated_random.py"
+    completed = fresh.run([program, "run", seed, "pool", may_kill], timeout=115)
+    assert completed.returncode == 0 and completed.out.split() == ["ok"], completed
+
+
 def test_unrelated_programs_share_the_machine():
     programs = [fresh.start([HERE / "isolated" / "machine_wide.py", "run", how]) for how in ("counting", "exclusive")]
     for program in programs:
