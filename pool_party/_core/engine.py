@@ -111,11 +111,15 @@ class Engine:
         if self._background.ident is not None:
             self.terminate()
             return
+        try:
+            self._give_up()
+        finally:
+            self._give_back()
+
+    def _give_up(self) -> None:
+        """Ends the workers that were started, after another one could not be."""
         self._ask_for_end()
-        self._workers.terminate()
-        self._workers.wait_ended()
-        self._workers.release()
-        self._give_back()
+        self._workers.give_up()
 
     # ---- submitting ----
 
@@ -209,9 +213,11 @@ class Engine:
         steps = () if self._is_forking else (self._workers.prepare, self._workers.start)
         for step in (*steps, self._workers.follow):
             self._try(step)
-        if self._open_error is not None:
-            self._ask_for_end()
-        self._channel.open(self._opened)
+        try:
+            if self._open_error is not None:
+                self._give_up()
+        finally:
+            self._channel.open(self._opened)
 
     def _try(self, step: Callable[[], object]) -> None:
         """Does one step of opening, unless an earlier one has failed."""
