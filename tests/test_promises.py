@@ -147,6 +147,28 @@ def test_every_thread_begins_a_task_at_once(make_pool):
     waiting.get(60)
 
 
+class WaitsInPickling:
+    def __init__(self, pool, path):
+        self.pool = pool
+        self.path = path
+
+    def __reduce__(self):
+        self.pool.apply(tasks.pass_gate, (self.path,))
+        return int, ()
+
+
+def test_pickling_that_waits_for_a_task_holds_up_no_other(remote_kind, make_pool, gate):
+    """Whoever puts sleeps amid that; a task that another thread submits meanwhile is put all the same."""
+    pool = make_pool(2, kind=remote_kind)
+    waiting = gates.call_in_thread(pool.map, tasks.identity, [WaitsInPickling(pool, gate.path)], 1)
+    gate.wait_arrived()
+    try:
+        assert pool.apply_async(tasks.square, (3,)).get(TIMEOUT_S) == 9
+    finally:
+        gate.release()
+    assert waiting.result(TIMEOUT_S) == [0]
+
+
 # ---- exceptions amid a call ------------------------------------------------------
 
 
