@@ -8,7 +8,7 @@ import threading
 
 from probe import TIMEOUT_S, ComposablePool, are_others_asleep, gates, main, tasks
 
-from pool_party import ComposableExecutor, PoolClosed
+from pool_party import ComposableExecutor, PoolClosed, _native
 
 forgotten = []  # what still lives at shutdown
 
@@ -70,6 +70,7 @@ class Owner:
         self.pool.close()
         self.pool.join()
         self.pool.terminate()
+        assert _native.call_apart(int) == 0
         print("ended", flush=True)
 
 

@@ -30,7 +30,7 @@ def main(context):
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()) + n_left, limits[1]))
         try:
             use(context)
-        except OSError:
+        except (OSError, EOFError):  # the latter from a fork server that has none left
             n_failed += 1
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

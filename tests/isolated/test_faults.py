@@ -210,6 +210,7 @@ def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatc
     fresh.check(run("ending.py", how, kind, options=()), "")
 
 
+@pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="the finalizer is not called")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_finalizer_ends_a_forgotten_pool(kind):
     fresh.check(run("ending.py", "ended_by_a_finalizer", kind, options=()), "ended")

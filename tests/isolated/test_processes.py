@@ -36,4 +36,5 @@ def test_process_objects_that_multiprocessing_did_not_make():
 
 
 def test_opening_with_few_descriptors_left(start_method):
-    fresh.check(fresh.run([HERE / "few_descriptors.py", start_method]))
+    completed = fresh.run([HERE / "few_descriptors.py", start_method])
+    assert completed.returncode == 0, completed  # a fork server that has none left prints a traceback
