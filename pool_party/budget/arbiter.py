@@ -60,7 +60,7 @@ def close_pool(listener: Callable[[], object]) -> None:
     """It closes."""
     from pool_party.budget import user_limits
 
-    if user_limits.close_pool(listener) == 0 and _finder in sys.meta_path:
+    if not user_limits.close_pool(listener) and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
 
 

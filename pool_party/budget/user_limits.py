@@ -30,8 +30,8 @@ _libraries: dict[str, Library] = {}  # by path: those that are known to native c
 # Each thread's, the innermost last: what threadpoolctl made for it, and the counts by setters.
 _blocks: dict[int, list[tuple[Any, dict[int, int]]]] = {}
 _replaced: list[tuple[type, str, Any]] = []  # what the functions were before
-_n_open = 0  # pools
-_listeners: list[Callable[[], object]] = []  # told whenever the user has set something
+_listeners: list[Callable[[], object]] = []  # one for each open pool: told whenever the user has set something
+_is_worker = False  # this is a worker process, whose pool is always open
 _look: Callable[[], object] = bool
 _now = threading.local()  # limiter: the one that is being made by this thread; is_leaving: it is leaving a block
 
@@ -52,22 +52,22 @@ os.register_at_fork(after_in_child=_forget_others)
 
 def open_pool(listener: Callable[[], object]) -> None:
     """A pool opens; `listener` is called whenever the user has set a count."""
-    global _n_open
     with _lock:
-        _n_open += 1
         _listeners.append(listener)
         _install()
 
 
-def close_pool(listener: Callable[[], object]) -> int:
-    """It closes; how many are open. After the last one, and the last block, threadpoolctl is what it was."""
-    global _n_open
+def close_pool(listener: Callable[[], object]) -> bool:
+    """It closes; whether any is open. After the last one, and the last block, threadpoolctl is what it was."""
     with _lock:
-        _n_open -= 1
-        if listener in _listeners:
+        if listener in _listeners:  # not in a forked child, whose parent's pool it was
             _listeners.remove(listener)
         _undo_if_unused()
-        return _n_open
+        return _is_open()
+
+
+def _is_open() -> bool:
+    return bool(_listeners) or _is_worker
 
 
 def note(libraries: Iterable[Library]) -> None:
@@ -77,22 +77,22 @@ def note(libraries: Iterable[Library]) -> None:
 
 
 def install(is_worker: bool, look: Callable[[], object]) -> None:
-    """threadpoolctl was imported. is_worker: in a worker process, whose pool is always open.
+    """threadpoolctl was imported. is_worker: this is a worker process.
 
     look: finds libraries that were loaded since the last task began; `note` is told of them.
     """
-    global _n_open, _look
+    global _is_worker, _look
     with _lock:
         _look = look
-        _n_open = max(_n_open, is_worker)
+        _is_worker = is_worker
         _install()
 
 
 def forget() -> None:
     """In a worker process: the pools are its parent's, and what the user has set there reaches it by its grant."""
-    global _n_open
+    global _is_worker
     with _lock:
-        _n_open = 1  # for good
+        _is_worker = True
         _blocks.clear()
 
 
@@ -108,7 +108,7 @@ def _patches() -> list[tuple[type, str, Callable[[Any], Any]]]:
 
 
 def _install() -> None:
-    if _replaced or _n_open == 0 or "threadpoolctl" not in sys.modules:
+    if _replaced or not _is_open() or "threadpoolctl" not in sys.modules:
         return
     for cls, name, make in _patches():
         original = getattr(cls, name)
@@ -117,7 +117,7 @@ def _install() -> None:
 
 
 def _undo_if_unused() -> None:
-    if _n_open > 0 or any(_blocks.values()):
+    if _is_open() or any(_blocks.values()):
         return
     while _replaced:
         cls, name, original = _replaced.pop()
