@@ -41,7 +41,7 @@ pyperformance:  ## the pool-party document's workloads in every mode: ARGS='--fa
 sanitize:  ## the C code under ASAN, UBSAN and TSAN
 	@set -e; python=$$(tools/setup-env test); PYTHON="$$python" tests/native/run $(ARGS)
 
-explore:   ## the channel under a scheduler that tries interleavings: ARGS='60 7' for 60 minutes, random from seed 7 on
+explore:   ## channel and gate under a scheduler that tries interleavings: ARGS='60 7' for an hour from seed 7 on, ARGS=exhaust for all
 	@tests/native/explore $(ARGS)
 
 clean:     ## remove everything that the other targets made

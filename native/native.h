@@ -431,6 +431,7 @@ void pp_budget_leave(pp_budget_t *b);
 unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* what a worker that is awake may use */
 unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of a worker that is awake; 0: it does not lend */
 unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
+unsigned pp_own_threads(void);                                         /* as above, with what is lent, and what others need */
 int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);
 
 /* copy.c: copies, and packing of strided arrays, that idle cores take part in. n_helpers: -1, or a number for measurements */

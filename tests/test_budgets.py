@@ -1,5 +1,6 @@
 """Thread budgets at work: what libraries may use in workers of each kind, during tasks and after them."""
 
+import importlib.util
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import tasks
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
 from pool_party.budget import libraries, policies
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
 N_CPUS = 4
@@ -332,8 +334,51 @@ def test_other_threads_may_run_where_they_could(what):
     fresh.check(fresh.run([RESTORING, what]))
 
 
+BOUNDS = HERE / "isolated" / "bounds.py"
+
+
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+@pytest.mark.parametrize("what", ["environment", "orders", "block_in_parent"])
+def test_no_task_gets_more_than_the_user_has_set(what, kind, policy):
+    if kind == "interp" and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
+    fresh.check(fresh.run([BOUNDS, what, kind, policy]))
+
+
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("what", ["initializer", "block_in_task", "blocks_of_two_tasks"])
+def test_what_a_task_sets_holds_for_itself(what, kind, policy):
+    fresh.check(fresh.run([BOUNDS, what, kind, policy]))
+
+
+@pytest.mark.parametrize(("kind", "n_examples"), [("thread", 12), ("process", 4)])
+def test_limits_in_random_orders(kind, n_examples):
+    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", kind, n_examples]))
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_what_a_worker_was_told_is_not_the_users(kind):
+    fresh.check(fresh.run([BOUNDS, "nested_environment", kind, "dynamic"]))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU all threads run on the same")
+@pytest.mark.parametrize("what", ["after_fork", "own_threads"])
+def test_masks_of_threads(what):
+    fresh.check(fresh.run([BOUNDS, what, "thread", "static"]))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU there is nothing to lend")
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_numba(kind, policy):
+    if importlib.util.find_spec("numba") is None:
+        pytest.skip("there is no Numba here")
+    fresh.check(fresh.run([BOUNDS, "numba", kind, policy]))
+
+
 def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog):
-    def fail(cpus=()):
+    def fail():
         raise OSError("no look")
 
     with ComposablePool(1, kind="interp", maxtasksperchild=1) as pool:
@@ -419,6 +464,16 @@ def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, sco
     pytest.importorskip("sklearn")
     program = HERE / "isolated" / "gated_tasks.py"
     fresh.check(fresh.run([program, "run", where, policy, scope], timeout=110), "0 0 True")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "may_kill"), [(23, "no"), (44, "no"), (302, "yes")])
+def test_random_programs_come_to_their_end(seed, may_kill):
+    """Their workers are stopped and killed meanwhile."""
+    pytest.importorskip("sklearn")
+    program = HERE / "isolated" / "gated_random.py"
+    completed = fresh.run([program, "run", seed, "pool", may_kill], timeout=115)
+    assert completed.returncode == 0 and completed.out.split() == ["ok"], completed
 
 
 def test_unrelated_programs_share_the_machine():

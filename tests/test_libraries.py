@@ -1,5 +1,6 @@
 """The native libraries with threads of their own: found, described, set by address, and only looked for when needed."""
 
+import os
 import pathlib
 import sys
 import threading
@@ -9,7 +10,7 @@ import fresh
 import pytest
 
 from pool_party import _native
-from pool_party.budget import libraries
+from pool_party.budget import environment, libraries, numba_threads
 from pool_party.budget.environment import thread_environment
 from pool_party.budget.libraries import Library, warnings_for
 
@@ -43,7 +44,7 @@ def test_nothing_is_imported_before_there_is_something_to_find():
     code = """if True:
         import sys
         from pool_party import _native
-        from pool_party.budget import libraries
+        from pool_party.budget import environment, libraries, numba_threads
         print(_native.has_thread_library(), libraries.find(), libraries.Loaded().refresh())
         print({"threadpoolctl", "ctypes", "numpy"} & set(sys.modules))
         import numpy
@@ -225,6 +226,22 @@ def test_environment_of_a_budget():
     assert thread_environment(3, environ={}) == counts(3, NUMBA_NUM_THREADS=3)
 
 
+def test_what_a_pool_has_given_is_not_the_users(monkeypatch):
+    for name in environment._VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr(environment, "_given", {})
+    users = environment.users_environment()
+    assert users == {"OMP_NUM_THREADS": "3"}
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    environment.enter(2, 4, False, users)
+    assert os.environ["OMP_NUM_THREADS"] == os.environ["OPENBLAS_NUM_THREADS"] == "2"
+    assert environment.users_environment() == users
+    assert environment.users_count("openblas") == environment.users_count("libgomp") == 3
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    assert environment.users_count("openblas") == 1 and environment.users_count("mkl") == 3
+
+
 def test_environment_is_complete_only_together():
     wanted = thread_environment(2, 4, overlap=True, environ={})
     assert thread_environment(2, 4, overlap=True, environ=wanted) == {}
@@ -267,16 +284,47 @@ def test_idle_threads_wait_as_the_user_wants(users, sets):
     assert not set(PATIENCE) & set(thread_environment(1, environ=users))
 
 
-@pytest.mark.parametrize(("n", "sets"), [(1, 1), (4, 4), (9, 4)])
-def test_numba_is_set_if_it_is_imported(monkeypatch, n, sets):
-    seen = []
-    config = types.SimpleNamespace(NUMBA_NUM_THREADS=4)
-    monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(config=config, set_num_threads=seen.append))
-    libraries.set_numba(n)
-    assert seen == [sets]
+class Numba:
+    """As the module: a count for this thread, of threads that have been started."""
+
+    def __init__(self, n):
+        self.config = types.SimpleNamespace(NUMBA_NUM_THREADS=n)
+        self.n = n
+        self.seen = []
+
+    def get_num_threads(self):
+        return self.n
+
+    def set_num_threads(self, n):
+        self.n = n
+        self.seen.append(n)
+
+
+@pytest.fixture
+def numba(monkeypatch):
+    made = Numba(4)
+    monkeypatch.setitem(sys.modules, "numba", made)
+    monkeypatch.setattr(numba_threads, "_mine", threading.local())
+    return made
+
+
+def test_numba_is_set_if_it_is_imported(numba):
+    numba_threads.keep_to(4)
+    assert numba.seen == []  # which would start its threads
+    for n in (1, 4, 9, 9, 2):
+        numba_threads.keep_to(n)
+    assert numba.seen == [1, 4, 2]
     assert "NUMBA_NUM_THREADS" not in thread_environment(2, environ={})
 
 
+def test_what_the_user_has_set_of_numba_is_never_raised(numba):
+    numba_threads.keep_to(3)
+    numba.set_num_threads(2)
+    for n in (4, 1, 3):
+        numba_threads.keep_to(n)
+        assert numba.n == min(n, 2)
+
+
 def test_numba_is_not_imported_for_it():
-    libraries.set_numba(1)
+    numba_threads.keep_to(1)
     assert "numba" not in sys.modules

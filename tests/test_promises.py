@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import sysconfig
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
 
 import gates
@@ -99,6 +101,15 @@ def test_another_calls_slow_pickling_delays_no_timeout(remote_kind, make_pool, g
     assert filling.get(TIMEOUT_S) == list(range(1024)) and held.get(TIMEOUT_S) is None
 
 
+def test_a_timeout_that_is_no_number_is_over_at_once(pool, gate):
+    """As in `multiprocessing.Pool`; it lasted for ever."""
+    result = pool.apply_async(tasks.pass_gate, (gate.path, 1))
+    with pytest.raises(multiprocessing.TimeoutError):
+        result.get(timeout=float("nan"))
+    gate.release()
+    result.get(TIMEOUT_S)
+
+
 def test_cancel_does_not_end_another_threads_wait_early(kind, make_executor, gate):
     """It raised TimeoutError at once, with a minute left."""
     executor = make_executor(1, kind=kind)
@@ -135,6 +146,28 @@ def test_every_thread_begins_a_task_at_once(make_pool):
     waiting = pool.map_async(lambda x: all_are_there.wait(60), range(n_workers), 1)
     all_are_there.wait(60)
     waiting.get(60)
+
+
+class WaitsInPickling:
+    def __init__(self, pool, path):
+        self.pool = pool
+        self.path = path
+
+    def __reduce__(self):
+        self.pool.apply(tasks.pass_gate, (self.path,))
+        return int, ()
+
+
+def test_pickling_that_waits_for_a_task_holds_up_no_other(remote_kind, make_pool, gate):
+    """Whoever puts sleeps amid that; a task that another thread submits meanwhile is put all the same."""
+    pool = make_pool(2, kind=remote_kind)
+    waiting = gates.call_in_thread(pool.map, tasks.identity, [WaitsInPickling(pool, gate.path)], 1)
+    gate.wait_arrived()
+    try:
+        assert pool.apply_async(tasks.square, (3,)).get(TIMEOUT_S) == 9
+    finally:
+        gate.release()
+    assert waiting.result(TIMEOUT_S) == [0]
 
 
 # ---- exceptions amid a call ------------------------------------------------------
@@ -299,6 +332,30 @@ def test_a_closed_pool_keeps_nothing_open(kind, make_pool):
         assert count() <= before
     finally:
         gc.enable()
+
+
+def test_a_call_that_is_over_is_let_go(kind, make_pool):
+    """The thread that ran its callback kept it until the next one."""
+    pool = make_pool(1, kind=kind)
+    result = pool.apply_async(tasks.square, (2,), callback=abs)
+    assert result.get(TIMEOUT_S) == 4
+    result = weakref.ref(result)
+    gates.wait_until(lambda: result() is None, "nobody has it")
+
+
+@pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a thread that sleeps drops no references")
+def test_an_item_of_imap_is_let_go(kind, make_pool):
+    """The thread that reads the input kept it until there was room for the next one."""
+    items = []
+
+    def make_item(number):
+        item = tasks.Adder(number)
+        items.append(weakref.ref(item))
+        return item
+
+    iterator = make_pool(1, kind=kind).imap(callable, map(make_item, range(10)), buffersize=1)
+    assert next(iterator)
+    gates.wait_until(lambda: not any(item() for item in items), "nobody has them")
 
 
 def test_values_outlive_the_pool(remote_kind, make_pool):

@@ -200,11 +200,16 @@ static pp_count_t *count_here(unsigned k) {
     return c;
 }
 
-static void keep_here(unsigned k) {
+unsigned pp_own_threads(void) {
     unsigned own = pp_own_grant();
-    pp_count_t *c = own ? count_here(k) : NULL;
+    return own ? count_for(own_limits->budget, own) : 0;
+}
+
+static void keep_here(unsigned k) {
+    unsigned n = pp_own_threads();
+    pp_count_t *c = n ? count_here(k) : NULL;
     if (c)
-        keep_to(&limits.libraries[k], c, count_for(own_limits->budget, own));
+        keep_to(&limits.libraries[k], c, n);
 }
 
 unsigned pp_user_most(void) {

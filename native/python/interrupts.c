@@ -77,10 +77,15 @@ static void *call(void *arg) {
     return NULL;
 }
 
-/* Handlers run in the main thread, and this one waits in C: so none comes before the function has returned. */
+#if PY_VERSION_HEX < 0x030D0000
+#define Py_IsFinalizing _Py_IsFinalizing
+#endif
+
+/* Handlers run in the main thread, and this one waits in C: so none comes before the function has returned. While the
+ * interpreter ends no other thread can run. */
 PyObject *pp_call_apart(PyObject *module, PyObject *function) {
     (void)module;
-    if (!pp_is_main_thread())
+    if (!pp_is_main_thread() || Py_IsFinalizing())
         return PyObject_CallNoArgs(function);
     call_t c = {.interpreter = PyInterpreterState_Get(), .function = function};
     pthread_t thread;

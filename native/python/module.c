@@ -55,7 +55,7 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     double seconds = PyFloat_AsDouble(timeout_s);
     if (PyErr_Occurred())
         return -1;
-    if (seconds < 1e9)   /* longer than anybody waits, and the sum can't overflow */
+    if (!(seconds >= 1e9))   /* longer than anybody waits, and the sum can't overflow; what is no number is over at once */
         *deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
     return 0;
 }
@@ -187,6 +187,11 @@ static PyObject *own_grant(PyObject *module, PyObject *ignored) {
     return PyLong_FromUnsignedLong(pp_own_grant());
 }
 
+static PyObject *own_threads(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_own_threads());
+}
+
 static PyObject *limit_foreign(PyObject *module, PyObject *arg) {
     (void)module;
     unsigned long n = PyLong_AsUnsignedLong(arg);
@@ -279,6 +284,8 @@ static PyMethodDef functions[] = {
      "limit_foreign(n)\n\nWorkers of this process's pools that are awake in other processes: libraries here get the less."},
     {"own_grant", own_grant, METH_NOARGS,
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
+    {"own_threads", own_threads, METH_NOARGS,
+     "own_threads() -> int\n\nAs own_grant, with what is lent to the worker now, and less what other pools need."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
     {"receivers", receivers, METH_NOARGS,

@@ -18,8 +18,11 @@ static int feed(pp_channel_t *self) {
     pp_hub_t *h = &self->hub;
     bool is_nested = is_feeding(self);
     for (uintptr_t nobody = 0; pp_load_seq_cst(&h->must_feed) && self->put_waiting; nobody = 0) {
-        if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread()))
+        if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread())) {
+            if (pp_load_seq_cst(&h->leading.leader) == nobody)   /* who puts may wait amid that: it puts before it sleeps again */
+                pp_hub_rouse_leader(h);
             return 0;
+        }
         pp_store_seq_cst(&h->must_feed, 0);
         PyObject *put_waiting = Py_XNewRef(self->put_waiting), *nested = is_nested ? Py_True : Py_False;
         PyObject *done = put_waiting ? PyObject_CallOneArg(put_waiting, nested) : NULL;

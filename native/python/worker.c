@@ -18,6 +18,8 @@ typedef struct {
     unsigned n_tokens;          /* for that */
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
+    bool follows;               /* called also when the worker may use more or fewer threads than at the last call: */
+    unsigned n_threads;
     uint64_t n_loads;           /* when the list of libraries was last looked at */
     pp_limited_t limits;
     uint32_t kept;              /* the grant that a worker process keeps to */
@@ -304,7 +306,8 @@ static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
  * leader has to find it; it is told. */
 static int note_libraries(worker_t *self) {
     uint64_t now = pp_n_loads();
-    if (now == self->n_loads)
+    unsigned n_threads = self->follows ? pp_own_threads() : 0;
+    if (now == self->n_loads && n_threads == self->n_threads)
         return 0;
     bool first = self->n_loads == 0;
     self->n_loads = now;
@@ -314,6 +317,8 @@ static int note_libraries(worker_t *self) {
             return -1;   /* the pool is terminated: that interrupts the task, which is about to begin */
         if (done == NULL)
             PyErr_WriteUnraisable(self->refresh);   /* the task is not to blame */
+        self->follows = done && PyObject_IsTrue(done) == 1;
+        self->n_threads = self->follows ? pp_own_threads() : 0;
         Py_XDECREF(done);
     } else if (!first) {
         pp_announce(self->end.shared);
@@ -378,7 +383,8 @@ static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     return result;
 }
 
-PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\nWhat to call before a task if libraries were loaded since the last one.");
+PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\nWhat to call before a task if libraries were loaded since the last one. While it\n"
+                          "returns True also if the worker's budget has changed.");
 static PyObject *worker_refresh_with(worker_t *self, PyObject *function) {
     Py_XSETREF(self->refresh, Py_NewRef(function));
     Py_RETURN_NONE;

@@ -41,6 +41,7 @@ class Callbacks:
         thread = threading.current_thread()
         while thread in self._threads and (call := self._channel.next_deferred()) is not None:
             self._run_those_of(call)
+            del call  # it may be all that keeps a large value, or the pool
         self._forget(thread)
 
     def run_here(self) -> None:

@@ -5,6 +5,7 @@ signal handler interrupts it, and nobody who waits for a result waits for it. Ot
 and notify it (`Channel.summon`).
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -112,11 +113,15 @@ class Engine:
         if self._background.ident is not None:
             self.terminate()
             return
+        try:
+            self._give_up()
+        finally:
+            self._give_back()
+
+    def _give_up(self) -> None:
+        """Ends the workers that were started, after another one could not be."""
         self._ask_for_end()
-        self._workers.terminate()
-        self._workers.wait_ended()
-        self._workers.release()
-        self._give_back()
+        self._workers.give_up()
 
     # ---- submitting ----
 
@@ -161,8 +166,7 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Waits until a job is done; False after `timeout` seconds, however many results come meanwhile."""
-        if self.is_foreign:
-            raise _foreign()
+        self._check_not_in_vain(job)
         if self._callbacks.is_mine():
             if job.settled:
                 return True  # this is a callback of that very call, which must not wait for itself
@@ -171,10 +175,19 @@ class Engine:
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
         """A stream's next (status, value); None at its end; False after `timeout` seconds."""
-        self._check_not_foreign()
+        self._check_not_in_vain(call)
         if self._callbacks.is_mine():
             self._callbacks.delegate()
         return self._channel.next(call, timeout)
+
+    def _check_not_in_vain(self, job: _native.Job) -> None:
+        self._check_not_foreign()
+        if self._is_alone() and not job.done:
+            raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
+
+    def _is_alone(self) -> bool:
+        """Whether the interpreter is ending: it runs finalizers still, but none of the pool's threads any more."""
+        return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
         """Takes back a single call that no worker has begun."""
@@ -202,9 +215,11 @@ class Engine:
         steps = () if self._is_forking else (self._workers.prepare, self._workers.start)
         for step in (*steps, self._workers.follow):
             self._try(step)
-        if self._open_error is not None:
-            self._ask_for_end()
-        self._channel.open(self._opened)
+        try:
+            if self._open_error is not None:
+                self._give_up()
+        finally:
+            self._channel.open(self._opened)
 
     def _try(self, step: Callable[[], object]) -> None:
         """Does one step of opening, unless an earlier one has failed."""
@@ -358,6 +373,8 @@ class Engine:
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end of a closed pool; False after `timeout` seconds."""
         self._check_not_foreign()
+        if self._is_alone():
+            return True
         deadline = None if timeout is None else monotonic() + timeout
         self._callbacks.leave()
         for call in self.calls():
@@ -376,7 +393,7 @@ class Engine:
         if self.is_foreign:
             return
         self._ask_for_end()
-        if self._background is not threading.current_thread():
+        if self._background is not threading.current_thread() and not self._is_alone():
             self.wait(self._stopped)
 
     def _ask_for_end(self) -> None:

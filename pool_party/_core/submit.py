@@ -121,6 +121,7 @@ class Submitter:
                 n_tasks += 1
             if error is not None or len(items) < job.chunk:
                 break
+            del items  # not to be kept until there is room for more
         if job.id:
             self._channel.end_input(job, n_tasks)
 

@@ -250,11 +250,14 @@ class WorkerSet:
             elif not self._channel.is_busy(worker.n):
                 worker.join(max(0.0, deadline - monotonic()))
 
-    def release(self) -> None:
-        """Gives back what the system holds for workers that have ended: after `wait_ended`, if no `remove` follows."""
-        for worker in self.places:
-            if worker is not None:
+    def give_up(self) -> None:
+        """After a start that failed: ends what was started, which nobody watches, and empties the slots."""
+        self.terminate()
+        self.wait_ended()
+        for n, worker in enumerate(self.places):
+            if worker is not None and worker.join(0):
                 worker.release()
+                self.places[n] = None
 
     def is_over(self) -> bool:
         """Whether the last worker has ended for good."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from importlib.machinery import ExtensionFileLoader, ModuleSpec
     from types import ModuleType
+    from typing import Any
 
     from pool_party.budget.gate import Gate, Gated
 else:
@@ -24,7 +25,7 @@ else:
 
 _lock = threading.RLock()
 _loaded: object = None  # libraries.Loaded, once needed
-_pinned: dict[int, Collection[int]] = {}  # workers that are kept on CPUs of their own, by thread: where libraries may run
+_pinned: dict[int, Collection[int]] = {}  # workers that are kept on some CPUs, by thread: where libraries may run
 _create_module = ExtensionFileLoader.create_module
 _gated: Gated | None = None  # the process's gate, while a pool of it wants one
 _n_gated = 0  # pools that want it
@@ -52,13 +53,15 @@ def open_pool(cpus: Collection[int], listener: Callable[[], object]) -> None:
     if cpus:
         _native.limits_cpus(tuple(cpus))
     user_limits.open_pool(listener)
+    _watch_imports()
 
 
 def close_pool(listener: Callable[[], object]) -> None:
     """It closes."""
     from pool_party.budget import user_limits
 
-    user_limits.close_pool(listener)
+    if not user_limits.close_pool(listener) and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
 
 
 def enter_process(n_threads: int) -> None:
@@ -69,19 +72,61 @@ def enter_process(n_threads: int) -> None:
     if user_limits is not None:
         user_limits.forget()
     _native.limits_told(n_threads)
+    _watch_imports()
     leave_gate()
+
+
+def _limit_numba() -> None:
+    """Numba was imported; in the calling thread it is limited if that is a worker's."""
+    from pool_party.budget import numba_threads
+
+    if n := _native.own_threads():
+        run_wide(numba_threads.keep_to, n)
+
+
+def _watch_user() -> None:
+    """threadpoolctl was imported."""
+    from pool_party.budget import user_limits
+
+    user_limits.install(_is_worker, refresh)
+
+
+_AFTER_IMPORT = {"numba": _limit_numba, "threadpoolctl": _watch_user}
+
+
+class _Finder:
+    """A row of `sys.meta_path` while pools are open: what is imported then and concerns limits, we are told of."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in _AFTER_IMPORT:
+            return None
+        from pool_party.budget import imports
+
+        return imports.find_spec(name, _finder, _AFTER_IMPORT[name])
+
+
+_finder: Any = _Finder
+
+
+def _watch_imports() -> None:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def refresh() -> bool:
     """Finds libraries that are new and limits them. Cheap if no library was loaded since the last time.
 
-    Returns whether to call it also when the calling worker's budget has changed.
+    Returns whether to call it before each task for which the calling worker's budget has changed, too.
     """
     if not _native.has_thread_library():
         return False
     with _lock:
         _limit_new()
-    return False
+    if "numba" not in sys.modules:
+        return False
+    _limit_numba()
+    return True
 
 
 def _limit_new() -> None:
@@ -92,8 +137,10 @@ def _limit_new() -> None:
         _loaded = libraries.Loaded()
     if _loaded.refresh():
         for found in _loaded.libraries:
-            _native.limit_library(found.setter, found.getter, found.scope == "thread", environment.users_count(found.name))
-        user_limits.note(_loaded.libraries, _is_worker)
+            most = environment.users_count(found.name)
+            _native.limit_library(found.setter, found.getter, found.scope == "thread", most)
+        user_limits.note(_loaded.libraries)
+        user_limits.install(_is_worker, refresh)
     if _gated is not None:
         _gated.install(_loaded.libraries)
 
@@ -162,12 +209,18 @@ def unpin() -> None:
 
 def _create_wide(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
     """Loads an extension module with all CPUs: a library that comes with it may start its threads there and then."""
+    module: ModuleType = run_wide(_create_module, self, spec)
+    return module
+
+
+def run_wide(function: Callable[..., Any], *args: object) -> Any:
+    """Calls a function that may make threads, with all CPUs that these may use."""
     wide = _pinned.get(threading.get_native_id())
     if wide is None:
-        return _create_module(self, spec)
+        return function(*args)
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, wide)
     try:
-        return _create_module(self, spec)
+        return function(*args)
     finally:
         os.sched_setaffinity(0, own)

@@ -1,18 +1,19 @@
 """What the user sets through threadpoolctl while pools are open.
 
-threadpoolctl reads a library's count, sets another one, and later puts the first one back. With a pool open the count that
-it reads may be a budget, and the one that it sets may be in force anyway, so that nobody could tell a limit of the user's
-from none. Therefore some of its functions, which `_patches` lists, are replaced for as long as a pool is open or a block
-that was entered meanwhile is: they read and set what the user has set. `native/budget/limits.c` gives each library the
-smaller of that and the budget.
+threadpoolctl reads a library's count, sets another one, and later puts the first one back. With a pool open the count
+that it reads may be a budget, and the one that it sets may be in force anyway, so that nobody could tell a limit of the
+user's from none. Therefore some of its functions, which `_patches` lists, are replaced for as long as a pool is open or
+a block that was entered meanwhile is: they read and set what the user has set. `native/budget/limits.c` gives each
+library the smaller of that and the budget.
 
-Blocks (`with threadpool_limits(...)`) of several threads may be open at once. Of each thread the innermost counts, and of
-these the least.
+Blocks (`with threadpool_limits(...)`) of several threads may be open at once. Of each thread the innermost counts, and
+of these the least.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 from pool_party import _native
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()  # guards what follows; reentrant, as a signal handler may enter a block, too
 _libraries: dict[str, Library] = {}  # by path: those that are known to native code
-_blocks: dict[int, list[tuple[Any, dict[int, int]]]] = {}  # each thread's, the innermost last: its limiter, and n by setter
+# Each thread's, the innermost last: what threadpoolctl made for it, and the counts by setters.
+_blocks: dict[int, list[tuple[Any, dict[int, int]]]] = {}
 _replaced: list[tuple[type, str, Any]] = []  # what the functions were before
-_n_open = 0  # pools
-_listeners: list[Callable[[], object]] = []  # told whenever the user has set something
+_listeners: list[Callable[[], object]] = []  # one for each open pool: told whenever the user has set something
+_is_worker = False  # this is a worker process, whose pool is always open
+_look: Callable[[], object] = bool
 _now = threading.local()  # limiter: the one that is being made by this thread; is_leaving: it is leaving a block
 
 
@@ -47,40 +50,49 @@ def _forget_others() -> None:
 os.register_at_fork(after_in_child=_forget_others)
 
 
-def open_pool(listener: Callable[[], object] | None = None) -> None:
+def open_pool(listener: Callable[[], object]) -> None:
     """A pool opens; `listener` is called whenever the user has set a count."""
-    global _n_open
     with _lock:
-        _n_open += 1
-        if listener is not None:
-            _listeners.append(listener)
+        _listeners.append(listener)
         _install()
 
 
-def close_pool(listener: Callable[[], object] | None = None) -> None:
-    """It closes. After the last one, and the last block, threadpoolctl is what it was."""
-    global _n_open
+def close_pool(listener: Callable[[], object]) -> bool:
+    """It closes; whether any is open. After the last one, and the last block, threadpoolctl is what it was."""
     with _lock:
-        _n_open -= 1
-        if listener in _listeners:
+        if listener in _listeners:  # not in a forked child, whose parent's pool it was
             _listeners.remove(listener)
         _undo_if_unused()
+        return _is_open()
 
 
-def note(libraries: Iterable[Library], is_worker: bool) -> None:
-    """These libraries are known to native code; is_worker: in a worker process, whose pool is always open."""
-    global _n_open
+def _is_open() -> bool:
+    return bool(_listeners) or _is_worker
+
+
+def note(libraries: Iterable[Library]) -> None:
+    """These libraries are known to native code."""
     with _lock:
-        _n_open = max(_n_open, is_worker)
         _libraries.update((library.path, library) for library in libraries)
+
+
+def install(is_worker: bool, look: Callable[[], object]) -> None:
+    """threadpoolctl was imported. is_worker: this is a worker process.
+
+    look: finds libraries that were loaded since the last task began; `note` is told of them.
+    """
+    global _is_worker, _look
+    with _lock:
+        _look = look
+        _is_worker = is_worker
         _install()
 
 
 def forget() -> None:
     """In a worker process: the pools are its parent's, and what the user has set there reaches it by its grant."""
-    global _n_open
+    global _is_worker
     with _lock:
-        _n_open = 0
+        _is_worker = True
         _blocks.clear()
 
 
@@ -96,7 +108,7 @@ def _patches() -> list[tuple[type, str, Callable[[Any], Any]]]:
 
 
 def _install() -> None:
-    if _replaced or not _libraries or _n_open == 0:
+    if _replaced or not _is_open() or "threadpoolctl" not in sys.modules:
         return
     for cls, name, make in _patches():
         original = getattr(cls, name)
@@ -105,7 +117,7 @@ def _install() -> None:
 
 
 def _undo_if_unused() -> None:
-    if _n_open > 0 or any(_blocks.values()):
+    if _is_open() or any(_blocks.values()):
         return
     while _replaced:
         cls, name, original = _replaced.pop()
@@ -114,6 +126,7 @@ def _undo_if_unused() -> None:
 
 def _making(original: Any) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        _look()
         counts = {path: _native.user_count(library.setter) for path, library in tuple(_libraries.items())}
         self._pool_party_sets = {}
         _now.limiter = self
@@ -189,8 +202,9 @@ def _setters() -> set[int]:
 
 def _announce(setters: Iterable[int], applies: bool = True) -> None:
     for setter in setters:
-        innermost = [next((own[setter] for _, own in reversed(blocks) if setter in own), 0) for blocks in _blocks.values()]
-        _native.user_blocks(setter, min(filter(None, innermost), default=0), applies)
+        of_threads = [[own[setter] for _, own in blocks if setter in own] for blocks in _blocks.values()]
+        least = min((counts[-1] for counts in of_threads if counts), default=0)
+        _native.user_blocks(setter, least, applies)
 
 
 def _tell() -> None:

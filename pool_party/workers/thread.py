@@ -13,7 +13,8 @@ from pool_party.workers.base import Setup
 class ThreadWorker:
     """A worker that is a thread of this interpreter.
 
-    Its tasks never pass a gate: a region of another thread that waits there with the GIL would keep the task from its end.
+    Its tasks never pass a gate: a region of another thread that waits there with the GIL would keep the task from its
+    end.
     """
 
     exitcode = None

@@ -1,13 +1,14 @@
 """Interpreter shutdown with a forgotten pool, and the death of the parent."""
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 
 from probe import TIMEOUT_S, ComposablePool, are_others_asleep, gates, main, tasks
 
-from pool_party import ComposableExecutor
+from pool_party import ComposableExecutor, PoolClosed, _native
 
 forgotten = []  # what still lives at shutdown
 
@@ -50,6 +51,31 @@ def with_an_open_iterator(kind):
     iterator = pool.imap(tasks.square, iter(range(100_000)))
     assert next(iterator) == 0
     forgotten.append((pool, iterator))
+
+
+class Owner:
+    """Ends its pool in a finalizer, which the ending interpreter calls when no other thread runs any more."""
+
+    def __init__(self, kind):
+        self.pool = ComposablePool(2, kind=kind)
+        self.result = self.pool.map_async(tasks.burn, [20_000] * 5_000, 1)
+        self.iterator = self.pool.imap(tasks.burn, [20_000] * 5_000)
+        self.me = self
+
+    def __del__(self):
+        for use in (self.result.get, self.iterator.next, lambda: self.pool.apply(abs, (1,))):
+            with contextlib.suppress(PoolClosed):
+                use()
+                print("it was not closed")
+        self.pool.close()
+        self.pool.join()
+        self.pool.terminate()
+        assert _native.call_apart(int) == 0
+        print("ended", flush=True)
+
+
+def ended_by_a_finalizer(kind):
+    forgotten.append(Owner(kind))
 
 
 def closed_but_not_joined(kind):

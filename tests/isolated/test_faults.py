@@ -210,6 +210,12 @@ def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatc
     fresh.check(run("ending.py", how, kind, options=()), "")
 
 
+@pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="the finalizer is not called")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finalizer_ends_a_forgotten_pool(kind):
+    fresh.check(run("ending.py", "ended_by_a_finalizer", kind, options=()), "ended")
+
+
 @pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="nobody may look at a thread that runs")
 @pytest.mark.parametrize("kind", ["thread", "interp"])
 def test_a_worker_that_is_ended_amid_an_import_closes_the_file(kind, tmp_path):

@@ -33,3 +33,8 @@ def test_death_of_the_fork_server(scenario):
 
 def test_process_objects_that_multiprocessing_did_not_make():
     check("own_context", "spawn")
+
+
+def test_opening_with_few_descriptors_left(start_method):
+    completed = fresh.run([HERE / "few_descriptors.py", start_method])
+    assert completed.returncode == 0, completed  # a fork server that has none left prints a traceback

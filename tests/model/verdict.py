@@ -3,7 +3,7 @@
 A *chunk* is what one worker is handed: a list of (ident, deed). It has exactly one outcome: its values, or one error.
 """
 
-import multiprocessing
+import multiprocessing.pool
 import pickle
 from concurrent.futures import CancelledError
 

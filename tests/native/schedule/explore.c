@@ -18,7 +18,9 @@
 #include <time.h>
 
 #define DEPTH_MAX 20000
+#ifndef STATES_MAX
 #define STATES_MAX (1u << 23)   /* known states; what comes after that many is explored without them */
+#endif
 #define CHANGES_MAX 6
 #define LENGTH_GUESS 300        /* decisions of a run: about as many */
 
@@ -56,7 +58,9 @@ static bool note_state(void) {
 }
 
 static void forget_states(void) {
-    memset(states, 0, STATES_MAX * sizeof *states);
+    free(states);
+    if ((states = calloc(STATES_MAX, sizeof *states)) == NULL)   /* memory only where it is touched */
+        exit(2);
     n_states = 0;
 }
 
@@ -214,8 +218,6 @@ static int explore_random(double limit_s, uint64_t seed) {
 static int hunt(double limit_s, uint64_t seed) {
     double start = seconds();
     unsigned long n_runs = 0;
-    free(states);
-    states = NULL;
     for (;; seed += 100)
         for (unsigned i = 0; program_name(i); i++) {
             open_program(i);
@@ -251,9 +253,6 @@ static int usage(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    states = calloc(STATES_MAX, sizeof *states);
-    if (states == NULL)
-        return 2;
     if (strcmp(what, "list") == 0) {
         for (unsigned i = 0; program_name(i); i++)
             puts(program_name(i));

@@ -22,7 +22,8 @@ typedef struct {
     unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
     const char *waiters;                       /* beside the background thread, see run_waiter and run_main */
     const char *where;                         /* of each task in turn: its argument is in its (p)lace, in the (r)ing, in a (b)lock, or in one
-                                                * that the worker (k)eeps; in upper case, its result is in a block, too */
+                                                * that the worker (k)eeps; in upper case, its result is in a block, too. Or it is in its place, and
+                                                * pickling it (n)ests: waits for another task; or raises an (e)xception, once */
     bool cancels, is_patient, at_once;         /* at_once: tasks come while workers start */
 } pool_t;
 
@@ -35,7 +36,11 @@ static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker
     {"kept", 2, 2, 4, 0, "", "k", false, false, false},
     {"values", 2, 2, 3, 0, "w", "BKP", false, false, false},
     {"later", 2, 2, 3, 0, "twt", "P", false, false, false},
+    {"pickle", 2, 2, 4, 0, "w", "nppp", false, false, false},
+    {"raise", 2, 2, 3, 0, "wt", "peeB", false, false, false},
     {"heir", 2, 1, 4, 0, "", "P", false, false, false},
+    {"waits", 2, 2, 2, 0, "w", "p", false, false, false},
+    {"gives-up", 2, 2, 2, 0, "wt", "p", false, false, false},
     {"led", 2, 1, 2, 0, "ww", "p", false, false, false},
     {"timed", 2, 1, 2, 0, "wt", "p", false, false, false},
     {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
@@ -63,7 +68,7 @@ static pp_hub_t hub;
 static struct {                                /* what the parent keeps; under Python's locks unless atomic */
     _Atomic uint32_t n_offered, n_put;         /* the backlog is what is between */
     _Atomic uint32_t done[TICKETS], is_idle;
-    bool is_put[TASKS_MAX], is_being_put[TASKS_MAX];
+    bool is_put[TASKS_MAX], is_being_put[TASKS_MAX], is_pickled[TASKS_MAX], is_pickling[ACTORS_MAX];
     bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
     unsigned next_lane, n_settled, n_lost, n_killed, n_cancels, n_leaks;
     unsigned outcome[TASKS_MAX], n_runs[TASKS_MAX];
@@ -235,14 +240,26 @@ static char where_of(uint64_t id) { return pool->where[id % strlen(pool->where)]
 static bool is_kept_by_worker(uint64_t id) { return tolower(where_of(id)) == 'k'; }
 static bool is_result_in_block(uint64_t id) { return isupper(where_of(id)); }
 
+static bool pickle(unsigned id);
+
+static pp_where_t place_of(unsigned id) {
+    switch (tolower(where_of(id))) {
+    case 'r': return PP_IN_RING;
+    case 'b':
+    case 'k': return PP_IN_BLOCK;
+    default: return PP_IN_PLACE;
+    }
+}
+
+/* EINTR: an exception. */
 static int put(unsigned id) {
     uint64_t argument = argument_of(id);
-    char where = (char)tolower(where_of(id));
     pp_blockref_t ref;
-    pp_task_t task = {.job = id + 1, .index = id, .size = sizeof argument, .data = &argument,
-                      .where = where == 'p' ? PP_IN_PLACE : where == 'r' ? PP_IN_RING : PP_IN_BLOCK};
+    pp_task_t task = {.job = id + 1, .index = id, .size = sizeof argument, .data = &argument, .where = place_of(id)};
     if (!pp_hub_has_room(&hub))
         return EAGAIN;
+    if (!pickle(id))
+        return EINTR;
     int error = 0;
     if (task.where == PP_IN_BLOCK) {
         if ((error = open_block(0, id, &ref, argument)) != 0)
@@ -260,43 +277,72 @@ static int put(unsigned id) {
     return error;
 }
 
-static void put_waiting(void) {
-    uint32_t id;
-    while ((id = pp_load_seq_cst(&m.n_put)) < pp_load_seq_cst(&m.n_offered)) {
-        int error = put(id);
-        sch_check(error == 0 || error == EAGAIN, "put: error %d", error);
+/* The oldest task that is not being put by a frame further out: pickling may run code that uses the pool. -1: none. */
+static int next_entry(void) {
+    unsigned id = 0, n = pp_load_seq_cst(&m.n_offered);
+    while (id < n && (m.is_put[id] || m.is_being_put[id]))
+        id++;
+    return (int)sch_note(id < n ? id : UINT32_MAX);
+}
+
+/* False: an exception. */
+static bool put_waiting(void) {
+    for (int id; (id = next_entry()) >= 0;) {
+        m.is_being_put[id] = true;
+        int error = put((unsigned)id);
+        m.is_being_put[id] = false;
+        sch_check(error == 0 || error == EAGAIN || error == EINTR, "put: error %d", error);
+        if (error == EINTR)
+            return false;
         if (error) {
             pp_hub_note_full(&hub);
-            sch_say("      task %u is refused", id);
+            sch_say("      task %d is refused", id);
             if (pp_hub_is_starved(&hub))
-                return;
+                return true;
         } else {
-            sch_say("      task %u is put", id);
+            sch_say("      task %d is put", id);
+            m.is_put[id] = true;
             pp_hub_wake(&hub, 1);              /* at once: nothing between may stand in for its fences */
-            pp_store_seq_cst(&m.n_put, id + 1);
+            pp_add_seq_cst(&m.n_put, 1);
         }
     }
+    return true;
 }
 
-static void feed(void) {
+static bool is_feeding(void) { return pp_load_seq_cst(&hub.feeder) == pp_this_thread(); }
+
+static bool feed(void) {
+    bool is_nested = is_feeding();
     for (uintptr_t nobody = 0; pp_load_seq_cst(&hub.must_feed); nobody = 0) {
-        if (!pp_cas_seq_cst(&hub.feeder, &nobody, pp_this_thread()))
-            return;
+        if (!is_nested && !pp_cas_seq_cst(&hub.feeder, &nobody, pp_this_thread())) {
+            if (pp_load_seq_cst(&hub.leading.leader) == nobody)
+                pp_hub_rouse_leader(&hub);
+            return true;
+        }
         pp_store_seq_cst(&hub.must_feed, 0);
-        put_waiting();
-        pp_store_seq_cst(&hub.feeder, 0);
+        bool is_whole = put_waiting();
+        if (!is_whole)
+            pp_store_seq_cst(&hub.must_feed, 1);
+        if (!is_nested)
+            pp_store_seq_cst(&hub.feeder, 0);
+        if (!is_whole) {
+            pp_hub_summon(&hub);
+            return false;
+        }
     }
+    return true;
 }
 
-static void feed_as_leader(bool is_timed) {
+static bool feed_as_leader(bool is_timed) {
     if (pp_hub_take_room(&hub))
         pp_store_seq_cst(&hub.must_feed, 1);
     if (!pp_hub_wants_feed(&hub))
-        return;
-    if (!is_timed)
-        feed();
-    else if (pp_load_seq_cst(&hub.summons) == 0)
+        return true;
+    if (!is_timed || is_feeding())
+        return feed();
+    if (pp_load_seq_cst(&hub.summons) == 0)
         pp_hub_summon(&hub);
+    return true;
 }
 
 /* The task that was submitted. */
@@ -346,7 +392,28 @@ static void check_leads(const char *what) {
     sch_check(word(&hub.leading.leader, 8) == pp_this_thread(), "%s without the lead", what);
 }
 
-static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns);
+static void await(unsigned ticket);
+
+/* False: an exception. Once for each task. In the background thread it does not wait: nobody would bury workers (README.md, Limits). */
+static bool pickle(unsigned id) {
+    int me = sch_current();
+    bool is_nested = m.is_pickling[me];
+    char where = where_of(id);
+    if (m.is_pickled[id] || (where != 'n' && where != 'e'))
+        return true;
+    m.is_pickled[id] = true;
+    if (where == 'e') {
+        sch_say("      an exception amid pickling");
+        return false;
+    }
+    sch_say("      waits for another task amid pickling");
+    m.is_pickling[me] = true;
+    unsigned other = submit();
+    if (me != m.background)
+        await(other);
+    m.is_pickling[me] = is_nested;
+    return true;
+}
 
 /* To decode a result may run code that itself uses the pool. */
 static void decode(void) {
@@ -355,7 +422,7 @@ static void decode(void) {
         return;
     m.has_nested[me] = false;
     sch_say("      waits for another task amid decoding");
-    wait_for_ticket(submit(), -1);
+    await(submit());
 }
 
 /* As calls.c has them: what is known of a result once it has been taken. */
@@ -484,7 +551,7 @@ static uint32_t run_handlers(void) {
         return before;
     m.has_signal[me] = false;
     sch_say("      a signal handler waits for task 0");
-    wait_for_ticket(0, -1);
+    await(0);
     return before;
 }
 
@@ -499,16 +566,19 @@ static void wait_for_news(unsigned ticket, int64_t deadline_ns, uint32_t before)
     pp_hub_park(&hub, before, deadline_ns, pool->is_patient);
 }
 
-static void lead(unsigned ticket, int64_t deadline_ns, uint32_t before) {
+/* False: an exception. */
+static bool lead(unsigned ticket, int64_t deadline_ns, uint32_t before) {
     if (pp_lead_is_claimed(&hub)) {
         pp_lead_release(&hub);
-        return;
+        return true;
     }
     pp_lead_for(&hub, &m.done[ticket]);
     unsigned n = take_batch(deadline_ns >= 0 ? ticket : NOBODY);
-    feed_as_leader(deadline_ns >= 0);
+    if (!feed_as_leader(deadline_ns >= 0))
+        return false;
     if (n == 0 && pp_lead_is_mine(&hub) && !is_met(ticket))
         wait_for_news(ticket, deadline_ns, before);
+    return true;
 }
 
 static void follow(unsigned ticket, int64_t deadline_ns) {
@@ -529,37 +599,47 @@ static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
         uint32_t before = run_handlers();
         if (is_met(ticket))
             return true;
-        if (pp_lead_try(&hub))
-            lead(ticket, deadline_ns, before);
-        else
+        if (is_feeding() && !pp_lead_is_mine(&hub))
+            pp_lead_claim(&hub);
+        if (!pp_lead_try(&hub))
             follow(ticket, deadline_ns);
+        else if (!lead(ticket, deadline_ns, before))
+            return false;
     }
     return true;
 }
 
 static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns) {
     int me = sch_current();
-    bool is_nested = m.awaits[me] > 0, was_leader = pp_lead_is_mine(&hub);
+    bool is_nested = m.awaits[me] > 0 || m.is_pickling[me], was_leader = pp_lead_is_mine(&hub);
     unsigned outer = m.awaits[me];
     m.awaits[me] = 1 + ticket;
     bool is_there = wait_for(ticket, deadline_ns, is_nested);
     m.awaits[me] = outer;
     if (!was_leader)
         pp_lead_release(&hub);
-    sch_check(is_nested || word(&hub.leading.leader, 8) != pp_this_thread(), "the lead is left with one who has gone");
+    sch_check(was_leader || word(&hub.leading.leader, 8) != pp_this_thread(), "the lead is left with one who has gone");
     return is_there;
+}
+
+/* For as long as it takes; the program catches exceptions. */
+static void await(unsigned ticket) {
+    while (!wait_for_ticket(ticket, -1)) {}
 }
 
 /* ---- the background thread ---- */
 
-static void take_results(void) {
+static bool take_results(void) {
     unsigned n = 1;
+    bool is_whole = true;
     deliver_postponed();
     while (n > 0 && pp_lead_try(&hub) && !pp_lead_is_claimed(&hub)) {
         n = take_batch(NOBODY);
-        feed_as_leader(false);
+        if (!(is_whole = feed_as_leader(false)))
+            n = 0;
     }
     pp_lead_release(&hub);
+    return is_whole;
 }
 
 static void run_worker(int lane);
@@ -628,8 +708,8 @@ static void fill_places(void) {
 }
 
 static void attend(void) {
-    feed();
-    take_results();
+    if (!feed() || !take_results())            /* the exception is logged, and the thread goes on */
+        return;
     if (pp_load_seq_cst(&m.is_idle))
         m.is_stopping = true;
     if (pp_swap_seq_cst(&segment->shared->events, 0))
@@ -666,8 +746,11 @@ static void run_waiter(int number) {
     m.has_nested[me] = how == 'n';
     m.has_signals[me] = m.has_signal[me] = how == 's';
     unsigned id = submit();
-    bool is_there = wait_for_ticket(id, how == 't' ? pp_now_ns() + SCH_LONG_NS : -1);
-    sch_say("      waiter %d %s", number, is_there ? "has its result" : "gives up");
+    if (how == 't')
+        wait_for_ticket(id, pp_now_ns() + SCH_LONG_NS);
+    else
+        await(id);
+    sch_say("      waiter %d ends", number);
     sch_forget(4);
     if (sch_note(m.has_nested[me]))
         submit();                              /* that did not come about: the task is in the count */
@@ -761,6 +844,8 @@ static void run_main(int number) {
         sch_start("waiter", (int)i, false, run_waiter);
         n_others += 1 + (pool->waiters[i] == 'n');
     }
+    for (unsigned i = 0; i < pool->n_tasks; i++)
+        n_others += where_of(i) == 'n';
     for (unsigned i = n_others; i < pool->n_tasks; i++) {
         sch_forget(10 + i);
         submit();
@@ -768,7 +853,7 @@ static void run_main(int number) {
     sch_until(are_all_offered);
     close_calls();
     if (strchr(pool->waiters, 'j'))            /* main waits for the end, as leader or follower */
-        wait_for_ticket(ENDED, -1);
+        await(ENDED);
 }
 
 /* ---- a worker ---- */
@@ -889,7 +974,8 @@ static void check_leading(void) {
 
 static void check_quiet(void) {
     check_leading();
-    sch_check(word(&hub.feeder, 8) == 0, "the backlog is locked for ever");
+    uint64_t feeder = word(&hub.feeder, 8);
+    sch_check(feeder == 0 || m.is_pickling[feeder - 1], "the backlog is locked for ever");
     sch_check(m.is_over || word(&hub.must_feed, 4) == 0, "nobody puts what waits in the backlog");
     sch_check(m.is_over || word(&segment->shared->has_room, 4) == 0, "nobody has seen that there is room");
     sch_check(m.is_over || postponed.first == postponed.last, "a result was postponed, and nobody makes its value");
@@ -905,8 +991,8 @@ static void check_quiet(void) {
         sch_check((state & 0xf) != READY || idle < 0, "task %u waits in the channel while worker %d sleeps",
                   segment->shared->slots[i].index, idle);
     }
-    uint64_t n_put = word(&m.n_put, 4);
-    sch_check(n_put == word(&m.n_offered, 4) || idle < 0, "task %u was refused and waits while worker %d sleeps", (unsigned)n_put, idle);
+    for (unsigned i = 0; i < word(&m.n_offered, 4); i++)
+        sch_check(m.is_put[i] || m.is_being_put[i] || idle < 0, "task %u was refused and waits while worker %d sleeps", i, idle);
 }
 
 static void check_end(void) {

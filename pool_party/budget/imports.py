@@ -1,0 +1,33 @@
+"""Something to be done as soon as a module has been imported, before whoever imports it goes on."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+def find_spec(name: str, this: object, then: Callable[[], object]) -> ModuleSpec | None:
+    """How the finders other than `this` find a module, with a loader that calls `then` after it has run the module."""
+    others: list[Any] = [finder for finder in sys.meta_path if finder is not this]
+    found = (finder.find_spec(name, None, None) for finder in others)
+    spec: ModuleSpec | None = next(filter(None, found), None)
+    if spec is not None and spec.loader is not None:
+        _call_after(spec.loader, then)
+    return spec
+
+
+def _call_after(loader: Any, then: Callable[[], object]) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        loader.exec_module = load
+        load(module)
+        then()
+
+    loader.exec_module = exec_module

@@ -1,0 +1,43 @@
+"""A process pool that opens while almost no descriptors are left, `python few_descriptors.py fork|forkserver|spawn`."""
+
+import resource
+import sys
+
+from probe import TIMEOUT_S, ComposablePool, gates, open_fds, resources, tasks
+
+
+def use(context):
+    pool = ComposablePool(2, kind="process", context=context)
+    try:
+        assert pool.map_async(tasks.square, range(3)).get(TIMEOUT_S) == [0, 1, 4]
+    finally:
+        pool.terminate()
+        pool.join(timeout=TIMEOUT_S)
+
+
+def held():
+    """CPython itself leaves pipes open when it can't start a process for want of descriptors."""
+    return {what: n for what, n in resources().items() if what not in ("fds", "children")}
+
+
+def main(context):
+    """Each opening succeeds or raises, and leaves nothing."""
+    use(context)
+    before = held()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n_failed = 0
+    for n_left in range(2, 20):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()) + n_left, limits[1]))
+        try:
+            use(context)
+        except (OSError, EOFError):  # the latter from a fork server that has none left
+            n_failed += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        gates.wait_until(lambda: all(held()[what] <= n for what, n in before.items()), f"nothing is left; {n_left}")
+    assert 0 < n_failed < 18, f"{n_failed} openings failed"
+    use(context)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
