@@ -125,6 +125,49 @@ def test_an_initializer_gets_a_connection(tmp_path, subject):
     assert script(tmp_path, subject, definitions, body) == f"{['begun'] * 4}\nopen\n"
 
 
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_functions_that_hold_a_connection(tmp_path, subject):
+    definitions = """
+        import functools
+        def send(conn, *args):
+            conn.send(args)
+            return args
+        def sender(conn): return lambda *args: send(conn, *args)
+        class Sender:
+            def __init__(self, conn): self.conn = conn
+            def send(self, *args): return send(self.conn, *args)
+    """
+    body = """
+        mine, theirs = multiprocessing.Pipe()
+        with make_pool() as p:
+            for function in functools.partial(send, theirs), sender(theirs), Sender(theirs).send:
+                assert p.map(function, range(8), 1) == p.map(function, range(8)) == [(i,) for i in range(8)]
+                assert p.starmap(function, [(i, 1) for i in range(8)], 1) == [(i, 1) for i in range(8)]
+                received = sorted(mine.recv() for _ in range(24))
+                assert received == sorted([(i,) for i in range(8)] * 2 + [(i, 1) for i in range(8)])
+        theirs.send("open")
+        print(mine.recv())
+    """
+    assert script(tmp_path, subject, definitions, body) == "open\n"
+
+
+@pytest.mark.parametrize("subject", ("interp", *METHODS))
+def test_what_does_not_pickle_is_no_error_where_others_have_its_letters(tmp_path, subject):
+    definitions = """
+        import threading
+        def abc(x): return x
+    """
+    body = """
+        lock = threading.Lock()
+        a = m = ab = lambda: lock
+        with make_pool() as p:
+            p.apply(abs, (1,))
+            b = c = i = bc = lambda: lock
+            print(p.map(abc, range(3)), p.apply(lambda x: abc(x), ("main",)))
+    """
+    assert script(tmp_path, subject, definitions, body) == "[0, 1, 2] main\n"
+
+
 # ---- shared memory ----
 
 

@@ -5,13 +5,19 @@ as long as it travels as the same. Any other (a closure, a bound method) may cha
 each.
 """
 
+import functools
 import sys
 import types
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 from pool_party import _native
 
+_DEPTH = 4  # a method of an object, its `__dict__`, a list there, an item; guess: descriptors are seldom deeper
+_MAX_ITEMS = 100
+# What ForkingPickler has reducers for, and may be unpickled any number of times.
+_LASTING = {types.MethodType, functools.partial, type(list.append), type(int.__add__)}
 MAX_KEPT = 128  # functions that keep their place; guess: more than programs use at a time
 
 
@@ -34,6 +40,39 @@ def is_global(function: Any) -> bool:
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is function
+
+
+def is_for_one(function: Any) -> bool:
+    """Whether the pickle of a function is for one receiver, as far as is easily seen.
+
+    That is so where it holds what travels by a registered reducer, such as a connection: a descriptor is sent once.
+    """
+    reduction: Any = sys.modules.get("multiprocessing.reduction")
+    pickler = getattr(reduction, "ForkingPickler", None)
+    return pickler is not None and _holds(function, pickler._extra_reducers.keys() - _LASTING, _DEPTH)
+
+
+def _holds(value: Any, kinds: set[type], depth: int) -> bool:
+    if type(value) in kinds:
+        return True
+    return depth > 0 and any(_holds(part, kinds, depth - 1) for part in _parts(value))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, types.FunctionType):
+        cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]  # which has no contents
+        return [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ())]
+    if isinstance(value, types.MethodType):
+        return [value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, list | tuple):
+        return value[:_MAX_ITEMS]
+    if isinstance(value, dict):
+        return list(value.values())[:_MAX_ITEMS]
+    if isinstance(value, type | types.ModuleType):
+        return ()
+    return list(getattr(value, "__dict__", {}).values())
 
 
 def _pickle_of(payload: Any) -> Any:

@@ -6,14 +6,15 @@ something to put, and nobody at it, puts it (`Channel.feed`); no thread waits fo
 """
 
 import contextlib
+import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._core.functions import Functions, is_global
+from pool_party._core.functions import Functions, is_for_one, is_global
 from pool_party._core.results import Call
 from pool_party._core.threads import start_detached
 from pool_party.wire.definitions import Receivers
@@ -93,6 +94,9 @@ class Submitter:
         if not items:
             self._channel.settle(job, _native.STATUS_OK, [])
             return True
+        if not self._by_reference and not is_global(fn) and is_for_one(fn):
+            items = [(fn, item) for item in items]  # with each task, and not once for all
+            fn, star = _call_star if star else operator.call, True
         if job.chunk == 1:
             mode = _native.MODE_STAR if star else _native.MODE_ITEM
         else:
@@ -253,6 +257,10 @@ def _read(source: Iterator[Any], n: int) -> tuple[list[Any], BaseException | Non
     except BaseException as error:
         return items, error
     return items, None
+
+
+def _call_star(fn: Callable[..., Any], args: Iterable[Any]) -> Any:
+    return fn(*args)
 
 
 def _call_each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:

@@ -70,6 +70,15 @@ def _reference(value: object) -> "Callable[[], object]":
         return lambda: value
 
 
+def _is_named(name: bytes, pickle: bytes) -> bool:
+    """Whether a pickle has this as a string of its own, or as the beginning of a dotted name."""
+    if name not in pickle:
+        return False
+    if len(name) > 255:
+        return True
+    return b"\x8c" + bytes((len(name),)) + name in pickle or name + b"." in pickle or b"\n" + name + b"\n" in pickle
+
+
 def _has_import() -> "str | None":
     """The text of the file that a process which `multiprocessing` spawns imports as `__main__`, if it can be read."""
     main = sys.modules["__main__"]
@@ -210,7 +219,7 @@ class Receivers:
         for name, value in list(namespace().items()):
             if not isinstance(name, str) or type(value) is _Module:
                 continue
-            if name.encode("utf-8", "surrogatepass") in pickle and self.is_definition(name, value):
+            if _is_named(name.encode("utf-8", "surrogatepass"), pickle) and self.is_definition(name, value):
                 yield name
 
     def define(self, name: str, value: "Any") -> "Apart":
