@@ -91,11 +91,13 @@ def _with_real_bases(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _module_of(function: types.FunctionType) -> str | None:
-    """The module whose globals are the function's."""
+    """The module whose globals are the function's, if it is `__main__` or one that every worker can import."""
     name = function.__globals__.get("__name__")
     if function.__globals__ is namespace():
         return "__main__"
-    module = sys.modules.get(name) if isinstance(name, str) else None
+    if not isinstance(name, str) or name.partition(".")[0] not in sys.stdlib_module_names:
+        return None
+    module = sys.modules.get(name)
     return name if module is not None and module.__dict__ is function.__globals__ else None
 
 
