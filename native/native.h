@@ -138,7 +138,7 @@ typedef struct pp_budget { /* a pool's part in the limits of this process; see l
 #define PP_TRIMMED UINT32_MAX   /* in_use of a block whose pages the parent is giving back */
 #define PP_IDLE_MAX (64ull << 20)   /* bytes that an idle pool keeps for the next values: one of the 64 MB arrays that people pass */
 typedef struct {           /* one arena: in_use is not 0 while a block is in use; the owner sets, the receiver clears */
-    _Atomic uint32_t in_use[PP_BLOCKS];
+    _Alignas(64) _Atomic uint32_t in_use[PP_BLOCKS];
     struct { uint64_t at, capacity; } place[PP_BLOCKS];   /* written by the owner before the block is first in use */
     _Atomic uint64_t touched[PP_BLOCKS];    /* bytes of each that may be memory; written by whoever has set in_use */
     _Atomic uint64_t n_touched;             /* their sum */
