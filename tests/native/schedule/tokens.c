@@ -46,7 +46,7 @@ static const gate_t gates[] = {
     {"ends", 2, {{0, "1x"}, {0, "2r"}, {1, "2r"}}, false, false},
     {"forgets", 1, {{0, "1r"}, {1, "1r"}, {1, "1r"}}, true, false},
     {"crowd", 2, {{0, "1r2r"}, {0, "1r"}, {1, "2r1r"}, {2, "1rcr"}}, true, false},
-    {"covers", 1, {{0, "tjr"}, {0, "1r"}, {1, "1r"}}, false, false},
+    {"covers", 2, {{0, "tjr"}, {0, "2r"}, {1, "1r"}}, false, false},
     {"line", 1, {{0, "tjr"}, {1, "1r"}, {2, "11rr"}}, false, true},
     {"stops", 2, {{0, "1sr"}, {1, "wr"}, {2, "2r"}}, false, false},
 };
@@ -238,14 +238,16 @@ static void check_order(unsigned user) {
 /* With nobody amid a change: whoever is first in the queue waits only while there are too few tokens for it. */
 static void check_queue(void) {
     page_t *p = (page_t *)memory;
-    uint32_t mutex, n_free = config->n_tokens;
+    uint32_t mutex, n_held = 0;
     const row_t *first = NULL;
     memcpy(&mutex, &p->mutex, sizeof mutex);
     for (const row_t *row = p->rows; row <= &p->rows[USERS_MAX]; row++) {
-        n_free -= row_state(row) == HOLDING ? row->wanted : 0;
+        n_held += row_state(row) == HOLDING ? row->wanted : 0;
         if (row_state(row) == WAITING && (first == NULL || row->ticket < first->ticket))
             first = row;
     }
+    uint32_t n_free = config->n_tokens - n_held;
+    sch_check(n_held <= config->n_tokens, "%u tokens are given, and there are %u", n_held, config->n_tokens);
     sch_check((mutex & 0xff) != 0 || first == NULL || first->wanted > n_free, "%u tokens are free, and who is first waits for %u", n_free,
               first->wanted);
 }
