@@ -1,8 +1,10 @@
 /* The gate's tokens, as a program for the scheduler: threads of two or three processes take and give back tokens of the real gate.c,
  * and die at any step, while they hold some, wait for some or have the mutex. A dead thread is found by what a /proc of our own says.
  *
- * Each thread goes through a script: (1), (2) takes so many tokens; (c) takes one, and gives up if it has to wait; (r) gives back; (x) ends,
- * with what it holds. At the end the main thread takes all tokens there are: then all must be back.
+ * Each thread goes through a script: (1), (2) takes so many tokens; (t) takes one for a task, which covers its process's other threads and its
+ * descendants; (j) waits until all that it covers have ended; (c) takes one, and gives up if it has to wait; (w) takes one, and is stopped if it
+ * has to wait; (s) is stopped; (r) gives back; (x) ends, with what it holds. At the end the main thread takes all tokens there are: then all
+ * must be back. Who is stopped goes on at once, or once nobody else does anything.
  *
  * gate.c is included, not linked: what it keeps for each thread must change with the actor, and rows are looked at. */
 #include "scheduler.h"
@@ -31,37 +33,43 @@ typedef struct {
     unsigned n_tokens;
     struct { unsigned process; const char *script; } users[USERS_MAX];
     bool is_watched;                           /* a parent sees deaths and tells the gate */
+    bool is_line;                              /* each process is the child of the one before; else of the main thread's */
 } gate_t;
 
 static const gate_t gates[] = {
-    {"one", 1, {{0, "1r"}, {1, "1r"}}, false},
-    {"again", 1, {{0, "1r1r"}, {1, "1r1r"}}, false},
-    {"large", 2, {{0, "1r"}, {1, "2r"}, {2, "1r"}}, false},
-    {"two", 2, {{0, "2r"}, {1, "1r"}, {2, "1r"}}, false},
-    {"inside", 2, {{0, "12rr"}, {1, "2r"}}, false},
-    {"cancel", 1, {{0, "1r"}, {1, "cr1r"}, {2, "1r"}}, false},
-    {"ends", 2, {{0, "1x"}, {0, "2r"}, {1, "2r"}}, false},
-    {"forgets", 1, {{0, "1r"}, {1, "1r"}, {1, "1r"}}, true},
-    {"crowd", 2, {{0, "1r2r"}, {0, "1r"}, {1, "2r1r"}, {2, "1rcr"}}, true},
+    {"one", 1, {{0, "1r"}, {1, "1r"}}, false, false},
+    {"again", 1, {{0, "1r1r"}, {1, "1r1r"}}, false, false},
+    {"large", 2, {{0, "1r"}, {1, "2r"}, {2, "1r"}}, false, false},
+    {"two", 2, {{0, "2r"}, {1, "1r"}, {2, "1r"}}, false, false},
+    {"inside", 2, {{0, "12rr"}, {1, "2r"}}, false, false},
+    {"cancel", 1, {{0, "1r"}, {1, "cr1r"}, {2, "1r"}}, false, false},
+    {"ends", 2, {{0, "1x"}, {0, "2r"}, {1, "2r"}}, false, false},
+    {"forgets", 1, {{0, "1r"}, {1, "1r"}, {1, "1r"}}, true, false},
+    {"crowd", 2, {{0, "1r2r"}, {0, "1r"}, {1, "2r1r"}, {2, "1rcr"}}, true, false},
+    {"covers", 2, {{0, "tjr"}, {0, "2r"}, {1, "1r"}}, false, false},
+    {"line", 1, {{0, "tjr"}, {1, "1r"}, {2, "11rr"}}, false, true},
+    {"stops", 2, {{0, "1sr"}, {1, "wr"}, {2, "2r"}}, false, false},
 };
 
 static const gate_t *config;
 static pp_gate_t *gate;
 static unsigned n_users;
 
-enum { OUTSIDE, WAITS, HOLDS };
+enum { OUTSIDE, WAITS, HOLDS, PASSES };       /* PASSES: it goes on without tokens */
 static struct {
     struct {
         int actor;
-        unsigned where, held;                  /* held: tokens, as the thread itself knows */
+        unsigned where, asked, held;           /* asked, held: tokens, as the thread itself knows */
+        bool covers, joins, is_stopped, was_stopped;
         unsigned came, queued;                 /* the moments when it began to ask, and when it was told to wait */
-        int64_t queued_ns;                     /* that one on the clock */
+        unsigned left;                         /* the moment when it last gave back what covered others */
+        int64_t queued_ns, held_ns;            /* queued on the clock; when it got what it holds */
         bool is_done;                          /* it has ended, and owes nothing */
         bool is_dead;                          /* seen by the checks */
         bool is_reported;                      /* to the parent */
     } users[USERS_MAX];
     unsigned moment;
-    int64_t died_ns;                           /* the newest death, or 0 */
+    int64_t lost_ns;                           /* the newest death or stop, or 0 */
 } m;
 
 /* ---- the system: numbers of threads and processes, /proc ---- */
@@ -73,11 +81,23 @@ static int user_of(int actor) {
     return -1;
 }
 
+static pid_t process_of(unsigned user) { return FIRST_PROCESS + (pid_t)config->users[user].process; }
+
 static bool is_alive(unsigned user) { return !sch_has_ended(m.users[user].actor); }
 
 static pid_t my_process(void) {
     int user = user_of(sch_current());
-    return user < 0 ? 1 : FIRST_PROCESS + (pid_t)config->users[user].process;
+    return user < 0 ? 1 : process_of((unsigned)user);
+}
+
+static pid_t parent_process(pid_t pid) { return pid == 1 ? 0 : config->is_line && pid > FIRST_PROCESS ? pid - 1 : 1; }
+
+/* Whether a thread of this process passes while that user's task holds its token. */
+static bool covers(unsigned task, unsigned user) {
+    pid_t pid = process_of(user);
+    while (pid && pid != process_of(task))
+        pid = parent_process(pid);
+    return task != user && pid;
 }
 
 /* The numbers of dead threads: (0) are free, (1) belong to zombies, (2) are used again. */
@@ -87,27 +107,35 @@ static bool is_number_free(int thread) {
     return thread < 0 || thread > sch_last_actor() || (sch_has_ended(thread) && fate_of_number(thread) == 0);
 }
 
+/* Files are named by the number of the thread, or of the process of whom the parent is sought, which stays what it is. */
 static int open_stat(const char *path) {
     int pid, tid;
-    sch_system_call();
     if (sscanf(path, "/proc/%d/task/%d/stat", &pid, &tid) != 2)
-        tid = FIRST_THREAD;                    /* a process's parent: the main thread's */
+        return pid;
+    sch_system_call();
     if (!sch_note(is_number_free(tid - FIRST_THREAD)))
         return tid;
     errno = ENOENT;
     return -1;
 }
 
-static ssize_t read_file(int tid, char *to, size_t size) {
-    int thread = tid - FIRST_THREAD;
-    bool is_gone = sch_note(sch_has_ended(thread));
+static char state_of(int thread) {
+    int user = user_of(thread);
+    bool is_gone = sch_note(sch_has_ended(thread)), is_stopped = sch_note(user >= 0 && m.users[user].is_stopped);
+    return is_gone && fate_of_number(thread) == 1 ? 'Z' : is_stopped && !is_gone ? 'T' : 'S';
+}
+
+static ssize_t read_file(int number, char *to, size_t size) {
+    int thread = number - FIRST_THREAD;
+    if (thread < 0)
+        return snprintf(to, size, "%d (a) name) S %d 5", number, parent_process(number));
+    char state = state_of(thread);
     if (is_number_free(thread)) {
         errno = ESRCH;
         return -1;
     }
-    int n = snprintf(to, size, "%d (a) name) %c 1 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 %d 23\n", tid,
-                     is_gone && fate_of_number(thread) == 1 ? 'Z' : 'S', 1 + thread + (is_gone && fate_of_number(thread) == 2 ? 1000 : 0));
-    return n;
+    return snprintf(to, size, "%d (a) name) %c 1 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 %d 23\n", number, state,
+                    1 + thread + (sch_has_ended(thread) && fate_of_number(thread) == 2 ? 1000 : 0));
 }
 
 /* gettid, or tgkill with signal 0. */
@@ -140,6 +168,15 @@ int pp_map(int fd, uint64_t at, size_t size, void **mapped) {
 
 void pp_unmap(void *at, size_t size) { (void)at, (void)size; }
 
+int pp_robust_mutex_init(pthread_mutex_t *mutex) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    return pthread_mutex_init(mutex, &attributes);
+}
+
+bool pp_is_robust_mutex(const pthread_mutex_t *mutex) { return mutex != NULL; }
+
 #undef getpid
 #define getpid my_process
 #define open(path, ...) open_stat(path)
@@ -168,16 +205,26 @@ static void change(int from, int to) {
 
 /* ---- checks ---- */
 
-/* Whether it has been given what it waits for, and perhaps does not know that yet. */
-static bool is_granted(unsigned user) {
-    __typeof__(self) *its = (void *)selves[m.users[user].actor];
-    return *(uint32_t *)&((page_t *)memory)->rows[its->row].state != WAITING;
+static const row_t *row_of(unsigned user) {
+    const __typeof__(self) *its = m.users[user].actor == sch_current() ? &self : (void *)selves[m.users[user].actor];
+    return &((page_t *)memory)->rows[its->row];
+}
+
+static uint32_t row_state(const row_t *row) { return *(const uint32_t *)&row->state; }
+
+/* Whether it has been given what it waits for, or goes on without, and perhaps does not know that yet. */
+static bool is_granted(unsigned user) { return row_state(row_of(user)) != WAITING; }
+
+/* Who was stopped may have lost what it held, and learns of that when it gives it back. */
+static unsigned held_by(unsigned user) {
+    bool has_lost = m.users[user].was_stopped && row_state(row_of(user)) == PASSING;
+    return is_alive(user) && !has_lost ? m.users[user].held : 0;
 }
 
 static void check_tokens(void) {
     unsigned n_held = 0;
     for (unsigned i = 0; i < n_users; i++)
-        n_held += is_alive(i) ? m.users[i].held : 0;
+        n_held += held_by(i);
     sch_check(n_held <= config->n_tokens, "%u tokens are held, and there are %u", n_held, config->n_tokens);
 }
 
@@ -191,38 +238,62 @@ static void check_order(unsigned user) {
 /* With nobody amid a change: whoever is first in the queue waits only while there are too few tokens for it. */
 static void check_queue(void) {
     page_t *p = (page_t *)memory;
-    uint32_t mutex, n_free;
+    uint32_t mutex, n_held = 0;
     const row_t *first = NULL;
     memcpy(&mutex, &p->mutex, sizeof mutex);
-    memcpy(&n_free, (void *)&p->n_free, sizeof n_free);
-    for (unsigned i = 0; i <= USERS_MAX; i++)
-        if (*(uint32_t *)&p->rows[i].state == WAITING && (first == NULL || p->rows[i].ticket < first->ticket))
-            first = &p->rows[i];
+    for (const row_t *row = p->rows; row <= &p->rows[USERS_MAX]; row++) {
+        n_held += row_state(row) == HOLDING ? row->wanted : 0;
+        if (row_state(row) == WAITING && (first == NULL || row->ticket < first->ticket))
+            first = row;
+    }
+    uint32_t n_free = config->n_tokens - n_held;
+    sch_check(n_held <= config->n_tokens, "%u tokens are given, and there are %u", n_held, config->n_tokens);
     sch_check((mutex & 0xff) != 0 || first == NULL || first->wanted > n_free, "%u tokens are free, and who is first waits for %u", n_free,
               first->wanted);
 }
 
+static bool is_covered_by(unsigned task, unsigned user) { return m.users[task].covers && is_alive(task) && covers(task, user); }
+
+/* Without tokens goes on who was stopped, or waited while a task that covers it had its token, perhaps without knowing yet. */
+static void check_passing(unsigned user) {
+    bool may = m.users[user].was_stopped;
+    for (unsigned i = 0; i < n_users; i++)
+        if (config->users[i].script[0] == 't' && covers(i, user))
+            may = may || !is_alive(i) || m.users[i].where == HOLDS || row_state(row_of(i)) == HOLDING || m.users[i].left > m.users[user].came;
+    sch_check(may, "user %u goes on without tokens, and no task covers it", user);
+}
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* The clock moves only while all sleep: what it has waited for since then, and since the newest death, came too late. */
 static void check_time(unsigned user) {
-    int64_t since = m.users[user].queued_ns > m.died_ns ? m.users[user].queued_ns : m.died_ns;
-    sch_check(pp_now_ns() - since <= BACK_NS, "user %u has its tokens long after a dead one held them", user);
+    int64_t since = later(m.users[user].queued_ns, m.lost_ns);
+    for (unsigned i = 0; i < n_users; i++)     /* for a task, which waits for one that is to find out that it may pass */
+        since = m.users[i].covers ? later(since, m.users[i].held_ns) : since;
+    sch_check(pp_now_ns() - since <= BACK_NS, "user %u goes on long after it could have", user);
 }
 
 static void note_deaths(void) {
     for (unsigned i = 0; i < n_users; i++)
         if (!m.users[i].is_done && !m.users[i].is_dead && !is_alive(i)) {
             m.users[i].is_dead = true;
-            m.died_ns = pp_now_ns();
+            m.lost_ns = pp_now_ns();
         }
 }
 
-/* Everybody sleeps, so nobody alive holds anything: only the tokens of the dead, for a while, can be what they wait for. */
+/* Everybody sleeps: tokens are held by tasks that wait for those whom they cover, and by the stopped and the dead, for a while. */
 static void check_idle(void) {
     note_deaths();
-    for (unsigned i = 0; i < n_users; i++)
-        sch_check(!is_alive(i) || m.users[i].where != HOLDS, "user %u sleeps, and holds tokens", i);
-    sch_check(m.died_ns > 0, "somebody waits for tokens, and all are free");
-    sch_check(pp_now_ns() - m.died_ns <= BACK_NS, "somebody waits for tokens that a dead one held long ago");
+    int64_t since = m.lost_ns;
+    for (unsigned i = 0; i < n_users; i++) {
+        bool may_hold = m.users[i].joins || m.users[i].is_stopped;
+        sch_check(!is_alive(i) || m.users[i].where != HOLDS || may_hold, "user %u sleeps, and holds tokens", i);
+        for (unsigned task = 0; task < n_users; task++)
+            if (m.users[i].where == WAITS && is_covered_by(task, i))
+                since = later(since, later(m.users[i].queued_ns, m.users[task].held_ns));
+    }
+    sch_check(since > 0, "somebody waits for tokens, and all are free");
+    sch_check(pp_now_ns() - since <= BACK_NS, "somebody waits for tokens that were to come back long ago");
 }
 
 static void check_end(void) {
@@ -232,56 +303,108 @@ static void check_end(void) {
 
 /* ---- actors ---- */
 
-static int ask(unsigned n, unsigned *granted) { return pp_gate_begin(gate, n, granted); }
+static int ask(unsigned n, bool covers_others, unsigned *granted) { return pp_gate_begin(gate, n, covers_others, granted); }
 
 static void await_tokens(void) {
     while (pp_gate_wait() != 0)
         sch_forget(300 + (uint64_t)user_of(sch_current()));
 }
 
-static void note_held(unsigned user, unsigned n) {
-    m.users[user].where = HOLDS;
-    check_order(user);
-    m.users[user].held = n;
+static bool are_others_stopped(void) {
+    for (unsigned i = 0; i < n_users; i++)
+        if (is_alive(i) && !m.users[i].is_stopped)
+            return false;
+    return true;
+}
+
+/* By SIGSTOP: for a moment, or until nobody else goes on. */
+static void be_stopped(unsigned user) {
+    m.users[user].is_stopped = m.users[user].was_stopped = true;
+    m.lost_ns = pp_now_ns();
+    sch_say("      is stopped");
+    if (sch_choose(2))
+        sch_until(are_others_stopped);
+    else
+        sch_system_call();
+    m.users[user].is_stopped = false;
+}
+
+static bool is_joined(void) {
+    for (unsigned task = 0; task < n_users; task++)
+        for (unsigned i = 0; m.users[task].joins && i < n_users; i++)
+            if (is_alive(i) && covers(task, i))
+                return false;
+    return true;
+}
+
+static void join(unsigned user) {
+    m.users[user].joins = true;
+    sch_until(is_joined);
+    m.users[user].joins = false;
+}
+
+static void note_granted(unsigned user, bool covers_others) {
+    bool is_passing = row_state(row_of(user)) == PASSING;
+    sch_say(is_passing ? "      goes on without tokens" : "      holds %u", m.users[user].asked);
+    m.users[user].where = is_passing ? PASSES : HOLDS;
+    m.users[user].held = is_passing ? 0 : m.users[user].asked;
+    m.users[user].held_ns = pp_now_ns();
+    m.users[user].covers = covers_others && !is_passing;
+    if (is_passing)
+        check_passing(user);
+    else
+        check_order(user);
     check_tokens();
     check_queue();
 }
 
-/* `may_give_up`: at any look, or once it has the tokens, as a signal handler would have it. */
-static void acquire(unsigned user, unsigned n, bool may_give_up) {
-    unsigned granted, before = m.users[user].held;
-    if (before == 0)
-        m.users[user].came = ++m.moment;
-    int error = ask(n, &granted);
-    sch_check(error == 0 || (error == EAGAIN && before == 0), "user %u: error %d", user, error);
-    if (error == EAGAIN) {
-        m.users[user].where = WAITS;
-        m.users[user].queued = ++m.moment;
-        m.users[user].queued_ns = pp_now_ns();
-        sch_say("      waits for %u", n);
-        while (may_give_up && pp_gate_wait() != 0)
-            if (sch_choose(2)) {
-                m.users[user].where = OUTSIDE;
-                sch_say("      gives up");
-                pp_gate_cancel();
-                return;
-            }
-        if (!may_give_up)
-            await_tokens();
-        check_time(user);
+/* False: it has given up. `how` as in the script: at any look, or once it has the tokens, as a signal handler would have it. */
+static bool await_turn(unsigned user, char how) {
+    m.users[user].where = WAITS;
+    m.users[user].queued = ++m.moment;
+    m.users[user].queued_ns = pp_now_ns();
+    sch_say("      waits for %u", m.users[user].asked);
+    if (how == 'w')
+        be_stopped(user);
+    while (how == 'c' && pp_gate_wait() != 0)
+        if (sch_choose(2)) {
+            m.users[user].where = OUTSIDE;
+            sch_say("      gives up");
+            pp_gate_cancel();
+            return false;
+        }
+    if (how != 'c')
+        await_tokens();
+    check_time(user);
+    return true;
+}
+
+static void acquire(unsigned user, char how) {
+    unsigned granted, n = how == '2' ? 2 : 1;
+    if (m.users[user].where != OUTSIDE) {      /* inside it keeps what it has */
+        sch_check(ask(n, false, &granted) == 0 && granted == m.users[user].asked, "user %u asks inside, and has to wait", user);
+        return;
     }
-    sch_say("      holds %u", granted);
-    sch_check(granted == (before ? before : n), "user %u asked for %u tokens, has %u, and is given %u", user, n, before, granted);
-    note_held(user, granted);
+    m.users[user].came = ++m.moment;
+    m.users[user].asked = n;
+    int error = ask(n, how == 't', &granted);
+    sch_check(error == 0 || error == EAGAIN, "user %u: error %d", user, error);
+    sch_check(granted == n, "user %u asked for %u tokens, and is given %u", user, n, granted);
+    if (error == 0 || await_turn(user, how))
+        note_granted(user, how == 't');
 }
 
 static void release(unsigned user, bool is_outermost) {
-    if (m.users[user].where != HOLDS)          /* it gave up */
+    if (m.users[user].where == OUTSIDE)        /* it gave up */
         return;
-    sch_check(pp_gate_held() == m.users[user].held, "user %u holds %u tokens, and is told %u", user, m.users[user].held, pp_gate_held());
+    unsigned held = pp_gate_held();
+    sch_check(held == m.users[user].held || (m.users[user].was_stopped && held == 0), "user %u holds %u tokens, and is told %u", user,
+              m.users[user].held, held);
     if (is_outermost) {
         m.users[user].where = OUTSIDE;
         m.users[user].held = 0;
+        m.users[user].left = ++m.moment;
+        m.users[user].covers = false;
     }
     sch_say("      gives back");
     sch_check(pp_gate_release(gate) == 0, "user %u cannot give back", user);
@@ -296,9 +419,13 @@ static void run_user(int number) {
             return;
         if (*s == 'r') {
             release(user, --depth == 0);
+        } else if (*s == 's') {
+            be_stopped(user);
+        } else if (*s == 'j') {
+            join(user);
         } else {
             depth++;
-            acquire(user, *s == 'c' ? 1 : (unsigned)(*s - '0'), *s == 'c');
+            acquire(user, *s);
         }
     }
     m.users[user].is_done = true;
@@ -330,7 +457,7 @@ static void run_parent(int number) {
         if (user < 0)
             return;
         m.users[user].is_reported = true;
-        pp_gate_forget(gate, FIRST_PROCESS + (int)config->users[user].process);
+        pp_gate_forget(gate, process_of((unsigned)user));
     }
 }
 
@@ -354,7 +481,7 @@ static void run_main(int number) {
     sch_decide_from_here();
     sch_until(have_all_ended);
     sch_forget(30);
-    int error = ask(config->n_tokens, &granted);
+    int error = ask(config->n_tokens, false, &granted);
     if (error == EAGAIN) {
         note_deaths();
         await_tokens();
