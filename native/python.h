@@ -155,7 +155,7 @@ typedef struct {
     pp_segment_t *segment;              /* NULL once it was given back */
     pp_arena_t *arena;
     pp_hub_t hub;
-    bool by_reference;
+    bool by_reference, is_local;        /* workers share our objects; they are interpreters of this process */
     uint32_t last_function_id;
     uint64_t n_taken;
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */

@@ -205,7 +205,7 @@ static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot) {
         return Py_NewRef(value);
     PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
     encoding_for = receivers;
-    PyObject *payload = pp_encode(self->module, value, snapshot, self->segment->is_local);
+    PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local);
     encoding_for = outer;
     Py_XDECREF(receivers);
     return payload;
@@ -789,7 +789,9 @@ PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n) -> Interpreter\n\n"
                                     "Makes an interpreter in a thread of its own, for worker n: see its `run`.");
 static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *n) {
     int lane = pp_channel_lane(self, n);
-    return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane);
+    PyObject *interpreter = lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane);
+    self->is_local = self->is_local || interpreter;
+    return interpreter;
 }
 
 static PyObject *get_fd(pp_channel_t *self, void *closure) {
