@@ -179,7 +179,7 @@ static void give_back(pp_arena_t *a, block_t *b) {
     b->memory = NULL;
 }
 
-/* Finds what receivers have released; returns an idle block of this capacity, claimed, and warm if there is one. */
+/* Finds what receivers have released. Returns an idle block of this capacity, warm if there is one; nobody asks for one of 0. */
 static block_t *look(pp_arena_t *a, uint64_t capacity) {
     block_t *found = NULL;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
@@ -205,7 +205,7 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
             unclaim(a, b);
         }
     }
-    return found && claim(a, found) ? found : NULL;
+    return found;
 }
 
 /* Addresses for a new block, in the window if it fits there; 0: none are left. */
@@ -278,7 +278,9 @@ static block_t *find_larger(pp_arena_t *a, uint64_t capacity) {
 
 static block_t *find(pp_arena_t *a, uint64_t capacity) {
     block_t *b = look(a, capacity);
-    if (b == NULL && (b = extend(a, capacity)) == NULL && (b = find_larger(a, capacity)) == NULL) {
+    if (b && claim(a, b))
+        return b;
+    if ((b = extend(a, capacity)) == NULL && (b = find_larger(a, capacity)) == NULL) {
         reclaim(a);
         b = extend(a, capacity);
     }
@@ -288,7 +290,7 @@ static block_t *find(pp_arena_t *a, uint64_t capacity) {
 /* Whether there will be more room without anything that the owner does: it may wait for that. */
 static bool is_room_coming(const pp_arena_t *a) {
     for (uint32_t i = 0; i < a->n_blocks; i++)
-        if (a->blocks[i].open && !a->blocks[i].is_held)
+        if (a->blocks[i].open ? !a->blocks[i].is_held : pp_load_relaxed(&a->flags->in_use[i]) != 0)   /* its pages are being given back */
             return true;
     return false;
 }
