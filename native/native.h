@@ -42,6 +42,7 @@
 #define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
 #define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
 #define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks; less under RLIMIT_FSIZE */
+#define PP_IDLE_MAX (64ull << 20)    /* bytes that an idle pool keeps for the next values: one of the 64 MB arrays that people pass */
 #define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
 #endif
 /* Buffers from here on are not copied out of their block, but used where they are. Best times of an array there and back, its
@@ -136,7 +137,6 @@ typedef struct pp_budget { /* a pool's part in the limits of this process; see l
 
 #define PP_KEPT 2u          /* in_use of a block that its receiver keeps mapped: this, or in a worker this plus its lane */
 #define PP_TRIMMED UINT32_MAX   /* in_use of a block whose pages the parent is giving back */
-#define PP_IDLE_MAX (64ull << 20)   /* bytes that an idle pool keeps for the next values: one of the 64 MB arrays that people pass */
 typedef struct {           /* one arena: in_use is not 0 while a block is in use; the owner sets, the receiver clears */
     _Alignas(64) _Atomic uint32_t in_use[PP_BLOCKS];
     struct { uint64_t at, capacity; } place[PP_BLOCKS];   /* written by the owner before the block is first in use */

@@ -402,17 +402,15 @@ static uint64_t trim_block(pp_segment_t *s, pp_arena_flags_t *flags, uint32_t id
 void pp_blocks_trim(pp_segment_t *s) {
     pp_store_seq_cst(&s->shared->wants_trim, 0);
     uint64_t n_idle = pp_blocks_idle(s);
-    bool is_busy = false;
     for (unsigned arena = 0; arena <= s->n_lanes; arena++) {
         pp_arena_flags_t *flags = pp_segment_flags(s, arena);
         uint32_t n_opened = pp_load_relaxed(&flags->n_opened);
         bool is_quiet = n_opened == s->windows[arena].n_opened;
         s->windows[arena].n_opened = n_opened;
-        is_busy = is_busy || !is_quiet;
         for (uint32_t i = 0; is_quiet && n_idle > PP_IDLE_MAX && i < pp_load_acquire(&flags->n_numbers); i++)
             n_idle -= trim_block(s, flags, i);
     }
-    if (is_busy && n_idle > PP_IDLE_MAX)
+    if (pp_blocks_idle(s) > PP_IDLE_MAX)   /* counted anew: what was released meanwhile may have gone in the place of what was counted */
         pp_store_seq_cst(&s->shared->wants_trim, 1);
 }
 

@@ -24,35 +24,36 @@ typedef struct {
     const char *where;                         /* of each task in turn: its argument is in its (p)lace, in the (r)ing, in a (b)lock, or in one
                                                 * that the worker (k)eeps; in upper case, its result is in a block, too. Or it is in its place, and
                                                 * pickling it (n)ests: waits for another task; or raises an (e)xception, once */
-    bool cancels, is_patient, at_once;         /* at_once: tasks come while workers start */
+    bool cancels, is_patient, at_once, trims;  /* at_once: tasks come while workers start; trims: idle blocks lose their memory */
 } pool_t;
 
-static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once */
-    {"two", 2, 2, 2, 0, "", "p", false, false, true},
-    {"pair", 2, 2, 2, 0, "", "p", false, false, false},
-    {"full", 2, 2, 3, 0, "", "p", false, false, false},
-    {"ring", 2, 2, 3, 0, "w", "r", false, false, false},
-    {"blocks", 2, 2, 3, 0, "w", "b", false, false, false},
-    {"kept", 2, 2, 4, 0, "", "k", false, false, false},
-    {"values", 2, 2, 3, 0, "w", "BKP", false, false, false},
-    {"later", 2, 2, 3, 0, "twt", "P", false, false, false},
-    {"pickle", 2, 2, 4, 0, "w", "nppp", false, false, false},
-    {"raise", 2, 2, 3, 0, "wt", "peeB", false, false, false},
-    {"heir", 2, 1, 4, 0, "", "P", false, false, false},
-    {"waits", 2, 2, 2, 0, "w", "p", false, false, false},
-    {"gives-up", 2, 2, 2, 0, "wt", "p", false, false, false},
-    {"led", 2, 1, 2, 0, "ww", "p", false, false, false},
-    {"timed", 2, 1, 2, 0, "wt", "p", false, false, false},
-    {"joined", 2, 2, 2, 0, "wj", "p", false, false, false},
-    {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false},
-    {"nested", 2, 2, 3, 0, "nw", "p", false, false, false},
-    {"signal", 2, 2, 3, 0, "s", "p", true, false, false},
-    {"short", 2, 2, 4, 1, "w", "pr", false, false, false},
-    {"patient", 2, 1, 4, 0, "wj", "p", false, true, false},
-    {"slow", 2, 1, 5, 0, "j", "p", false, true, false},
-    {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false},
-    {"pass", 4, 3, 5, 0, "", "p", false, false, false},
-    {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false},
+static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once, trims */
+    {"two", 2, 2, 2, 0, "", "p", false, false, true, false},
+    {"pair", 2, 2, 2, 0, "", "p", false, false, false, false},
+    {"full", 2, 2, 3, 0, "", "p", false, false, false, false},
+    {"ring", 2, 2, 3, 0, "w", "r", false, false, false, false},
+    {"blocks", 2, 2, 3, 0, "w", "b", false, false, false, false},
+    {"kept", 2, 2, 4, 0, "", "k", false, false, false, false},
+    {"values", 2, 2, 3, 0, "w", "BKP", false, false, false, false},
+    {"trims", 2, 1, 3, 0, "w", "B", false, false, false, true},
+    {"later", 2, 2, 3, 0, "twt", "P", false, false, false, false},
+    {"pickle", 2, 2, 4, 0, "w", "nppp", false, false, false, false},
+    {"raise", 2, 2, 3, 0, "wt", "peeB", false, false, false, false},
+    {"heir", 2, 1, 4, 0, "", "P", false, false, false, false},
+    {"waits", 2, 2, 2, 0, "w", "p", false, false, false, false},
+    {"gives-up", 2, 2, 2, 0, "wt", "p", false, false, false, false},
+    {"led", 2, 1, 2, 0, "ww", "p", false, false, false, false},
+    {"timed", 2, 1, 2, 0, "wt", "p", false, false, false, false},
+    {"joined", 2, 2, 2, 0, "wj", "p", false, false, false, false},
+    {"cancel", 2, 1, 3, 0, "wt", "pb", true, false, false, false},
+    {"nested", 2, 2, 3, 0, "nw", "p", false, false, false, false},
+    {"signal", 2, 2, 3, 0, "s", "p", true, false, false, false},
+    {"short", 2, 2, 4, 1, "w", "pr", false, false, false, false},
+    {"patient", 2, 1, 4, 0, "wj", "p", false, true, false, false},
+    {"slow", 2, 1, 5, 0, "j", "p", false, true, false, false},
+    {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false, false},
+    {"pass", 4, 3, 5, 0, "", "p", false, false, false, false},
+    {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false, false},
 };
 
 enum { READY = 1, CLAIMED = 2 };               /* a slot's tags, as channel.c has them */
@@ -61,6 +62,8 @@ enum { ENDED = TASKS_MAX, TICKETS, NOBODY };  /* what one can wait for: tasks, a
 #define BATCH 2
 
 typedef struct { unsigned arena, id, task; } block_t;
+
+uint64_t schedule_idle_max;
 
 static const pool_t *pool;
 static pp_segment_t *segment;
@@ -115,6 +118,7 @@ int pp_map(int fd, uint64_t at, size_t size, void **memory) {
 void pp_unmap(void *memory, size_t size) { (void)memory, (void)size; }
 void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
     (void)fd;
+    sch_system_call();
     for (unsigned i = 0; i <= pool->n_workers; i++)
         for (unsigned id = 0; id < PP_BLOCKS; id++) {
             uint64_t block = m.blocks[i][id].at;
@@ -716,6 +720,8 @@ static void attend(void) {
         look_at_workers();
     if (!m.is_stopping)
         fill_places();
+    if (pp_load_relaxed(&segment->shared->wants_trim))
+        pp_blocks_trim(segment);
 }
 
 static bool are_all_buried(void) {
@@ -729,7 +735,8 @@ static void run_background(int number) {
     (void)number;
     while (!sch_note(m.is_stopping && are_all_buried())) {
         sch_forget(3);
-        pp_hub_wait_background(&hub, -1);
+        bool wants_trim = pp_load_relaxed(&segment->shared->wants_trim);
+        pp_hub_wait_background(&hub, wants_trim ? pp_now_ns() + 2 * SCH_IDLE_NS : -1);
         attend();
     }
     open_ticket(ENDED);
@@ -972,8 +979,17 @@ static void check_leading(void) {
         sch_check(m.awaits[i] == 0 || word(&m.done[m.awaits[i] - 1], 4) == 0, "%s sleeps, and its result is there", sch_name_of(i));
 }
 
+/* While nobody is to look once more: a block of which nobody will ask that again, since it is in no use, has no memory. */
+static void check_trimmed(void) {
+    for (unsigned i = 0; i <= pool->n_workers; i++)
+        for (unsigned id = 0; id < PP_BLOCKS; id++)
+            sch_check(in_use(i, id) || word(&pp_segment_flags(segment, i)->touched[id], 8) == 0, "block %u of arena %u keeps its memory", id, i);
+}
+
 static void check_quiet(void) {
     check_leading();
+    if (pool->trims && m.n_killed == 0 && word(&segment->shared->wants_trim, 4) == 0)
+        check_trimmed();
     uint64_t feeder = word(&hub.feeder, 8);
     sch_check(feeder == 0 || m.is_pickling[feeder - 1], "the backlog is locked for ever");
     sch_check(m.is_over || word(&hub.must_feed, 4) == 0, "nobody puts what waits in the backlog");
@@ -1041,6 +1057,8 @@ static uint64_t state(void) {
         for (unsigned n = 0; n < PLACES; n++)
             hash = hash_of(place(i, n), 8, hash);
     }
+    for (unsigned i = 0; pool->trims && i < n_arenas(); i++)
+        hash = sch_mix(hash, segment->windows[i].n_opened);
     return sch_mix(hash, guarded());
 }
 
@@ -1072,11 +1090,13 @@ static void begin(void) {
     memset(&m, 0, sizeof m);
     memset(&postponed, 0, sizeof postponed);
     memset(halves, 0, sizeof halves);
+    memset(segment->windows, 0, (1 + pool->n_workers) * sizeof *segment->windows);
     sch_start("main", 0, false, run_main);
 }
 
 static unsigned list_memory(sch_region_t *out) {
-    const sch_region_t regions[] = {{core, core_used()}, {&hub, sizeof hub}, {&m, sizeof m}, {&postponed, sizeof postponed}, {halves, n_arenas() * sizeof halves[0]}};
+    const sch_region_t regions[] = {{core, core_used()}, {&hub, sizeof hub}, {&m, sizeof m}, {&postponed, sizeof postponed}, {halves, n_arenas() * sizeof halves[0]},
+                                    {segment->windows, (1 + pool->n_workers) * sizeof *segment->windows}};
     unsigned n = sizeof regions / sizeof *regions;
     memcpy(out, regions, sizeof regions);
     for (unsigned i = 0; i < n_arenas(); i++)
@@ -1102,6 +1122,7 @@ const sch_program_t *program_open(unsigned i) {
     static const sch_program_t program = {.begin = begin, .regions = list_memory, .idle = check_quiet, .busy = check_quiet,
                                           .end = check_end, .guarded = guarded, .state = state};
     pool = find_pool(i);
+    schedule_idle_max = pool->trims ? 0 : UINT64_MAX;
     pp_segment_unref(segment);
     memset(core, 0, sizeof core);
     sch_forget_words();

@@ -38,6 +38,8 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_BLOCKS 8u   /* more than tasks can have at once: those that wait, and one for each worker */
 #define PP_ARENA_BYTES (1ull << 16)
 #define PP_EVENTS 1u
+#define PP_IDLE_MAX schedule_idle_max
+extern uint64_t schedule_idle_max;   /* pool.c: no limit, or 0 where blocks are trimmed */
 
 /* A mutex: whoever finds it locked waits until it is not. A robust one tells the next that its owner has died with it. */
 void sch_mutex_init(void *mutex, const pthread_mutexattr_t *attributes);
