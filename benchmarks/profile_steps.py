@@ -14,7 +14,8 @@ PYTHON, DECODE, AROUND = "Python code", "decode function and argument", "around 
 _TAIL_CALLED = "PyMarshal_ReadObjectFromString"  # by fetch_argument, which then is not in the stack
 
 _STEPS = {
-    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread pp_worker_await_caller pp_parent_await_workers",
+    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread "
+    "pp_worker_await_caller pp_parent_await_workers",
     "wake somebody": "pp_futex_wake wake_for pp_parent_wake",
     # the parent's side
     "encode the argument": "next_argument channel_encode",
