@@ -260,6 +260,31 @@ PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
 PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
 
+/* putting.c */
+extern const char pp_encode_doc[], pp_publish_doc[], pp_put_doc[], pp_put_many_doc[], pp_unpin_doc[], pp_trim_doc[];
+PyObject *pp_channel_encode(pp_channel_t *self, PyObject *value);
+PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload);
+PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg);
+PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored);
+
+/* observing.c */
+extern const char pp_limit_doc[], pp_wait_pulse_doc[], pp_counts_doc[], pp_awake_doc[], pp_read_events_doc[],
+    pp_present_doc[];
+PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg);
+PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_lends(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_trace(pp_channel_t *self, PyObject *arg);
+PyObject *pp_channel_forget_events(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg);
+
 /* parent.c, worker.c, interp.c */
 extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;

@@ -1,20 +1,10 @@
-/* Channel: the parent's side, for Python: putting tasks and looking after workers. calls.c has the table of calls.
- *
- * One thread at a time puts: `feed` in calls.c sees to that. Pickling may run Python code of the user, which may use the same
- * Channel in the same thread: so every function here reads its state anew after it.
+/* Channel: the parent's side, for Python: its life, its workers, and what Python sees of it. Continued in putting.c (tasks out),
+ * results.c (and back), calls.c (the table of calls), waiting.c (who waits) and observing.c (budgets and traces).
  */
 #include "python.h"
 
 #include <errno.h>
 #include <string.h>
-
-#define BLOCK_BYTES_MAX (64ull << 20)   /* of arguments in shared memory beyond what workers need at once; guess */
-
-typedef struct {                        /* a map's function, for all its tasks */
-    uint64_t at;
-    uint32_t id, size;
-    PyObject *object;                   /* by reference only */
-} function_t;
 
 static int make_tables(pp_channel_t *self, PyObject *backlog) {
     self->calls = PyDict_New();
@@ -193,60 +183,6 @@ static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-/* ---- tasks out ---- */
-
-static _Thread_local PyObject *encoding_for;    /* the `receivers` of the channel that this thread encodes for */
-
-PyObject *pp_channel_receivers(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
-
-/* Pickling may run code that uses another pool, so the outer channel is put back. */
-static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot) {
-    if (self->by_reference)
-        return Py_NewRef(value);
-    PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
-    encoding_for = receivers;
-    PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local);
-    encoding_for = outer;
-    Py_XDECREF(receivers);
-    return payload;
-}
-
-PyDoc_STRVAR(encode_doc, "encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
-static PyObject *channel_encode(pp_channel_t *self, PyObject *value) {
-    return encode(self, value, true);
-}
-
-typedef struct {                        /* a function in shared memory, for as long as somebody refers to this */
-    PyObject_HEAD
-    pp_channel_t *channel;
-    uint64_t at, size;
-    uint32_t id, block;
-} published_t;
-
-static void published_dealloc(published_t *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    if (self->channel && pp_channel_enter(self->channel)) {
-        pp_block_release(self->channel->segment, 0, self->block);
-        pp_channel_leave(self->channel);
-    }
-    Py_XDECREF(self->channel);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyType_Slot published_slots[] = {
-    {Py_tp_doc, "A function that every worker can fetch, for as long as there is a reference to this."},
-    {Py_tp_dealloc, published_dealloc},
-    {0, NULL},
-};
-
-PyType_Spec pp_published_spec = {
-    .name = "pool_party._native.Published",
-    .basicsize = sizeof(published_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = published_slots,
-};
-
 /* A reference that stands for all use of a pool from outside. In C, since a finalizer in Python may be interrupted. */
 typedef struct {
     PyObject_HEAD
@@ -289,48 +225,6 @@ static PyObject *channel_keeper(pp_channel_t *self, PyObject *ignored) {
     return (PyObject *)keeper;
 }
 
-static PyObject *new_published(pp_channel_t *self, const pp_blockref_t *block) {
-    PyTypeObject *type = self->module->published_type;
-    published_t *published = (published_t *)type->tp_alloc(type, 0);
-    if (published == NULL) {
-        pp_block_release(self->segment, 0, block->id);
-        return NULL;
-    }
-    if (++self->last_function_id == 0)
-        ++self->last_function_id;
-    published->channel = (pp_channel_t *)Py_NewRef(self);
-    published->id = self->last_function_id;
-    published->at = block->at;
-    published->size = block->size;
-    published->block = block->id;
-    return (PyObject *)published;
-}
-
-PyDoc_STRVAR(publish_doc, "publish(function) -> Published, or None if there is no room\n\n"
-                          "Puts an encoded function where every worker can fetch it.");
-static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
-    pp_packed_t packed;
-    PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
-    if (buffers == NULL && (buffers = PyList_New(0)))
-        Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* always a block */
-    int error = buffers ? pp_pack(self->arena, buffers, false, NULL, &packed) : -1;
-    Py_XDECREF(buffers);
-    if (error == EAGAIN) {
-        pp_parent_note_full(&self->parent);
-        Py_RETURN_NONE;
-    }
-    if (!error)
-        pp_block_hold(self->arena, &packed.block);
-    return error ? NULL : new_published(self, &packed.block);
-}
-
-PyDoc_STRVAR(unpin_doc, "unpin()\n\nLets go of the shared memory that tasks have received. Like putting: one thread at a time.");
-static PyObject *channel_unpin(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_arena_unpin(self->arena);
-    Py_RETURN_NONE;
-}
-
 static PyObject *get_is_damaged(pp_channel_t *self, void *closure) {
     (void)closure;
     if (!pp_channel_enter(self))
@@ -358,159 +252,9 @@ static PyObject *get_idle_bytes(pp_channel_t *self, void *closure) {
     return PyLong_FromUnsignedLongLong(n_bytes);
 }
 
-PyDoc_STRVAR(trim_doc, "trim()\n\nGives back the memory of blocks that have been idle since the last call, but for some. For the background\n"
-                       "thread, while `wants_trim`.");
-static PyObject *channel_trim(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    Py_BEGIN_ALLOW_THREADS
-    pp_blocks_trim(self->segment);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
 static PyObject *get_has_pins(pp_channel_t *self, void *closure) {
     (void)closure;
     return PyBool_FromLong(self->arena && pp_arena_has_pins(self->arena));
-}
-
-static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
-    *f = (function_t){.object = arg};
-    if (self->by_reference || arg == Py_None)
-        return 0;
-    if (!PyObject_TypeCheck(arg, self->module->published_type)) {
-        PyErr_SetString(PyExc_TypeError, "a function is None or Published");
-        return -1;
-    }
-    const published_t *published = (published_t *)arg;
-    if (published->size > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "the function's pickle is larger than 4 GiB; pass the data as an argument");
-        return -1;
-    }
-    f->id = published->id;
-    f->at = published->at;
-    f->size = (uint32_t)published->size;
-    return 0;
-}
-
-/* Large arguments wait in our memory until a worker is nearly ready for them. */
-static bool is_too_much(pp_channel_t *self) {
-    return pp_parent_n_waiting(&self->parent) >= self->segment->n_workers &&
-           pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
-}
-
-static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject *payload, uint64_t *sequence) {
-    PyObject *pair[] = {f->object, payload};
-    task.function_id = f->id;
-    task.function_at = f->at;
-    task.function_size = f->size;
-    if (self->by_reference) {
-        task.where = PP_IN_PLACE;
-        task.size = sizeof pair;
-        task.data = pair;
-        Py_INCREF(pair[0]);
-        Py_INCREF(pair[1]);
-        int error = pp_parent_put(&self->parent, &task, sequence);
-        if (error) {
-            Py_DECREF(pair[0]);
-            Py_DECREF(pair[1]);
-        }
-        return error;
-    }
-    if (!pp_parent_has_room(&self->parent) || (pp_needs_block(payload) && is_too_much(self)))
-        return EAGAIN;
-    pp_packed_t packed;
-    int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, &packed);
-    if (error)
-        return error;
-    task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
-    task.size = packed.size;
-    task.data = packed.data;
-    if ((error = pp_parent_put(&self->parent, &task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
-        pp_block_release(self->segment, 0, packed.block.id);
-    return error;
-}
-
-/* 0, EAGAIN or -1. With the call's critical section, so that `cancel` sees the task either outside or inside the channel. */
-static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
-    int error = 0;
-    pp_job_t *job = pending->job;
-    pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
-    Py_BEGIN_CRITICAL_SECTION(job);
-    uint64_t sequence;
-    if (!job->settled && (error = put(self, task, f, pending->payload, &sequence)) == 0) {
-        pending->is_put = true;
-        if (job->kind == PP_JOB_SINGLE)
-            job->sequence = (int64_t)sequence;
-        pp_parent_wake(&self->parent, 1);
-    }
-    Py_END_CRITICAL_SECTION();
-    return error;
-}
-
-PyDoc_STRVAR(put_doc, "put(task) -> bool\n\nPuts a task, unless that was done or its call is settled; False: there is no room now.");
-static PyObject *channel_put(pp_channel_t *self, PyObject *arg) {
-    function_t f;
-    if (!PyObject_TypeCheck(arg, self->module->task_type)) {
-        PyErr_SetString(PyExc_TypeError, "only a Task can be put");
-        return NULL;
-    }
-    pp_pending_t *pending = (pp_pending_t *)arg;
-    if (parse_function(self, pending->function, &f) < 0)
-        return NULL;
-    int error = pending->is_put ? 0 : put_unless_settled(self, pending, &f);
-    if (error == EAGAIN)
-        pp_parent_note_full(&self->parent);
-    return error < 0 ? NULL : PyBool_FromLong(!error);
-}
-
-static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
-    Py_ssize_t first = job->cursor * job->chunk;
-    PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
-    PyObject *payload = argument ? encode(self, argument, snapshot) : NULL;
-    Py_XDECREF(argument);
-    return payload;
-}
-
-static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned mode, const function_t *f, bool snapshot) {
-    PyObject *payload = next_argument(self, job, items, snapshot);
-    if (payload == NULL)
-        return -1;
-    pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
-    uint64_t sequence;
-    int error = put(self, task, f, payload, &sequence);
-    Py_DECREF(payload);
-    return error;
-}
-
-PyDoc_STRVAR(put_many_doc, "put_many(job, items, mode, function) -> bool\n\n"
-                           "Puts the job's tasks from its cursor on while there is room; True once all are put.\n"
-                           "Raises what pickling raised, with the cursor at the task that failed.");
-static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
-    pp_job_t *job;
-    PyObject *items, *function;
-    unsigned mode;
-    function_t f;
-    if (!PyArg_ParseTuple(args, "O!O!IO", self->module->job_type, &job, &PyList_Type, &items, &mode, &function) ||
-        parse_function(self, function, &f) < 0)
-        return NULL;
-    int error = 0;
-    while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
-        if (!pp_parent_has_room(&self->parent)) {
-            error = EAGAIN;
-            break;
-        }
-        if ((error = put_next(self, job, items, mode, &f, false)) == ESTALE)
-            error = put_next(self, job, items, mode, &f, true);
-        if (error)
-            break;
-        job->cursor++;
-        pp_parent_wake(&self->parent, 1);   /* at once: pickling the next argument may take its time */
-    }
-    if (error < 0)
-        return NULL;
-    if (error == EAGAIN)
-        pp_parent_note_full(&self->parent);
-    return PyBool_FromLong(!error);
 }
 
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence) {
@@ -622,163 +366,6 @@ static PyObject *pp_channel_take_events(pp_channel_t *self, PyObject *ignored) {
     return PyBool_FromLong(pp_swap_seq_cst(&self->segment->shared->events, 0));
 }
 
-/* ---- budgets ---- */
-
-PyDoc_STRVAR(limit_doc, "limit(n_cpus, n_threads, lends)\n\n"
-                        "Limits this process's libraries while a worker of this channel is awake in it: to n_threads, or, if it\n"
-                        "lends, to the CPUs over all workers that are awake. n_threads 0: no longer.");
-static PyObject *channel_limit(pp_channel_t *self, PyObject *args) {
-    unsigned n_cpus, n_threads;
-    int lends;
-    if (!PyArg_ParseTuple(args, "IIp", &n_cpus, &n_threads, &lends))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    if (n_threads)
-        pp_budget_open(&self->segment->budget, n_cpus, n_threads, lends);
-    else
-        pp_budget_close(&self->segment->budget);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-static PyObject *channel_grant(pp_channel_t *self, PyObject *args) {
-    PyObject *n;
-    unsigned n_threads;
-    if (!PyArg_ParseTuple(args, "OI", &n, &n_threads))
-        return NULL;
-    int worker = pp_channel_slot(self, n);
-    if (worker < 0)
-        return NULL;
-    _Atomic uint32_t *grant = &pp_segment_worker(self->segment, (unsigned)worker)->grant;
-    if (pp_swap_seq_cst(grant, n_threads) != n_threads)
-        pp_futex_wake(grant, INT32_MAX, UINT32_MAX);
-    Py_BEGIN_ALLOW_THREADS
-    pp_limits_changed();
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-static PyObject *channel_watch(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_store_seq_cst(&self->segment->shared->is_watched, 1);
-    Py_RETURN_NONE;
-}
-
-static PyObject *channel_pulse(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_pulse(self->segment->shared);
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(wait_pulse_doc, "wait_pulse(seen) -> int\n\nWaits until the pulse is not `seen`; the pulse.");
-static PyObject *channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
-    unsigned long seen = PyLong_AsUnsignedLongMask(arg);
-    if (PyErr_Occurred())
-        return NULL;
-    _Atomic uint32_t *pulse = &self->segment->shared->pulse;
-    Py_BEGIN_ALLOW_THREADS
-    while (pp_load_seq_cst(pulse) == (uint32_t)seen)
-        pp_futex_wait(pulse, (uint32_t)seen, -1, UINT32_MAX);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromUnsignedLong(pp_load_seq_cst(pulse));
-}
-
-static bool is_awake(pp_worker_slot_t *worker) {
-    return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
-}
-
-PyDoc_STRVAR(counts_doc, "counts() -> tuple[int, ...]\n\nFor each worker of this process, how many threads it may use now; while it\n"
-                         "sleeps, its own budget.");
-static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    unsigned n = self->segment->n_workers;
-    PyObject *all = PyTuple_New((Py_ssize_t)n);
-    for (unsigned i = 0; all && i < n; i++) {
-        pp_worker_slot_t *worker = pp_segment_worker(self->segment, i);
-        unsigned count = pp_load_seq_cst(&worker->grant);
-        if (is_awake(worker))
-            count = pp_budget_count(&self->segment->budget, count);
-        PyObject *number = PyLong_FromUnsignedLong(count);
-        if (number)
-            PyTuple_SET_ITEM(all, (Py_ssize_t)i, number);
-        else
-            Py_CLEAR(all);
-    }
-    return all;
-}
-
-PyDoc_STRVAR(awake_doc, "awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
-static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    unsigned n = self->segment->n_workers;
-    PyObject *all = PyTuple_New((Py_ssize_t)n);
-    for (unsigned i = 0; all && i < n; i++) {
-        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(is_awake(pp_segment_worker(self->segment, i))));
-    }
-    return all;
-}
-
-static PyObject *channel_lends(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    const pp_budget_t *budget = &self->segment->budget;
-    return Py_BuildValue("KK", (unsigned long long)pp_load_relaxed(&budget->n_lends),
-                         (unsigned long long)pp_load_relaxed(&budget->n_reclaims));
-}
-
-/* ---- traces ---- */
-
-static PyObject *channel_trace(pp_channel_t *self, PyObject *arg) {
-    int on = PyObject_IsTrue(arg);
-    if (on < 0)
-        return NULL;
-    pp_store_seq_cst(&self->segment->shared->is_traced, (uint32_t)on);
-    Py_RETURN_NONE;
-}
-
-static PyObject *channel_forget_events(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_segment_forget_events(self->segment);
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(read_events_doc, "read_events(worker, start) -> (next, n_lost, bytes)\n\n"
-                              "A worker's events from number `start` on, of EVENT_WORDS 64-bit words each; how many were overwritten.");
-static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
-    PyObject *n;
-    unsigned long long from;
-    if (!PyArg_ParseTuple(args, "OK", &n, &from))
-        return NULL;
-    int worker = pp_channel_slot(self, n);
-    if (worker < 0)
-        return NULL;
-    enum { EVENT_BYTES = PP_EVENT_WORDS * sizeof(uint64_t) };
-    uint64_t n_events = pp_load_acquire(&pp_segment_worker(self->segment, (unsigned)worker)->n_events), n_lost;
-    uint64_t n_max = n_events > from ? n_events - from : 0;
-    unsigned n_read;
-    n_max = n_max < PP_EVENTS ? n_max : PP_EVENTS;
-    uint64_t (*words)[PP_EVENT_WORDS] = PyMem_Malloc((size_t)n_max * EVENT_BYTES + 1);
-    if (words == NULL)
-        return PyErr_NoMemory();
-    uint64_t next = pp_trace_read(self->segment, (unsigned)worker, from, words, (unsigned)n_max, &n_lost, &n_read);
-    PyObject *result = Py_BuildValue("KKy#", (unsigned long long)next, (unsigned long long)n_lost, (const char *)words,
-                                     (Py_ssize_t)n_read * EVENT_BYTES);
-    PyMem_Free(words);
-    return result;
-}
-
-PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
-                          "What a worker is doing, as it recorded that. state: a PRESENT_ constant; tid: 0 if it has not begun to serve.");
-static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
-    int n = pp_channel_slot(self, arg);
-    if (n < 0)
-        return NULL;
-    pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)n);
-    unsigned state = pp_trace_present(worker);
-    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&worker->n_events), state,
-                         (unsigned long long)pp_load_relaxed(&worker->since_ns), pp_load_relaxed(&worker->tid),
-                         (unsigned long long)pp_load_relaxed(&worker->job), pp_load_relaxed(&worker->index));
-}
-
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
 static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     int worker = pp_channel_slot(self, arg);
@@ -876,19 +463,19 @@ GUARDED(pp_channel_take_results)
 GUARDED(pp_channel_take_reports)
 GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED_QUIET(pp_channel_feed_again, Py_None)
-GUARDED(channel_unpin)
-GUARDED_QUIET(channel_trim, Py_None)
+GUARDED(pp_channel_unpin)
+GUARDED_QUIET(pp_channel_trim, Py_None)
 GUARDED_QUIET(channel_notify_all, Py_None)
 GUARDED(pp_channel_take_events)
-GUARDED(channel_watch)
-GUARDED_QUIET(channel_pulse, Py_None)
-GUARDED(channel_counts)
-GUARDED(channel_awake)
-GUARDED(channel_lends)
-GUARDED(channel_forget_events)
-GUARDED(channel_publish)
-GUARDED(channel_put)
-GUARDED(channel_put_many)
+GUARDED(pp_channel_watch)
+GUARDED_QUIET(pp_channel_pulse, Py_None)
+GUARDED(pp_channel_counts)
+GUARDED(pp_channel_awake)
+GUARDED(pp_channel_lends)
+GUARDED(pp_channel_forget_events)
+GUARDED(pp_channel_publish)
+GUARDED(pp_channel_put)
+GUARDED(pp_channel_put_many)
 GUARDED_QUIET(pp_channel_admit, Py_False)
 GUARDED_QUIET(pp_channel_enqueue, Py_None)
 GUARDED_QUIET(pp_channel_deliver, Py_None)
@@ -905,23 +492,23 @@ GUARDED(channel_is_busy)
 GUARDED(channel_is_begun)
 GUARDED(channel_interrupt)
 GUARDED_QUIET(channel_stop, Py_None)
-GUARDED(channel_limit)
-GUARDED(channel_grant)
-GUARDED(channel_wait_pulse)
-GUARDED(channel_trace)
-GUARDED(channel_read_events)
-GUARDED(channel_present)
+GUARDED(pp_channel_limit)
+GUARDED(pp_channel_grant)
+GUARDED(pp_channel_wait_pulse)
+GUARDED(pp_channel_trace)
+GUARDED(pp_channel_read_events)
+GUARDED(pp_channel_present)
 GUARDED(channel_worker)
 GUARDED(channel_start_interpreter)
 
 #define METHOD(name, function, flags, doc) {name, (PyCFunction)(void *)guarded_##function, flags, doc}
 static PyMethodDef methods[] = {
-    {"encode", (PyCFunction)channel_encode, METH_O, encode_doc},
-    METHOD("publish", channel_publish, METH_O, publish_doc),
-    METHOD("unpin", channel_unpin, METH_NOARGS, unpin_doc),
-    METHOD("trim", channel_trim, METH_NOARGS, trim_doc),
-    METHOD("put", channel_put, METH_O, put_doc),
-    METHOD("put_many", channel_put_many, METH_VARARGS, put_many_doc),
+    {"encode", (PyCFunction)pp_channel_encode, METH_O, pp_encode_doc},
+    METHOD("publish", pp_channel_publish, METH_O, pp_publish_doc),
+    METHOD("unpin", pp_channel_unpin, METH_NOARGS, pp_unpin_doc),
+    METHOD("trim", pp_channel_trim, METH_NOARGS, pp_trim_doc),
+    METHOD("put", pp_channel_put, METH_O, pp_put_doc),
+    METHOD("put_many", pp_channel_put_many, METH_VARARGS, pp_put_many_doc),
     METHOD("admit", pp_channel_admit, METH_VARARGS, pp_admit_doc),
     METHOD("enqueue", pp_channel_enqueue, METH_O, pp_enqueue_doc),
     METHOD("feed", pp_channel_feed, METH_NOARGS, pp_feed_doc),
@@ -959,18 +546,18 @@ static PyMethodDef methods[] = {
     METHOD("stop", channel_stop, METH_O, stop_doc),
     METHOD("notify_all", channel_notify_all, METH_NOARGS, "notify_all()\n\nSomething happened to a worker: wakes all."),
     METHOD("take_events", pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"),
-    METHOD("limit", channel_limit, METH_VARARGS, limit_doc),
-    METHOD("grant", channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."),
-    METHOD("watch", channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."),
-    METHOD("pulse", channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."),
-    METHOD("wait_pulse", channel_wait_pulse, METH_O, wait_pulse_doc),
-    METHOD("counts", channel_counts, METH_NOARGS, counts_doc),
-    METHOD("awake", channel_awake, METH_NOARGS, awake_doc),
-    METHOD("lends", channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."),
-    METHOD("trace", channel_trace, METH_O, "trace(on)\n\nWorkers record events from now on, or no longer."),
-    METHOD("forget_events", channel_forget_events, METH_NOARGS, "forget_events()\n\nGives the memory of events back."),
-    METHOD("read_events", channel_read_events, METH_VARARGS, read_events_doc),
-    METHOD("present", channel_present, METH_O, present_doc),
+    METHOD("limit", pp_channel_limit, METH_VARARGS, pp_limit_doc),
+    METHOD("grant", pp_channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."),
+    METHOD("watch", pp_channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."),
+    METHOD("pulse", pp_channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."),
+    METHOD("wait_pulse", pp_channel_wait_pulse, METH_O, pp_wait_pulse_doc),
+    METHOD("counts", pp_channel_counts, METH_NOARGS, pp_counts_doc),
+    METHOD("awake", pp_channel_awake, METH_NOARGS, pp_awake_doc),
+    METHOD("lends", pp_channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."),
+    METHOD("trace", pp_channel_trace, METH_O, "trace(on)\n\nWorkers record events from now on, or no longer."),
+    METHOD("forget_events", pp_channel_forget_events, METH_NOARGS, "forget_events()\n\nGives the memory of events back."),
+    METHOD("read_events", pp_channel_read_events, METH_VARARGS, pp_read_events_doc),
+    METHOD("present", pp_channel_present, METH_O, pp_present_doc),
     METHOD("worker", channel_worker, METH_O, worker_doc),
     METHOD("start_interpreter", channel_start_interpreter, METH_O, start_interpreter_doc),
     {0},

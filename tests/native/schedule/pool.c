@@ -1,4 +1,4 @@
-/* A small pool on the real channel. What Python and calls.c do around it is here as few lines of C, with the names and the order
+/* A small pool on the real channel. What Python and calls.c, results.c and waiting.c do around it is here as few lines of C, with the names and the order
  * that they have there: tasks are offered, and whoever finds nobody at it puts them (`feed`); waiters submit a task each and wait for
  * it, as leader or follower; the background thread takes results when nobody leads, reaps workers and starts others; a watcher
  * reports workers that have ended. Once every task has its outcome the pool is stopped, and everybody must end.
@@ -429,7 +429,7 @@ static void decode(void) {
     await(submit());
 }
 
-/* As calls.c has them: what is known of a result once it has been taken. */
+/* As results.c has them: what is known of a result once it has been taken. */
 typedef struct {
     uint64_t id, value;
     bool is_in_block;

@@ -1,0 +1,159 @@
+/* Channel, continued: budgets of workers, who is active, and the events that workers record for traces. */
+#include "python.h"
+
+/* ---- budgets ---- */
+
+const char pp_limit_doc[] = PyDoc_STR("limit(n_cpus, n_threads, lends)\n\n"
+    "Limits this process's libraries while a worker of this channel is awake in it: to n_threads, or, if it\n"
+    "lends, to the CPUs over all workers that are awake. n_threads 0: no longer.");
+PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args) {
+    unsigned n_cpus, n_threads;
+    int lends;
+    if (!PyArg_ParseTuple(args, "IIp", &n_cpus, &n_threads, &lends))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (n_threads)
+        pp_budget_open(&self->segment->budget, n_cpus, n_threads, lends);
+    else
+        pp_budget_close(&self->segment->budget);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args) {
+    PyObject *n;
+    unsigned n_threads;
+    if (!PyArg_ParseTuple(args, "OI", &n, &n_threads))
+        return NULL;
+    int worker = pp_channel_slot(self, n);
+    if (worker < 0)
+        return NULL;
+    _Atomic uint32_t *grant = &pp_segment_worker(self->segment, (unsigned)worker)->grant;
+    if (pp_swap_seq_cst(grant, n_threads) != n_threads)
+        pp_futex_wake(grant, INT32_MAX, UINT32_MAX);
+    Py_BEGIN_ALLOW_THREADS
+    pp_limits_changed();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_store_seq_cst(&self->segment->shared->is_watched, 1);
+    Py_RETURN_NONE;
+}
+
+PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_pulse(self->segment->shared);
+    Py_RETURN_NONE;
+}
+
+const char pp_wait_pulse_doc[] = PyDoc_STR("wait_pulse(seen) -> int\n\nWaits until the pulse is not `seen`; the pulse.");
+PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
+    unsigned long seen = PyLong_AsUnsignedLongMask(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    _Atomic uint32_t *pulse = &self->segment->shared->pulse;
+    Py_BEGIN_ALLOW_THREADS
+    while (pp_load_seq_cst(pulse) == (uint32_t)seen)
+        pp_futex_wait(pulse, (uint32_t)seen, -1, UINT32_MAX);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLong(pp_load_seq_cst(pulse));
+}
+
+static bool is_awake(pp_worker_slot_t *worker) {
+    return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
+}
+
+const char pp_counts_doc[] = PyDoc_STR("counts() -> tuple[int, ...]\n\nFor each worker of this process, how many threads it may use now; while it\n"
+    "sleeps, its own budget.");
+PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    unsigned n = self->segment->n_workers;
+    PyObject *all = PyTuple_New((Py_ssize_t)n);
+    for (unsigned i = 0; all && i < n; i++) {
+        pp_worker_slot_t *worker = pp_segment_worker(self->segment, i);
+        unsigned count = pp_load_seq_cst(&worker->grant);
+        if (is_awake(worker))
+            count = pp_budget_count(&self->segment->budget, count);
+        PyObject *number = PyLong_FromUnsignedLong(count);
+        if (number)
+            PyTuple_SET_ITEM(all, (Py_ssize_t)i, number);
+        else
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
+const char pp_awake_doc[] = PyDoc_STR("awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
+PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    unsigned n = self->segment->n_workers;
+    PyObject *all = PyTuple_New((Py_ssize_t)n);
+    for (unsigned i = 0; all && i < n; i++) {
+        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(is_awake(pp_segment_worker(self->segment, i))));
+    }
+    return all;
+}
+
+PyObject *pp_channel_lends(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    const pp_budget_t *budget = &self->segment->budget;
+    return Py_BuildValue("KK", (unsigned long long)pp_load_relaxed(&budget->n_lends),
+                         (unsigned long long)pp_load_relaxed(&budget->n_reclaims));
+}
+
+/* ---- traces ---- */
+
+PyObject *pp_channel_trace(pp_channel_t *self, PyObject *arg) {
+    int on = PyObject_IsTrue(arg);
+    if (on < 0)
+        return NULL;
+    pp_store_seq_cst(&self->segment->shared->is_traced, (uint32_t)on);
+    Py_RETURN_NONE;
+}
+
+PyObject *pp_channel_forget_events(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_segment_forget_events(self->segment);
+    Py_RETURN_NONE;
+}
+
+const char pp_read_events_doc[] = PyDoc_STR("read_events(worker, start) -> (next, n_lost, bytes)\n\n"
+    "A worker's events from number `start` on, of EVENT_WORDS 64-bit words each; how many were overwritten.");
+PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args) {
+    PyObject *n;
+    unsigned long long from;
+    if (!PyArg_ParseTuple(args, "OK", &n, &from))
+        return NULL;
+    int worker = pp_channel_slot(self, n);
+    if (worker < 0)
+        return NULL;
+    enum { EVENT_BYTES = PP_EVENT_WORDS * sizeof(uint64_t) };
+    uint64_t n_events = pp_load_acquire(&pp_segment_worker(self->segment, (unsigned)worker)->n_events), n_lost;
+    uint64_t n_max = n_events > from ? n_events - from : 0;
+    unsigned n_read;
+    n_max = n_max < PP_EVENTS ? n_max : PP_EVENTS;
+    uint64_t (*words)[PP_EVENT_WORDS] = PyMem_Malloc((size_t)n_max * EVENT_BYTES + 1);
+    if (words == NULL)
+        return PyErr_NoMemory();
+    uint64_t next = pp_trace_read(self->segment, (unsigned)worker, from, words, (unsigned)n_max, &n_lost, &n_read);
+    PyObject *result = Py_BuildValue("KKy#", (unsigned long long)next, (unsigned long long)n_lost, (const char *)words,
+                                     (Py_ssize_t)n_read * EVENT_BYTES);
+    PyMem_Free(words);
+    return result;
+}
+
+const char pp_present_doc[] = PyDoc_STR("present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
+    "What a worker is doing, as it recorded that. state: a PRESENT_ constant; tid: 0 if it has not begun to serve.");
+PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg) {
+    int n = pp_channel_slot(self, arg);
+    if (n < 0)
+        return NULL;
+    pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)n);
+    unsigned state = pp_trace_present(worker);
+    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&worker->n_events), state,
+                         (unsigned long long)pp_load_relaxed(&worker->since_ns), pp_load_relaxed(&worker->tid),
+                         (unsigned long long)pp_load_relaxed(&worker->job), pp_load_relaxed(&worker->index));
+}

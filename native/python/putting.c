@@ -1,0 +1,261 @@
+/* Channel, continued: putting. Values become payloads, functions are published, and tasks go into the channel while there is room.
+ *
+ * One thread at a time puts: `feed` in waiting.c sees to that. Pickling may run Python code of the user, which may use the same
+ * Channel in the same thread: so every function here reads its state anew after it.
+ */
+#include "python.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define BLOCK_BYTES_MAX (64ull << 20)   /* of arguments in shared memory beyond what workers need at once; guess */
+
+typedef struct {                        /* a map's function, for all its tasks */
+    uint64_t at;
+    uint32_t id, size;
+    PyObject *object;                   /* by reference only */
+} function_t;
+
+static _Thread_local PyObject *encoding_for;    /* the `receivers` of the channel that this thread encodes for */
+
+PyObject *pp_channel_receivers(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
+
+/* Pickling may run code that uses another pool, so the outer channel is put back. */
+static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot) {
+    if (self->by_reference)
+        return Py_NewRef(value);
+    PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
+    encoding_for = receivers;
+    PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local);
+    encoding_for = outer;
+    Py_XDECREF(receivers);
+    return payload;
+}
+
+const char pp_encode_doc[] = PyDoc_STR("encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
+PyObject *pp_channel_encode(pp_channel_t *self, PyObject *value) {
+    return encode(self, value, true);
+}
+
+typedef struct {                        /* a function in shared memory, for as long as somebody refers to this */
+    PyObject_HEAD
+    pp_channel_t *channel;
+    uint64_t at, size;
+    uint32_t id, block;
+} published_t;
+
+static void published_dealloc(published_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->channel && pp_channel_enter(self->channel)) {
+        pp_block_release(self->channel->segment, 0, self->block);
+        pp_channel_leave(self->channel);
+    }
+    Py_XDECREF(self->channel);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot published_slots[] = {
+    {Py_tp_doc, "A function that every worker can fetch, for as long as there is a reference to this."},
+    {Py_tp_dealloc, published_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec pp_published_spec = {
+    .name = "pool_party._native.Published",
+    .basicsize = sizeof(published_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = published_slots,
+};
+
+static PyObject *new_published(pp_channel_t *self, const pp_blockref_t *block) {
+    PyTypeObject *type = self->module->published_type;
+    published_t *published = (published_t *)type->tp_alloc(type, 0);
+    if (published == NULL) {
+        pp_block_release(self->segment, 0, block->id);
+        return NULL;
+    }
+    if (++self->last_function_id == 0)
+        ++self->last_function_id;
+    published->channel = (pp_channel_t *)Py_NewRef(self);
+    published->id = self->last_function_id;
+    published->at = block->at;
+    published->size = block->size;
+    published->block = block->id;
+    return (PyObject *)published;
+}
+
+const char pp_publish_doc[] = PyDoc_STR("publish(function) -> Published, or None if there is no room\n\n"
+    "Puts an encoded function where every worker can fetch it.");
+PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload) {
+    pp_packed_t packed;
+    PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
+    if (buffers == NULL && (buffers = PyList_New(0)))
+        Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* always a block */
+    int error = buffers ? pp_pack(self->arena, buffers, false, NULL, &packed) : -1;
+    Py_XDECREF(buffers);
+    if (error == EAGAIN) {
+        pp_parent_note_full(&self->parent);
+        Py_RETURN_NONE;
+    }
+    if (!error)
+        pp_block_hold(self->arena, &packed.block);
+    return error ? NULL : new_published(self, &packed.block);
+}
+
+static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
+    *f = (function_t){.object = arg};
+    if (self->by_reference || arg == Py_None)
+        return 0;
+    if (!PyObject_TypeCheck(arg, self->module->published_type)) {
+        PyErr_SetString(PyExc_TypeError, "a function is None or Published");
+        return -1;
+    }
+    const published_t *published = (published_t *)arg;
+    if (published->size > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "the function's pickle is larger than 4 GiB; pass the data as an argument");
+        return -1;
+    }
+    f->id = published->id;
+    f->at = published->at;
+    f->size = (uint32_t)published->size;
+    return 0;
+}
+
+/* Large arguments wait in our memory until a worker is nearly ready for them. */
+static bool is_too_much(pp_channel_t *self) {
+    return pp_parent_n_waiting(&self->parent) >= self->segment->n_workers &&
+           pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
+}
+
+static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject *payload, uint64_t *sequence) {
+    PyObject *pair[] = {f->object, payload};
+    task.function_id = f->id;
+    task.function_at = f->at;
+    task.function_size = f->size;
+    if (self->by_reference) {
+        task.where = PP_IN_PLACE;
+        task.size = sizeof pair;
+        task.data = pair;
+        Py_INCREF(pair[0]);
+        Py_INCREF(pair[1]);
+        int error = pp_parent_put(&self->parent, &task, sequence);
+        if (error) {
+            Py_DECREF(pair[0]);
+            Py_DECREF(pair[1]);
+        }
+        return error;
+    }
+    if (!pp_parent_has_room(&self->parent) || (pp_needs_block(payload) && is_too_much(self)))
+        return EAGAIN;
+    pp_packed_t packed;
+    int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, &packed);
+    if (error)
+        return error;
+    task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
+    task.size = packed.size;
+    task.data = packed.data;
+    if ((error = pp_parent_put(&self->parent, &task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
+        pp_block_release(self->segment, 0, packed.block.id);
+    return error;
+}
+
+/* 0, EAGAIN or -1. With the call's critical section, so that `cancel` sees the task either outside or inside the channel. */
+static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
+    int error = 0;
+    pp_job_t *job = pending->job;
+    pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
+    Py_BEGIN_CRITICAL_SECTION(job);
+    uint64_t sequence;
+    if (!job->settled && (error = put(self, task, f, pending->payload, &sequence)) == 0) {
+        pending->is_put = true;
+        if (job->kind == PP_JOB_SINGLE)
+            job->sequence = (int64_t)sequence;
+        pp_parent_wake(&self->parent, 1);
+    }
+    Py_END_CRITICAL_SECTION();
+    return error;
+}
+
+const char pp_put_doc[] = PyDoc_STR("put(task) -> bool\n\nPuts a task, unless that was done or its call is settled; False: there is no room now.");
+PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg) {
+    function_t f;
+    if (!PyObject_TypeCheck(arg, self->module->task_type)) {
+        PyErr_SetString(PyExc_TypeError, "only a Task can be put");
+        return NULL;
+    }
+    pp_pending_t *pending = (pp_pending_t *)arg;
+    if (parse_function(self, pending->function, &f) < 0)
+        return NULL;
+    int error = pending->is_put ? 0 : put_unless_settled(self, pending, &f);
+    if (error == EAGAIN)
+        pp_parent_note_full(&self->parent);
+    return error < 0 ? NULL : PyBool_FromLong(!error);
+}
+
+static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
+    Py_ssize_t first = job->cursor * job->chunk;
+    PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
+    PyObject *payload = argument ? encode(self, argument, snapshot) : NULL;
+    Py_XDECREF(argument);
+    return payload;
+}
+
+static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned mode, const function_t *f, bool snapshot) {
+    PyObject *payload = next_argument(self, job, items, snapshot);
+    if (payload == NULL)
+        return -1;
+    pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
+    uint64_t sequence;
+    int error = put(self, task, f, payload, &sequence);
+    Py_DECREF(payload);
+    return error;
+}
+
+const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"
+    "Puts the job's tasks from its cursor on while there is room; True once all are put.\n"
+    "Raises what pickling raised, with the cursor at the task that failed.");
+PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
+    pp_job_t *job;
+    PyObject *items, *function;
+    unsigned mode;
+    function_t f;
+    if (!PyArg_ParseTuple(args, "O!O!IO", self->module->job_type, &job, &PyList_Type, &items, &mode, &function) ||
+        parse_function(self, function, &f) < 0)
+        return NULL;
+    int error = 0;
+    while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
+        if (!pp_parent_has_room(&self->parent)) {
+            error = EAGAIN;
+            break;
+        }
+        if ((error = put_next(self, job, items, mode, &f, false)) == ESTALE)
+            error = put_next(self, job, items, mode, &f, true);
+        if (error)
+            break;
+        job->cursor++;
+        pp_parent_wake(&self->parent, 1);   /* at once: pickling the next argument may take its time */
+    }
+    if (error < 0)
+        return NULL;
+    if (error == EAGAIN)
+        pp_parent_note_full(&self->parent);
+    return PyBool_FromLong(!error);
+}
+
+const char pp_unpin_doc[] = PyDoc_STR("unpin()\n\nLets go of the shared memory that tasks have received. Like putting: one thread at a time.");
+PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_arena_unpin(self->arena);
+    Py_RETURN_NONE;
+}
+
+const char pp_trim_doc[] = PyDoc_STR("trim()\n\nGives back the memory of blocks that have been idle since the last call, but for some. For the background\n"
+    "thread, while `wants_trim`.");
+PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    Py_BEGIN_ALLOW_THREADS
+    pp_blocks_trim(self->segment);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
