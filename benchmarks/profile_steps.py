@@ -14,22 +14,22 @@ PYTHON, DECODE, AROUND = "Python code", "decode function and argument", "around 
 _TAIL_CALLED = "PyMarshal_ReadObjectFromString"  # by fetch_argument, which then is not in the stack
 
 _STEPS = {
-    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread pp_end_await_caller pp_hub_await_workers",
-    "wake somebody": "pp_futex_wake wake_for pp_hub_wake",
+    "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread pp_worker_await_caller pp_parent_await_workers",
+    "wake somebody": "pp_futex_wake wake_for pp_parent_wake",
     # the parent's side
     "encode the argument": "next_argument channel_encode",
-    "put into a slot": "pp_hub_put put put_next channel_put channel_put_many parse_function",
-    "look for room": "pp_hub_has_room reclaim",
+    "put into a slot": "pp_parent_put put put_next channel_put channel_put_many parse_function",
+    "look for room": "pp_parent_has_room reclaim",
     "wait for a result": "wait_for_news",
-    "find and take a result": "pp_hub_peek pp_hub_take take_result find_job take_all pp_channel_pump",
+    "find and take a result": "pp_parent_peek pp_parent_take take_result find_job take_all pp_channel_pump",
     "decode, store, deliver": "hand_over job_take_results job_init job_dealloc",
     "the background thread": "channel_wait_background",
     # the worker's side
-    "wait for a task": "pp_end_wait",
-    "claim": "pp_end_claim",
+    "wait for a task": "pp_worker_wait",
+    "claim": "pp_worker_claim",
     DECODE: "fetch_function fetch_argument",
     "call the task": "call",
-    "encode and send the result": "send_value send_payload send pp_end_reply",
+    "encode and send the result": "send_value send_payload send pp_worker_reply",
     AROUND: "run serve worker_serve",
 }
 _STEP_OF = {function: step for step, functions in _STEPS.items() for function in functions.split()}

@@ -9,22 +9,22 @@
 
 enum { N_ROUNDS = 4000, N_TASKS = 500 };
 
-static pp_hub_t hub;
-static pp_end_t end;
+static pp_parent_t parent;
+static pp_worker_t end;
 static unsigned char payload[PP_INLINE_MAX];
 
 static void put_all(void) {
     uint64_t sequence;
     for (unsigned i = 0; i < N_TASKS; i++) {
         pp_task_t task = {.job = 1, .index = i, .mode = PP_MODE_ITEM, .size = 8, .data = payload};
-        pp_hub_put(&hub, &task, &sequence);
+        pp_parent_put(&parent, &task, &sequence);
     }
 }
 
 static void serve_all(void) {
     for (unsigned i = 0; i < N_TASKS; i++) {
         pp_slot_t task;
-        pp_end_claim(&end, &task, payload);
+        pp_worker_claim(&end, &task, payload);
 #ifdef HAS_TRACE
         pp_trace_begin(&end);
 #endif
@@ -33,8 +33,8 @@ static void serve_all(void) {
         if (pp_is_traced(end.shared))
             pp_trace_end(&end, PP_STATUS_OK);
 #endif
-        pp_end_reply(&end, &frame, payload);
-        pp_end_finish(&end);
+        pp_worker_reply(&end, &frame, payload);
+        pp_worker_finish(&end);
     }
 }
 
@@ -48,9 +48,9 @@ int main(int argc, char **argv) {
     pp_segment_t *segment;
     if (pp_segment_create(1, false, &segment) != 0)
         return 1;
-    pp_hub_init(&hub, segment);
-    pp_hub_open_lane(&hub, 0);
-    pp_end_init(&end, segment, 0);
+    pp_parent_init(&parent, segment);
+    pp_parent_open_slot(&parent, 0);
+    pp_worker_init(&end, segment, 0);
     if (argc > 1) {
 #ifdef HAS_TRACE
         pp_store_seq_cst(&segment->shared->is_traced, 1);
@@ -64,8 +64,8 @@ int main(int argc, char **argv) {
         started_ns = pp_now_ns();
         serve_all();
         serve_ns = least(serve_ns, started_ns);
-        for (const pp_frame_t *frame; (frame = pp_hub_peek(&hub, 0)) != NULL;)
-            pp_hub_take(&hub, 0, frame);
+        for (const pp_frame_t *frame; (frame = pp_parent_peek(&parent, 0)) != NULL;)
+            pp_parent_take(&parent, 0, frame);
     }
     printf("%.2f %.2f\n", put_ns, serve_ns);
     return 0;

@@ -49,7 +49,7 @@
  * pages read, on a busy 2-core VM: 1 MB copied 0.16 ms, kept 0.21; 2 MB 0.34 and 0.39 (first quartiles 0.80 and 0.62);
  * 4 MB 7.7 and 1.0 ms, since malloc takes fresh pages from the system for such sizes. */
 #define PP_KEEP_MIN (2u << 20)
-#define PP_MAX_LANES 4000u           /* worker numbers fit 12 bits of a slot's state */
+#define PP_MAX_WORKERS 4000u           /* worker numbers fit 12 bits of a slot's state */
 
 /* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python), and that after it was
  * woken, too (some 50 us): else two that have once slept go on waking each other. Measured round trips of a process pool on 2 cores:
@@ -71,7 +71,7 @@ typedef enum { PP_STATUS_OK, PP_STATUS_FAILED, PP_STATUS_UNENCODABLE, PP_STATUS_
 typedef enum { PP_IN_PLACE, PP_IN_RING, PP_IN_BLOCK } pp_where_t;
 typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_STARCHUNK, PP_MODES } pp_mode_t;
 typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* what workers are told */
-typedef enum { PP_LANE_EMPTY, PP_LANE_STARTING, PP_LANE_READY, PP_LANE_EXITED } pp_lane_state_t;
+typedef enum { PP_WORKER_EMPTY, PP_WORKER_STARTING, PP_WORKER_READY, PP_WORKER_EXITED } pp_worker_state_t;
 typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's futex word */
 #define PP_NOT_REFUSED UINT64_MAX
 enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who waits for results: bits */
@@ -82,7 +82,7 @@ typedef struct {           /* a block of an arena: where it is in the segment's 
 } pp_blockref_t;
 
 typedef struct {           /* one task on its way to whichever worker claims it */
-    _Alignas(128) _Atomic uint64_t state;   /* sequence << 16 | lane << 4 | tag; see channel.c */
+    _Alignas(128) _Atomic uint64_t state;   /* sequence << 16 | worker slot << 4 | tag; see channel.c */
     uint64_t job, function_at;
     uint64_t at;           /* PP_IN_RING: position in the task ring */
     uint32_t function_id, function_size;    /* id 0: none */
@@ -100,7 +100,7 @@ typedef struct {           /* header of one result; frames are 8-byte aligned an
 
 typedef struct {           /* one worker's part of the segment */
     _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; worker: BUSY, SEEKING, ASLEEP; anyone: ASLEEP -> SEEKING */
-    _Alignas(64) _Atomic uint32_t state;    /* pp_lane_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
+    _Alignas(64) _Atomic uint32_t state;    /* pp_worker_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
     _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
     _Atomic uint32_t initializes;           /* 1 while a thread or an interpreter runs its initializer */
     _Atomic uint32_t has_served;            /* 1 once a thread's loop is over: nobody may interrupt it any more */
@@ -116,7 +116,7 @@ typedef struct {           /* one worker's part of the segment */
     uint64_t taken_job;                     /* and the task of the newest of them; only the parent uses these two */
     uint32_t taken_index;
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
-} pp_lane_t;
+} pp_worker_slot_t;
 
 typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;
 enum { PP_EVENT_WORDS = 6, PP_TAGS_THREADS_AT = 32, PP_TAGS_STATUS_AT = 56, PP_TAGS_KIND_AT = 60 };   /* bits of `tags` */
@@ -135,7 +135,7 @@ typedef struct pp_budget { /* a pool's part in the limits of this process; see l
     _Atomic uint64_t n_lends, n_reclaims;
 } pp_budget_t;
 
-#define PP_KEPT 2u          /* in_use of a block that its receiver keeps mapped: this, or in a worker this plus its lane */
+#define PP_KEPT 2u          /* in_use of a block that its receiver keeps mapped: this, or in a worker this plus its worker slot */
 #define PP_TRIMMED UINT32_MAX   /* in_use of a block whose pages the parent is giving back */
 typedef struct {           /* one arena: in_use is not 0 while a block is in use; the owner sets, the receiver clears */
     _Alignas(64) _Atomic uint32_t in_use[PP_BLOCKS];
@@ -147,7 +147,7 @@ typedef struct {           /* one arena: in_use is not 0 while a block is in use
 
 typedef struct {
     uint64_t magic;
-    uint32_t n_lanes, by_reference;
+    uint32_t n_workers, by_reference;
     uint64_t arenas_at, arena_bytes;        /* where the first arena begins in the file; addresses of each; never change */
     _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
     _Atomic uint32_t events;                /* something happened to a worker: the parent looks at all */
@@ -164,7 +164,7 @@ typedef struct {
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
     _Atomic uint64_t put_ns[PP_SLOTS];      /* when the task in a slot was put, if that was traced */
-    /* then pp_arena_flags_t[1 + n_lanes], pp_lane_t[n_lanes]; at the next page pp_event_t[n_lanes][PP_EVENTS] */
+    /* then pp_arena_flags_t[1 + n_workers], pp_worker_slot_t[n_workers]; at the next page pp_event_t[n_workers][PP_EVENTS] */
 } pp_shared_t;
 
 typedef struct pp_memory pp_memory_t;
@@ -174,7 +174,7 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     _Atomic long refs;
     int fd;
     size_t core_size;
-    unsigned n_lanes;
+    unsigned n_workers;
     bool by_reference;
     uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as a whole */
     pp_shared_t *shared;   /* NULL once the segment is closed */
@@ -187,19 +187,19 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
 } pp_segment_t;
 
 /* segment.c: the memory that both sides map */
-int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out);
+int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out);
 int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
 bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has written over its header */
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
 void pp_segment_close(pp_segment_t *s);              /* gives all back but kept blocks; see there */
-pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane);
+pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker);
 pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena);
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
-pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane);
+pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker);
 void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */
 
-/* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + lane: a worker), used by one thread at a time */
+/* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + worker slot: a worker), used by one thread at a time */
 typedef struct pp_arena pp_arena_t;
 pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena);
 void pp_arena_free(pp_arena_t *a);
@@ -267,21 +267,21 @@ typedef struct {
     _Atomic(const void *) awaited;          /* what the leader waits for */
     _Atomic uint32_t n_claims;              /* threads that want the lead now */
 } pp_leading_t;
-typedef struct pp_hub pp_hub_t;
+typedef struct pp_hub pp_parent_t;
 uintptr_t pp_this_thread(void);
 void pp_leading_init(pp_leading_t *l);
-bool pp_lead_try(pp_hub_t *h);                                   /* whether the caller leads now */
-bool pp_lead_is_mine(pp_hub_t *h);
-bool pp_lead_is_claimed(const pp_hub_t *h);                      /* whether the leader is to hand over */
-void pp_lead_for(pp_hub_t *h, const void *awaited);
-void pp_lead_release(pp_hub_t *h);                               /* by the leader; else nothing happens */
-void pp_lead_pause(pp_hub_t *h);                                 /* it leads again soon, unless others do meanwhile */
-void pp_lead_claim(pp_hub_t *h);                                 /* waits for the lead */
-bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w);
-bool pp_follow_begin(pp_hub_t *h, pp_waiter_t *w, const void *awaited);   /* w: zeroed. False: nobody leads */
+bool pp_lead_try(pp_parent_t *h);                                   /* whether the caller leads now */
+bool pp_lead_is_mine(pp_parent_t *h);
+bool pp_lead_is_claimed(const pp_parent_t *h);                      /* whether the leader is to hand over */
+void pp_lead_for(pp_parent_t *h, const void *awaited);
+void pp_lead_release(pp_parent_t *h);                               /* by the leader; else nothing happens */
+void pp_lead_pause(pp_parent_t *h);                                 /* it leads again soon, unless others do meanwhile */
+void pp_lead_claim(pp_parent_t *h);                                 /* waits for the lead */
+bool pp_lead_take_over(pp_parent_t *h, pp_waiter_t *w);
+bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited);   /* w: zeroed. False: nobody leads */
 int pp_follow_wait(pp_waiter_t *w, int64_t deadline_ns);         /* 0, ETIMEDOUT or EINTR */
-void pp_follow_end(pp_hub_t *h, pp_waiter_t *w);
-void pp_wake_waiters(pp_hub_t *h, const void *awaited);
+void pp_follow_end(pp_parent_t *h, pp_waiter_t *w);
+void pp_wake_waiters(pp_parent_t *h, const void *awaited);
 
 /* channel.c: tasks out, results back */
 struct pp_hub {            /* the parent's private half; one thread at a time puts, one at a time takes */
@@ -292,7 +292,7 @@ struct pp_hub {            /* the parent's private half; one thread at a time pu
     uint64_t slot_bytes[PP_SLOTS];          /* bytes_head once that slot is reclaimed */
     _Atomic uint32_t leader;                /* somebody in the foreground takes results */
     pp_spin_t spin, moment;                 /* the leader's: for news; for workers to let go of the GIL */
-    _Atomic uint32_t summons;               /* the background thread shall come, whoever leads */
+    _Atomic uint32_t notified;               /* the background thread shall come, whoever leads */
     pp_leading_t leading;
     _Atomic uint32_t must_feed;             /* tasks wait for a put, */
     _Atomic uintptr_t feeder;               /* which this thread does, 0: nobody; see calls.c */
@@ -305,32 +305,32 @@ typedef struct {           /* what a slot is filled with; `data` is copied */
     const void *data;
 } pp_task_t;
 
-void pp_hub_init(pp_hub_t *h, pp_segment_t *s);
-bool pp_hub_has_room(pp_hub_t *h);
-uint64_t pp_hub_n_waiting(pp_hub_t *h);
-void pp_hub_note_full(pp_hub_t *h);
-bool pp_hub_is_starved(pp_hub_t *h);
-bool pp_hub_take_room(pp_hub_t *h);
-int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
-void pp_hub_wake(pp_hub_t *h, unsigned n_tasks);
-bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy);
-bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy);
-bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index);
-void pp_hub_open_lane(pp_hub_t *h, unsigned lane);
-void pp_hub_stop(pp_hub_t *h, pp_stop_t stop);
-const pp_frame_t *pp_hub_peek(pp_hub_t *h, unsigned lane);
-void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame);
-bool pp_hub_has_news(pp_hub_t *h);
-void pp_hub_lead(pp_hub_t *h);
-void pp_hub_step_down(pp_hub_t *h);
-bool pp_hub_spin(pp_hub_t *h);
-int pp_hub_park(pp_hub_t *h, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
-int pp_hub_wait_background(pp_hub_t *h, int64_t deadline_ns);            /* 0, ETIMEDOUT or EINTR */
-void pp_hub_summon(pp_hub_t *h);
-void pp_hub_rouse_leader(pp_hub_t *h);                                   /* it looks at what it waits for once more */
-bool pp_hub_wants_feed(pp_hub_t *h);                                     /* tasks wait for a put, and nobody puts */
+void pp_parent_init(pp_parent_t *h, pp_segment_t *s);
+bool pp_parent_has_room(pp_parent_t *h);
+uint64_t pp_parent_n_waiting(pp_parent_t *h);
+void pp_parent_note_full(pp_parent_t *h);
+bool pp_parent_is_starved(pp_parent_t *h);
+bool pp_parent_take_room(pp_parent_t *h);
+int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
+void pp_parent_wake(pp_parent_t *h, unsigned n_tasks);
+bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy);
+bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy);
+bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *index);
+void pp_parent_open_slot(pp_parent_t *h, unsigned worker);
+void pp_parent_stop(pp_parent_t *h, pp_stop_t stop);
+const pp_frame_t *pp_parent_peek(pp_parent_t *h, unsigned worker);
+void pp_parent_take(pp_parent_t *h, unsigned worker, const pp_frame_t *frame);
+bool pp_parent_has_news(pp_parent_t *h);
+void pp_parent_lead(pp_parent_t *h);
+void pp_parent_step_down(pp_parent_t *h);
+bool pp_parent_spin(pp_parent_t *h);
+int pp_parent_park(pp_parent_t *h, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
+int pp_parent_wait_background(pp_parent_t *h, int64_t deadline_ns);            /* 0, ETIMEDOUT or EINTR */
+void pp_parent_notify(pp_parent_t *h);
+void pp_parent_rouse_leader(pp_parent_t *h);                                   /* it looks at what it waits for once more */
+bool pp_parent_wants_feed(pp_parent_t *h);                                     /* tasks wait for a put, and nobody puts */
 void pp_ring(pp_shared_t *shared, bool everybody);
-void pp_announce(pp_shared_t *shared);
+void pp_notify_all(pp_shared_t *shared);
 void pp_want_trim(pp_shared_t *shared);
 
 typedef struct {           /* what a worker knows of its present task or wait for a trace; 0: that did not begin in one */
@@ -341,44 +341,44 @@ typedef struct {           /* what a worker knows of its present task or wait fo
 typedef struct {           /* a worker's private half */
     pp_segment_t *segment;
     pp_shared_t *shared;
-    pp_lane_t *lane;
-    unsigned n_lane;
+    pp_worker_slot_t *own;                         /* its slot */
+    unsigned n_worker;
     pp_spin_t spin, moment;                 /* for tasks; for their caller to let go of the GIL */
     pp_trace_t trace;
-} pp_end_t;
+} pp_worker_t;
 
-int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane);
-bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
-int pp_end_wait(pp_end_t *e);                                     /* 0: look again; EINTR: after signal handlers; ECANCELED: stop */
-bool pp_end_must_stop(pp_end_t *e);
-void pp_end_copied(pp_end_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument is read; its block is released unless kept */
-int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
-int pp_end_wait_room(pp_end_t *e);                                /* 0 or ECANCELED */
-void pp_end_finish(pp_end_t *e);                                  /* no longer holds a task */
-void pp_end_state(pp_end_t *e, pp_lane_state_t state);
+int pp_worker_init(pp_worker_t *e, pp_segment_t *s, unsigned worker);
+bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
+int pp_worker_wait(pp_worker_t *e);                                     /* 0: look again; EINTR: after signal handlers; ECANCELED: stop */
+bool pp_worker_must_stop(pp_worker_t *e);
+void pp_worker_copied(pp_worker_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument is read; its block is released unless kept */
+int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
+int pp_worker_wait_room(pp_worker_t *e);                                /* 0 or ECANCELED */
+void pp_worker_finish(pp_worker_t *e);                                  /* no longer holds a task */
+void pp_worker_state(pp_worker_t *e, pp_worker_state_t state);
 void pp_pulse(pp_shared_t *shared);
 
 /* gil_handoff.c: the GIL, between threads of one interpreter */
-void pp_hub_let_go(pp_hub_t *h, bool has_let_go);
-void pp_hub_await_workers(pp_hub_t *h);                          /* until those that have replied look for work, or a moment */
-void pp_end_await_caller(pp_end_t *e);                           /* until the leader waits, or a moment */
+void pp_parent_let_go(pp_parent_t *h, bool has_let_go);
+void pp_parent_await_workers(pp_parent_t *h);                          /* until those that have replied look for work, or a moment */
+void pp_worker_await_caller(pp_worker_t *e);                           /* until the leader waits, or a moment */
 
 /* trace.c: what workers record for a timeline */
 static inline bool pp_is_traced(const pp_shared_t *shared) { return pp_load_relaxed(&shared->is_traced); }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence);        /* by the parent; the others by a worker */
-void pp_trace_wait(pp_end_t *e);                                  /* it looks for work from now on */
-void pp_trace_begin_task(pp_end_t *e);
-static inline void pp_trace_begin(pp_end_t *e) {                  /* it has claimed a task */
+void pp_trace_wait(pp_worker_t *e);                                  /* it looks for work from now on */
+void pp_trace_begin_task(pp_worker_t *e);
+static inline void pp_trace_begin(pp_worker_t *e) {                  /* it has claimed a task */
     if (pp_is_traced(e->shared) || e->trace.is_stale)
         pp_trace_begin_task(e);
 }
-void pp_trace_end(pp_end_t *e, unsigned status);                  /* the task is over, its outcome not yet sent */
+void pp_trace_end(pp_worker_t *e, unsigned status);                  /* the task is over, its outcome not yet sent */
 typedef enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS } pp_present_t;
 #define PP_TASK_RECORDED UINT64_MAX                               /* since_ns of a task whose end was recorded */
-pp_present_t pp_trace_present(const pp_lane_t *lane);             /* what a worker is doing */
-void pp_trace_close(pp_end_t *e);                                 /* it looks for work no more */
-void pp_trace_budget(pp_end_t *e);                                /* awake workers have others' CPUs, or no longer */
-uint64_t pp_trace_read(pp_segment_t *s, unsigned lane, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,
+pp_present_t pp_trace_present(const pp_worker_slot_t *worker);             /* what a worker is doing */
+void pp_trace_close(pp_worker_t *e);                                 /* it looks for work no more */
+void pp_trace_budget(pp_worker_t *e);                                /* awake workers have others' CPUs, or no longer */
+uint64_t pp_trace_read(pp_segment_t *s, unsigned worker, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,
                        uint64_t *n_lost, unsigned *n);
 
 /* limits.c: threads of native libraries */
@@ -431,7 +431,7 @@ unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* what a
 unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of a worker that is awake; 0: it does not lend */
 unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
 unsigned pp_own_threads(void);                                         /* as above, with what is lent, and what others need */
-int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus);
+int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus);
 
 /* copy.c: copies, and packing of strided arrays, that idle cores take part in. n_helpers: -1, or a number for measurements */
 #define PP_DIMS_MAX 32

@@ -154,12 +154,12 @@ typedef struct {
     pp_module_t *module;
     pp_segment_t *segment;              /* NULL once it was given back */
     pp_arena_t *arena;
-    pp_hub_t hub;
+    pp_parent_t parent;
     bool by_reference;
     uint32_t last_function_id;
     uint64_t n_taken;
     unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
-    unsigned next_lane;                 /* whose results the leader takes next */
+    unsigned next_worker;                 /* whose results the leader takes next */
     _Atomic long n_users;               /* of the segment: the pool, and threads that are inside */
     _Atomic char is_closed, is_abandoned;
     /* The table of calls. Without a GIL `lock` guards it: held for some instructions that run no other code */
@@ -182,7 +182,7 @@ typedef struct {
 #define PP_LOCK(channel) ((void)0)
 #define PP_UNLOCK(channel) ((void)0)
 #endif
-int pp_channel_lane(pp_channel_t *self, PyObject *number);        /* -1 with an exception */
+int pp_channel_slot(pp_channel_t *self, PyObject *number);        /* -1 with an exception */
 bool pp_channel_is_closed(pp_channel_t *self);
 PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
@@ -191,7 +191,7 @@ void pp_channel_leave(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
-pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned lane);   /* NULL: no memory */
+pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker);   /* NULL: no memory */
 size_t pp_libraries_count(const pp_libraries_t *libraries);
 void pp_libraries_close(pp_libraries_t *libraries);     /* once the interpreter has ended */
 void pp_libraries_leak(pp_libraries_t *libraries);      /* it does not end: nothing is closed */
@@ -219,10 +219,10 @@ void pp_keys_free(int64_t interpreter);                 /* its id; once its copi
 
 /* calls.c */
 extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[],
-    pp_deliver_doc[], pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_open_doc[], pp_next_deferred_doc[],
-    pp_end_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[], pp_refuse_doc[], pp_skip_doc[];
+    pp_deliver_doc[], pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_set_doc[], pp_next_deferred_doc[],
+    pp_worker_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[], pp_refuse_doc[], pp_skip_doc[];
 void pp_channel_count(pp_channel_t *self, unsigned n_tasks);
-void pp_channel_open_ticket(pp_channel_t *self, pp_job_t *ticket);
+void pp_channel_set_event(pp_channel_t *self, pp_job_t *event);
 void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value);
 PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry);
@@ -235,7 +235,7 @@ PyObject *pp_channel_skip(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *job);
-PyObject *pp_channel_open(pp_channel_t *self, PyObject *ticket);
+PyObject *pp_channel_set(pp_channel_t *self, PyObject *event);
 PyObject *pp_channel_next_deferred(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on);
@@ -262,11 +262,11 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
 /* parent.c, worker.c, interp.c */
 extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
-PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane);
+PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker);
 bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */
 extern const char pp_ask_main_doc[];
 PyObject *pp_ask_main(PyObject *module, PyObject *source);
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane);
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);
 
 /* interrupts.c */
 bool pp_is_main_thread(void);                           /* of the process */

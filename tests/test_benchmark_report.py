@@ -122,7 +122,7 @@ SAMPLES = """
 
 10/11
     7f11 pp_pause
-    7f12 pp_end_wait
+    7f12 pp_worker_wait
     7f13 serve
     7f14 worker_serve
 

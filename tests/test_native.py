@@ -83,7 +83,7 @@ def test_reaping_a_worker_leaves_the_news_of_room():
     n_slots, backlog, n_fed = _native.SLOTS, deque(), []
     channel = _native.Channel(1, True, backlog)
     channel.put_waiting = lambda is_nested: n_fed.append(1)
-    channel.open_lane(0)
+    channel.open_slot(0)
     worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
     assert channel.admit(job, None, n_slots)
     worker.ready()
@@ -104,7 +104,7 @@ def test_a_closed_channel_raises_or_does_nothing():
     job = _native.Job()
     channel.close()
     channel.close()
-    channel.summon()
+    channel.notify()
     channel.stop(_native.STOP_NOW)
     assert not channel.admit(job, None, 1)
     for call in (lambda: channel.fd, lambda: channel.wait(job), lambda: channel.state_of(0), channel.counts):

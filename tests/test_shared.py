@@ -72,7 +72,7 @@ def test_a_task_may_share(pool):
 
 def test_a_worker_that_ends_waits_until_what_it_shared_has_arrived():
     job, channel = _native.Job(1, 1, _native.JOB_MAP), _native.Channel(1)
-    channel.open_lane(0)
+    channel.open_slot(0)
     assert channel.admit(job, None, 1)
     assert channel.put_many(job, [b"shared"], _native.MODE_ITEM, channel.publish(channel.encode(share)))
     worker = channel.worker(0)

@@ -430,7 +430,7 @@ void pp_limits_here(void) {
 
 typedef struct {
     pp_segment_t *segment;
-    pp_lane_t *lane;
+    pp_worker_slot_t *worker;
 } follower_t;
 
 static void *follow(void *arg) {
@@ -438,21 +438,21 @@ static void *follow(void *arg) {
     free(arg);
     pp_name_thread("pp-limits");
     for (;;) {
-        uint32_t grant = pp_load_seq_cst(&f.lane->grant);
+        uint32_t grant = pp_load_seq_cst(&f.worker->grant);
         if (grant)
             pp_budget_keep(&f.segment->budget, grant);
-        pp_futex_wait(&f.lane->grant, grant, -1, UINT32_MAX);
+        pp_futex_wait(&f.worker->grant, grant, -1, UINT32_MAX);
     }
     return NULL;
 }
 
 /* Starts a thread of a worker process that applies the parent's grants at once: a library reads its count at each call, so
  * this reaches a task that is running. The thread may use `cpus`, and so may the library's threads that it makes. */
-int pp_follow_grants(pp_end_t *e, const cpu_set_t *cpus) {
+int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus) {
     follower_t *f = malloc(sizeof *f);
     if (f == NULL)
         return ENOMEM;
-    *f = (follower_t){.segment = pp_segment_ref(e->segment), .lane = e->lane};
+    *f = (follower_t){.segment = pp_segment_ref(e->segment), .worker = e->own};
     pthread_t thread;
     pthread_attr_t attributes;
     sigset_t all, before;

@@ -67,7 +67,7 @@ static char *in_window(pp_segment_t *s, uint64_t at, uint64_t size) {
 }
 
 void pp_windows_close(pp_segment_t *s) {
-    for (unsigned i = 0; i <= s->n_lanes; i++) {
+    for (unsigned i = 0; i <= s->n_workers; i++) {
         void *memory = pp_load_relaxed(&s->windows[i].memory);
         if (memory && memory != NO_WINDOW)
             pp_unmap(memory, s->window_bytes);
@@ -366,7 +366,7 @@ uint64_t pp_arena_open_bytes(pp_arena_t *a) {
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id) {
     pp_arena_flags_t *flags = pp_segment_flags(s, arena);
     pp_store_release(&flags->in_use[id], 0);
-    if (pp_load_relaxed(&flags->n_touched) > PP_IDLE_MAX / (1 + s->n_lanes))
+    if (pp_load_relaxed(&flags->n_touched) > PP_IDLE_MAX / (1 + s->n_workers))
         pp_want_trim(s->shared);
 }
 
@@ -376,7 +376,7 @@ static uint64_t idle_bytes(const pp_arena_flags_t *flags, uint32_t id) {
 
 uint64_t pp_blocks_idle(pp_segment_t *s) {
     uint64_t n_bytes = 0;
-    for (unsigned arena = 0; arena <= s->n_lanes; arena++) {
+    for (unsigned arena = 0; arena <= s->n_workers; arena++) {
         const pp_arena_flags_t *flags = pp_segment_flags(s, arena);
         for (uint32_t i = 0; i < pp_load_acquire(&flags->n_numbers); i++)
             n_bytes += idle_bytes(flags, i);
@@ -400,7 +400,7 @@ static uint64_t trim_block(pp_segment_t *s, pp_arena_flags_t *flags, uint32_t id
 void pp_blocks_trim(pp_segment_t *s) {
     pp_store_seq_cst(&s->shared->wants_trim, 0);
     uint64_t n_idle = pp_blocks_idle(s);
-    for (unsigned arena = 0; arena <= s->n_lanes; arena++) {
+    for (unsigned arena = 0; arena <= s->n_workers; arena++) {
         pp_arena_flags_t *flags = pp_segment_flags(s, arena);
         uint32_t n_opened = pp_load_relaxed(&flags->n_opened);
         bool is_quiet = n_opened == s->windows[arena].n_opened;

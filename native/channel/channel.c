@@ -1,14 +1,14 @@
 /* The channel: one row of task slots that all workers claim from, one ring of results per worker.
  *
- * A slot's state is one 64-bit word, `sequence << 16 | lane << 4 | tag`:
+ * A slot's state is one 64-bit word, `sequence << 16 | worker slot << 4 | tag`:
  *
  *     FREE -> READY            the parent publishes task number `sequence`
- *     READY -> CLAIMED(lane)   by compare-and-swap: exactly one worker gets it
+ *     READY -> CLAIMED(worker slot)   by compare-and-swap: exactly one worker gets it
  *     READY -> REVOKED         by compare-and-swap: the parent takes it back (cancel, terminate)
- *     CLAIMED -> TAKEN         the worker has copied the payload out; its lane says which task it holds
+ *     CLAIMED -> TAKEN         the worker has copied the payload out; its worker slot says which task it holds
  *
  * No lock anywhere: a worker that is killed or stopped at any instruction leaves at most one slot CLAIMED, which the
- * parent finds in `bury`. The sequence in the word makes a stale compare-and-swap fail after the slot was used again.
+ * parent finds in `reap`. The sequence in the word makes a stale compare-and-swap fail after the slot was used again.
  * README.md has the argument why no wake-up is lost.
  */
 #include "native.h"
@@ -18,23 +18,23 @@
 #include <unistd.h>
 
 #define MASK (PP_SLOTS - 1)
-#define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_hub_park */
+#define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_parent_park */
 #define PAD UINT32_MAX      /* size of a frame that only fills the ring's end */
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };
 
-static uint64_t state_of(uint64_t sequence, unsigned lane, unsigned tag) {
-    return sequence << 16 | (uint64_t)lane << 4 | tag;
+static uint64_t state_of(uint64_t sequence, unsigned worker, unsigned tag) {
+    return sequence << 16 | (uint64_t)worker << 4 | tag;
 }
 static uint64_t sequence_in(uint64_t state) { return state >> 16; }
 static unsigned tag_in(uint64_t state) { return (unsigned)state & 0xf; }
 static uint32_t align8(uint32_t n) { return (n + 7) & ~7u; }
 
-static pp_lane_t *lane_of(pp_hub_t *h, unsigned lane) { return pp_segment_lane(h->segment, lane); }
+static pp_worker_slot_t *slot_of(pp_parent_t *h, unsigned worker) { return pp_segment_worker(h->segment, worker); }
 
 /* ---- the parent: tasks out ---- */
 
-void pp_hub_init(pp_hub_t *h, pp_segment_t *s) {
+void pp_parent_init(pp_parent_t *h, pp_segment_t *s) {
     memset(h, 0, sizeof *h);   /* before any other thread has it */
     h->segment = s;
     pp_leading_init(&h->leading);
@@ -43,7 +43,7 @@ void pp_hub_init(pp_hub_t *h, pp_segment_t *s) {
 
 /* Slots are used again in order. The head may still point at the oldest one if the worker that claimed it died before
  * it could move the head on, and would then never match: so the parent moves it first. */
-static void reclaim(pp_hub_t *h) {
+static void reclaim(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     for (uint64_t next; (next = pp_load_relaxed(&h->reclaimed)) < pp_load_relaxed(&h->tail);) {
         uint64_t state = pp_load_acquire(&shared->slots[next & MASK].state);
@@ -56,30 +56,30 @@ static void reclaim(pp_hub_t *h) {
     }
 }
 
-static bool has_free_slot(pp_hub_t *h) { return pp_load_relaxed(&h->tail) - pp_load_relaxed(&h->reclaimed) < PP_SLOTS; }
+static bool has_free_slot(pp_parent_t *h) { return pp_load_relaxed(&h->tail) - pp_load_relaxed(&h->reclaimed) < PP_SLOTS; }
 
-bool pp_hub_has_room(pp_hub_t *h) {
+bool pp_parent_has_room(pp_parent_t *h) {
     if (!has_free_slot(h))
         reclaim(h);
     return has_free_slot(h);
 }
 
-uint64_t pp_hub_n_waiting(pp_hub_t *h) {
+uint64_t pp_parent_n_waiting(pp_parent_t *h) {
     uint64_t head = pp_load_seq_cst(&h->segment->shared->head), tail = pp_load_seq_cst(&h->tail);
     return head < tail ? tail - head : 0;
 }
 
 /* Whether a task is in nobody's hands any more: its slot may be used again as soon as it is the oldest. */
-static bool is_over(pp_hub_t *h, uint64_t sequence) {
+static bool is_over(pp_parent_t *h, uint64_t sequence) {
     uint64_t state = pp_load_seq_cst(&h->segment->shared->slots[sequence & MASK].state);
     return sequence_in(state) != sequence || tag_in(state) == TAKEN || tag_in(state) == REVOKED;
 }
 
 /* The task after which a put is worth another try: of those that wait, the one half way, so that workers have the other half
  * meanwhile; if none waits, the oldest that a worker is still copying. UINT64_MAX: neither. */
-static uint64_t find_target(pp_hub_t *h) {
+static uint64_t find_target(pp_parent_t *h) {
     reclaim(h);
-    uint64_t tail = pp_load_relaxed(&h->tail), first = pp_load_relaxed(&h->reclaimed), n_waiting = pp_hub_n_waiting(h);
+    uint64_t tail = pp_load_relaxed(&h->tail), first = pp_load_relaxed(&h->reclaimed), n_waiting = pp_parent_n_waiting(h);
     for (uint64_t i = tail - n_waiting / 2 - 1; n_waiting > 0 && i < tail; i++)
         if (!is_over(h, i))
             return i;
@@ -91,7 +91,7 @@ static uint64_t find_target(pp_hub_t *h) {
 
 /* After a put that found no room: whoever ends the target's wait tells the leader. If that happened before it could know, nobody is
  * starved, and the caller tries again at once. */
-void pp_hub_note_full(pp_hub_t *h) {
+void pp_parent_note_full(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     uint64_t target = find_target(h);
     pp_store_seq_cst(&shared->room_at, target);
@@ -99,10 +99,10 @@ void pp_hub_note_full(pp_hub_t *h) {
         pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);
 }
 
-bool pp_hub_is_starved(pp_hub_t *h) { return pp_load_seq_cst(&h->segment->shared->room_at) != PP_NOT_REFUSED; }
+bool pp_parent_is_starved(pp_parent_t *h) { return pp_load_seq_cst(&h->segment->shared->room_at) != PP_NOT_REFUSED; }
 
 /* For the leader: true once for each time that a refused put became worth a try. Who asks must see to it that somebody puts. */
-bool pp_hub_take_room(pp_hub_t *h) {
+bool pp_parent_take_room(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     return pp_load_seq_cst(&shared->has_room) && pp_swap_seq_cst(&shared->has_room, 0);
 }
@@ -115,7 +115,7 @@ static void note_over(pp_shared_t *shared, uint64_t sequence) {
     pp_ring(shared, false);
 }
 
-static void *open_bytes(pp_hub_t *h, uint32_t size, uint64_t *at) {
+static void *open_bytes(pp_parent_t *h, uint32_t size, uint64_t *at) {
     uint64_t start = h->bytes_tail;
     if ((start & (PP_TASK_BYTES - 1)) + size > PP_TASK_BYTES)   /* payloads are contiguous */
         start = (start | (PP_TASK_BYTES - 1)) + 1;
@@ -130,8 +130,8 @@ static void *open_bytes(pp_hub_t *h, uint32_t size, uint64_t *at) {
     return h->segment->shared->task_ring + (start & (PP_TASK_BYTES - 1));
 }
 
-int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence) {
-    if (!pp_hub_has_room(h))
+int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence) {
+    if (!pp_parent_has_room(h))
         return EAGAIN;
     uint64_t tail = pp_load_relaxed(&h->tail);
     pp_slot_t *slot = &h->segment->shared->slots[tail & MASK];
@@ -151,35 +151,35 @@ int pp_hub_put(pp_hub_t *h, const pp_task_t *task, uint64_t *sequence) {
     if (pp_is_traced(h->segment->shared))
         pp_trace_put(h->segment->shared, tail);
     pp_store_seq_cst(&slot->state, state_of(tail, 0, READY));
-    pp_store_seq_cst(&h->tail, tail + 1);   /* before its put looks for seekers: one that is buried meanwhile is not */
+    pp_store_seq_cst(&h->tail, tail + 1);   /* before its put looks for seekers: one that is reaped meanwhile is not */
     *sequence = tail;
     return 0;
 }
 
-static bool wake_lane(pp_lane_t *lane) {
+static bool wake_worker(pp_worker_slot_t *worker) {
     uint32_t asleep = PP_ASLEEP;
-    if (!pp_cas_seq_cst(&lane->park, &asleep, PP_SEEKING))
+    if (!pp_cas_seq_cst(&worker->park, &asleep, PP_SEEKING))
         return false;
-    pp_futex_wake(&lane->park, 1, UINT32_MAX);
+    pp_futex_wake(&worker->park, 1, UINT32_MAX);
     return true;
 }
 
 /* Workers that already seek will find the tasks; wakes as many more as there are tasks. Anyone may call it. */
 static void wake_for(pp_segment_t *s, unsigned n_tasks) {
-    unsigned n_lanes = s->n_lanes;
-    for (unsigned i = 0; i < n_lanes && n_tasks > 0; i++)
-        n_tasks -= pp_load_seq_cst(&pp_segment_lane(s, i)->park) == PP_SEEKING;
-    for (unsigned i = 0; i < n_lanes && n_tasks > 0; i++)
-        n_tasks -= wake_lane(pp_segment_lane(s, i));
+    unsigned n_workers = s->n_workers;
+    for (unsigned i = 0; i < n_workers && n_tasks > 0; i++)
+        n_tasks -= pp_load_seq_cst(&pp_segment_worker(s, i)->park) == PP_SEEKING;
+    for (unsigned i = 0; i < n_workers && n_tasks > 0; i++)
+        n_tasks -= wake_worker(pp_segment_worker(s, i));
 }
 
-void pp_hub_wake(pp_hub_t *h, unsigned n_tasks) { wake_for(h->segment, n_tasks); }
+void pp_parent_wake(pp_parent_t *h, unsigned n_tasks) { wake_for(h->segment, n_tasks); }
 
 /* ---- the parent: taking tasks back ---- */
 
 /* Any thread may revoke. The copy is made first: once the slot is REVOKED the putting thread may use it again. It is whole
  * if the compare-and-swap succeeds, since no slot is READY twice with the same sequence. */
-bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy) {
+bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy) {
     pp_slot_t *slot = &h->segment->shared->slots[sequence & MASK];
     uint64_t expected = state_of(sequence, 0, READY);
     if (pp_load_acquire(&slot->state) != expected)
@@ -195,17 +195,17 @@ bool pp_hub_revoke(pp_hub_t *h, uint64_t sequence, pp_slot_t *copy) {
 
 static uint64_t oldest(uint64_t tail) { return tail > PP_SLOTS ? tail - PP_SLOTS : 0; }
 
-bool pp_hub_pop_waiting(pp_hub_t *h, pp_slot_t *copy) {
+bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy) {
     uint64_t tail = pp_load_relaxed(&h->tail);
     for (uint64_t sequence = oldest(tail); sequence < tail; sequence++)
-        if (pp_hub_revoke(h, sequence, copy))
+        if (pp_parent_revoke(h, sequence, copy))
             return true;
     return false;
 }
 
-/* Whoever leads meanwhile looks into the lane's ring: so `head` and `tail` are not touched here, see pp_hub_bury. */
-void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
-    pp_lane_t *l = lane_of(h, lane);
+/* Whoever leads meanwhile looks into the worker slot's ring: so `head` and `tail` are not touched here, see pp_parent_reap. */
+void pp_parent_open_slot(pp_parent_t *h, unsigned worker) {
+    pp_worker_slot_t *l = slot_of(h, worker);
     l->taken_job = UINT64_MAX;
     pp_store_relaxed(&l->full, 0);
     pp_store_relaxed(&l->holds, 0);
@@ -215,18 +215,18 @@ void pp_hub_open_lane(pp_hub_t *h, unsigned lane) {
     pp_store_relaxed(&l->since_ns, 0);
     pp_store_relaxed(&l->tid, 0);
     pp_store_relaxed(&l->park, PP_BUSY);
-    pp_store_seq_cst(&l->state, PP_LANE_STARTING);
+    pp_store_seq_cst(&l->state, PP_WORKER_STARTING);
 }
 
-static bool is_result_taken(const pp_lane_t *l, uint64_t job, uint32_t index) {
+static bool is_result_taken(const pp_worker_slot_t *l, uint64_t job, uint32_t index) {
     return l->taken_job == job && l->taken_index == index;
 }
 
-/* After the death of a lane's worker, once its results are taken: true with the task that is lost with it, if any. A task whose
- * result was the last that was taken is not: the worker was killed between its reply and pp_end_finish. */
-bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
+/* After the death of a worker slot's worker, once its results are taken: true with the task that is lost with it, if any. A task whose
+ * result was the last that was taken is not: the worker was killed between its reply and pp_worker_finish. */
+bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *index) {
     pp_shared_t *shared = h->segment->shared;
-    pp_lane_t *l = lane_of(h, lane);
+    pp_worker_slot_t *l = slot_of(h, worker);
     bool held = pp_load_acquire(&l->holds), lost = false;
     if (held) {
         uint32_t block = pp_load_relaxed(&l->block);
@@ -239,46 +239,46 @@ bool pp_hub_bury(pp_hub_t *h, unsigned lane, uint64_t *job, uint32_t *index) {
     for (unsigned i = 0; i < PP_SLOTS; i++) {   /* all: the putting thread may not have counted the newest task yet */
         pp_slot_t *slot = &shared->slots[i];
         uint64_t state = pp_load_acquire(&slot->state), sequence = sequence_in(state);
-        if (state != state_of(sequence, lane, CLAIMED))
+        if (state != state_of(sequence, worker, CLAIMED))
             continue;
         if (!held && slot->where == PP_IN_BLOCK)   /* else it was released above, and may be in use again */
             pp_block_release(h->segment, 0, ((pp_blockref_t *)slot->data)->id);
         *job = slot->job;
         *index = slot->index;
         lost = true;
-        pp_store_seq_cst(&slot->state, state_of(sequence, lane, TAKEN));
+        pp_store_seq_cst(&slot->state, state_of(sequence, worker, TAKEN));
     }
     pp_store_relaxed(&l->head, 0);   /* the ring is empty, and only who leads takes from it */
     pp_store_relaxed(&l->tail, 0);
-    pp_store_seq_cst(&l->state, PP_LANE_EMPTY);
+    pp_store_seq_cst(&l->state, PP_WORKER_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
-    pp_arena_forget(h->segment, 1 + lane);
+    pp_arena_forget(h->segment, 1 + worker);
     if (pp_load_relaxed(&l->pid) != (uint32_t)getpid())   /* else its values are still alive, or have let go themselves */
-        pp_arena_drop_kept(h->segment, 0, PP_KEPT + lane);
-    for (unsigned i = 0; i < h->segment->n_lanes; i++)   /* it may have died in wake_lane: its sleeper is SEEKING and still asleep */
-        pp_futex_wake(&lane_of(h, i)->park, 1, UINT32_MAX);
-    pp_hub_wake(h, (unsigned)pp_hub_n_waiting(h));   /* it may have been woken for a task that it never claimed */
+        pp_arena_drop_kept(h->segment, 0, PP_KEPT + worker);
+    for (unsigned i = 0; i < h->segment->n_workers; i++)   /* it may have died in wake_worker: its sleeper is SEEKING and still asleep */
+        pp_futex_wake(&slot_of(h, i)->park, 1, UINT32_MAX);
+    pp_parent_wake(h, (unsigned)pp_parent_n_waiting(h));   /* it may have been woken for a task that it never claimed */
     pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);   /* it may have died before it told of room: look again */
     pp_store_seq_cst(&shared->has_room, 1);
     return lost;
 }
 
-void pp_hub_stop(pp_hub_t *h, pp_stop_t stop) {
+void pp_parent_stop(pp_parent_t *h, pp_stop_t stop) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t now = pp_load_seq_cst(&shared->stop);
     while (now < stop && !pp_cas_seq_cst(&shared->stop, &now, stop)) {}   /* of two threads that stop, the stricter prevails */
-    for (unsigned i = 0; i < h->segment->n_lanes; i++) {
-        pp_lane_t *lane = lane_of(h, i);
-        wake_lane(lane);
-        if (pp_swap_seq_cst(&lane->full, 0))
-            pp_futex_wake(&lane->full, 1, UINT32_MAX);
+    for (unsigned i = 0; i < h->segment->n_workers; i++) {
+        pp_worker_slot_t *worker = slot_of(h, i);
+        wake_worker(worker);
+        if (pp_swap_seq_cst(&worker->full, 0))
+            pp_futex_wake(&worker->full, 1, UINT32_MAX);
     }
 }
 
 /* ---- the parent: results back ---- */
 
-const pp_frame_t *pp_hub_peek(pp_hub_t *h, unsigned lane) {
-    pp_lane_t *l = lane_of(h, lane);
+const pp_frame_t *pp_parent_peek(pp_parent_t *h, unsigned worker) {
+    pp_worker_slot_t *l = slot_of(h, worker);
     for (;;) {
         uint64_t head = pp_load_relaxed(&l->head);
         if (head == pp_load_seq_cst(&l->tail))
@@ -286,12 +286,12 @@ const pp_frame_t *pp_hub_peek(pp_hub_t *h, unsigned lane) {
         const pp_frame_t *frame = (const pp_frame_t *)(l->ring + (head & (PP_RESULT_BYTES - 1)));
         if (frame->size != PAD)
             return frame;
-        pp_hub_take(h, lane, frame);
+        pp_parent_take(h, worker, frame);
     }
 }
 
-void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
-    pp_lane_t *l = lane_of(h, lane);
+void pp_parent_take(pp_parent_t *h, unsigned worker, const pp_frame_t *frame) {
+    pp_worker_slot_t *l = slot_of(h, worker);
     if (frame->size != PAD) {
         l->taken_job = frame->job;
         l->taken_index = frame->index;
@@ -302,17 +302,17 @@ void pp_hub_take(pp_hub_t *h, unsigned lane, const pp_frame_t *frame) {
 }
 
 /* Anyone may put; a leader that finds somebody else at it leaves it to that one. */
-bool pp_hub_wants_feed(pp_hub_t *h) {
+bool pp_parent_wants_feed(pp_parent_t *h) {
     uintptr_t feeder = pp_load_seq_cst(&h->feeder);
     return pp_load_seq_cst(&h->must_feed) && (feeder == 0 || feeder == pp_this_thread());
 }
 
 /* Whether there is anything for a leader: results, room for tasks that found none, or somebody else who wants to lead. */
-bool pp_hub_has_news(pp_hub_t *h) {
+bool pp_parent_has_news(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
-    for (unsigned i = 0; i < h->segment->n_lanes; i++) {
-        pp_lane_t *lane = lane_of(h, i);
-        if (pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head))
+    for (unsigned i = 0; i < h->segment->n_workers; i++) {
+        pp_worker_slot_t *worker = slot_of(h, i);
+        if (pp_load_seq_cst(&worker->tail) != pp_load_seq_cst(&worker->head))
             return true;
     }
     return pp_load_seq_cst(&shared->has_room) != 0 || pp_lead_is_claimed(h);
@@ -331,7 +331,7 @@ void pp_ring(pp_shared_t *shared, bool everybody) {
         ring(shared, whom);
 }
 
-void pp_announce(pp_shared_t *shared) {
+void pp_notify_all(pp_shared_t *shared) {
     pp_store_seq_cst(&shared->events, 1);
     pp_ring(shared, true);
 }
@@ -344,61 +344,61 @@ void pp_want_trim(pp_shared_t *shared) {
 }
 
 /* A leader takes results; while there is one, workers need not wake the background thread. */
-void pp_hub_lead(pp_hub_t *h) {
+void pp_parent_lead(pp_parent_t *h) {
     pp_store_seq_cst(&h->leader, 1);
     pp_store_seq_cst(&h->segment->shared->waiting, 0);
 }
 
-void pp_hub_step_down(pp_hub_t *h) {
+void pp_parent_step_down(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     pp_store_seq_cst(&h->leader, 0);
     pp_or_seq_cst(&shared->waiting, PP_BACKGROUND);
-    if (pp_hub_has_news(h))
+    if (pp_parent_has_news(h))
         ring(shared, PP_BACKGROUND);
 }
 
 /* Spins, as leader, while a result may be a moment away. False: there is no news, and the caller parks. */
-bool pp_hub_spin(pp_hub_t *h) {
+bool pp_parent_spin(pp_parent_t *h) {
     bool has_news;
     pp_spin_begin(&h->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
-    while (!(has_news = pp_hub_has_news(h)) && pp_spin_once(&h->spin)) {}
+    while (!(has_news = pp_parent_has_news(h)) && pp_spin_once(&h->spin)) {}
     pp_spin_end(&h->spin, has_news);
     return has_news;
 }
 
 /* Sleeps, as leader, until there is news, or the bell is not what it was when the caller last looked for other things. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
  * to be woken. Workers then run undisturbed and one wake-up serves some hundred results instead of one or two. */
-int pp_hub_park(pp_hub_t *h, uint32_t bell, int64_t deadline_ns, bool patient) {
+int pp_parent_park(pp_parent_t *h, uint32_t bell, int64_t deadline_ns, bool patient) {
     pp_shared_t *shared = h->segment->shared;
-    if (pp_hub_has_news(h))
+    if (pp_parent_has_news(h))
         return 0;
     if (patient) {
         int error = pp_futex_wait(&shared->bell, bell, pp_now_ns() + PATIENCE_NS, PP_FOREGROUND);
-        if (error == EINTR || pp_hub_has_news(h))
+        if (error == EINTR || pp_parent_has_news(h))
             return error == EINTR ? EINTR : 0;
     }
     pp_or_seq_cst(&shared->waiting, PP_FOREGROUND);
-    return pp_hub_has_news(h) ? 0 : pp_futex_wait(&shared->bell, bell, deadline_ns, PP_FOREGROUND);
+    return pp_parent_has_news(h) ? 0 : pp_futex_wait(&shared->bell, bell, deadline_ns, PP_FOREGROUND);
 }
 
 /* Wakes the background thread, now or when it next wants to sleep. */
-void pp_hub_summon(pp_hub_t *h) {
-    pp_store_seq_cst(&h->summons, 1);
+void pp_parent_notify(pp_parent_t *h) {
+    pp_store_seq_cst(&h->notified, 1);
     ring(h->segment->shared, PP_BACKGROUND);
 }
 
-void pp_hub_rouse_leader(pp_hub_t *h) { ring(h->segment->shared, PP_FOREGROUND); }
+void pp_parent_rouse_leader(pp_parent_t *h) { ring(h->segment->shared, PP_FOREGROUND); }
 
-/* The background thread sleeps here until it is summoned, something happened to a worker, or somebody must take results and
+/* The background thread sleeps here until it is notified, something happened to a worker, or somebody must take results and
  * nobody leads. */
-int pp_hub_wait_background(pp_hub_t *h, int64_t deadline_ns) {
+int pp_parent_wait_background(pp_parent_t *h, int64_t deadline_ns) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t bell = pp_load_seq_cst(&shared->bell);
-    if (pp_swap_seq_cst(&h->summons, 0) || pp_load_seq_cst(&shared->events))
+    if (pp_swap_seq_cst(&h->notified, 0) || pp_load_seq_cst(&shared->events))
         return 0;
     if (pp_load_seq_cst(&h->leader) == 0) {
         pp_or_seq_cst(&shared->waiting, PP_BACKGROUND);
-        if (pp_hub_has_news(h))
+        if (pp_parent_has_news(h))
             return 0;
     }
     return pp_futex_wait(&shared->bell, bell, deadline_ns, PP_BACKGROUND);
@@ -406,15 +406,15 @@ int pp_hub_wait_background(pp_hub_t *h, int64_t deadline_ns) {
 
 /* ---- a worker ---- */
 
-int pp_end_init(pp_end_t *e, pp_segment_t *s, unsigned lane) {
-    if (lane >= s->n_lanes)
+int pp_worker_init(pp_worker_t *e, pp_segment_t *s, unsigned worker) {
+    if (worker >= s->n_workers)
         return EINVAL;
-    *e = (pp_end_t){.segment = s, .shared = s->shared, .lane = pp_segment_lane(s, lane), .n_lane = lane};
-    pp_store_relaxed(&e->lane->pid, (uint32_t)getpid());
+    *e = (pp_worker_t){.segment = s, .shared = s->shared, .own = pp_segment_worker(s, worker), .n_worker = worker};
+    pp_store_relaxed(&e->own->pid, (uint32_t)getpid());
     return 0;
 }
 
-static bool claim_slot(pp_end_t *e, pp_slot_t **out) {
+static bool claim_slot(pp_worker_t *e, pp_slot_t **out) {
     pp_shared_t *shared = e->shared;
     for (;;) {
         uint64_t head = pp_load_seq_cst(&shared->head), next = head;
@@ -425,7 +425,7 @@ static bool claim_slot(pp_end_t *e, pp_slot_t **out) {
                 return false;
             continue;
         }
-        bool mine = tag_in(state) == READY && pp_cas_seq_cst(&slot->state, &state, state_of(head, e->n_lane, CLAIMED));
+        bool mine = tag_in(state) == READY && pp_cas_seq_cst(&slot->state, &state, state_of(head, e->n_worker, CLAIMED));
         if (mine || tag_in(state) != READY)
             pp_cas_seq_cst(&shared->head, &next, head + 1);
         if (mine) {
@@ -436,30 +436,30 @@ static bool claim_slot(pp_end_t *e, pp_slot_t **out) {
 }
 
 /* Whether a claim is worth trying: there is a task, or there was one a moment ago. */
-static bool is_ready(pp_end_t *e) {
+static bool is_ready(pp_worker_t *e) {
     uint64_t head = pp_load_seq_cst(&e->shared->head);
     uint64_t state = pp_load_seq_cst(&e->shared->slots[head & MASK].state);
     return sequence_in(state) == head ? tag_in(state) != FREE : pp_load_seq_cst(&e->shared->head) != head;
 }
 
-bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
+bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload) {
     pp_slot_t *slot;
     if (!claim_slot(e, &slot))
         return false;
-    bool sought = pp_load_relaxed(&e->lane->park) != PP_BUSY;
+    bool sought = pp_load_relaxed(&e->own->park) != PP_BUSY;
     if (sought)
-        pp_store_seq_cst(&e->lane->park, PP_BUSY);
+        pp_store_seq_cst(&e->own->park, PP_BUSY);
     memcpy(&copy->job, &slot->job, sizeof *copy - offsetof(pp_slot_t, job));
-    pp_store_relaxed(&e->lane->job, copy->job);
-    pp_store_relaxed(&e->lane->index, copy->index);
-    pp_store_relaxed(&e->lane->block, copy->where == PP_IN_BLOCK ? ((pp_blockref_t *)copy->data)->id + 1 : 0);
-    pp_store_release(&e->lane->holds, 1);
+    pp_store_relaxed(&e->own->job, copy->job);
+    pp_store_relaxed(&e->own->index, copy->index);
+    pp_store_relaxed(&e->own->block, copy->where == PP_IN_BLOCK ? ((pp_blockref_t *)copy->data)->id + 1 : 0);
+    pp_store_release(&e->own->holds, 1);
     if (copy->where == PP_IN_RING)
         memcpy(payload, e->shared->task_ring + (copy->at & (PP_TASK_BYTES - 1)), copy->size);
     uint64_t sequence = sequence_in(pp_load_relaxed(&slot->state));
     if (pp_is_traced(e->shared))
         e->trace.put_ns = pp_load_relaxed(&e->shared->put_ns[sequence & MASK]);
-    pp_store_seq_cst(&slot->state, state_of(sequence, e->n_lane, TAKEN));
+    pp_store_seq_cst(&slot->state, state_of(sequence, e->n_worker, TAKEN));
     /* The parent counted on this seeker for every task it had put: pass the count on. Not only if the next slot is READY:
      * one that was busy may have claimed it, not moved the head on yet, and will not look whether another follows. */
     if (sought && is_ready(e))
@@ -469,13 +469,13 @@ bool pp_end_claim(pp_end_t *e, pp_slot_t *copy, void *payload) {
 }
 
 static bool is_anyone_seeking(pp_segment_t *s) {
-    for (unsigned i = 0; i < s->n_lanes; i++)
-        if (pp_load_relaxed(&pp_segment_lane(s, i)->park) == PP_SEEKING)
+    for (unsigned i = 0; i < s->n_workers; i++)
+        if (pp_load_relaxed(&pp_segment_worker(s, i)->park) == PP_SEEKING)
             return true;
     return false;
 }
 
-bool pp_end_must_stop(pp_end_t *e) { return pp_load_seq_cst(&e->shared->stop) == PP_STOP; }
+bool pp_worker_must_stop(pp_worker_t *e) { return pp_load_seq_cst(&e->shared->stop) == PP_STOP; }
 
 void pp_pulse(pp_shared_t *shared) {
     if (pp_load_relaxed(&shared->is_watched)) {
@@ -484,8 +484,8 @@ void pp_pulse(pp_shared_t *shared) {
     }
 }
 
-static int sleep_until_ready(pp_end_t *e) {
-    _Atomic uint32_t *park = &e->lane->park;
+static int sleep_until_ready(pp_worker_t *e) {
+    _Atomic uint32_t *park = &e->own->park;
     while (pp_load_seq_cst(park) == PP_ASLEEP) {
         if (is_ready(e)) {   /* published before the store above was seen: nobody may have woken us */
             pp_store_seq_cst(park, PP_SEEKING);
@@ -504,10 +504,10 @@ static int sleep_until_ready(pp_end_t *e) {
 }
 
 /* One that spins is enough: it wakes the others. */
-static bool seek(pp_end_t *e) {
+static bool seek(pp_worker_t *e) {
     bool is_needed = !is_anyone_seeking(e->segment), is_found;
     pp_spin_begin(&e->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
-    pp_store_seq_cst(&e->lane->park, PP_SEEKING);
+    pp_store_seq_cst(&e->own->park, PP_SEEKING);
     while (!(is_found = is_ready(e)) && is_needed && pp_spin_once(&e->spin)) {}
     if (is_needed)
         pp_spin_end(&e->spin, is_found);
@@ -515,10 +515,10 @@ static bool seek(pp_end_t *e) {
 }
 
 /* Whoever looks after budgets sees this worker as idle from after the spinning until it wakes. */
-int pp_end_wait(pp_end_t *e) {
+int pp_worker_wait(pp_worker_t *e) {
     if (seek(e))
         return 0;
-    pp_store_seq_cst(&e->lane->park, PP_ASLEEP);
+    pp_store_seq_cst(&e->own->park, PP_ASLEEP);
     pp_budget_leave(&e->segment->budget);
     pp_pulse(e->shared);
     bool is_traced = pp_is_traced(e->shared);
@@ -535,18 +535,18 @@ int pp_end_wait(pp_end_t *e) {
     return error;
 }
 
-void pp_end_copied(pp_end_t *e, const pp_slot_t *slot, bool is_kept) {
-    pp_store_relaxed(&e->lane->block, 0);
+void pp_worker_copied(pp_worker_t *e, const pp_slot_t *slot, bool is_kept) {
+    pp_store_relaxed(&e->own->block, 0);
     if (!is_kept)
         pp_block_release(e->segment, 0, ((const pp_blockref_t *)slot->data)->id);
 }
 
-static bool has_room(pp_lane_t *l, uint64_t n_bytes) {
+static bool has_room(pp_worker_slot_t *l, uint64_t n_bytes) {
     return pp_load_relaxed(&l->tail) + n_bytes - pp_load_seq_cst(&l->head) <= PP_RESULT_BYTES;
 }
 
-int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload) {
-    pp_lane_t *l = e->lane;
+int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload) {
+    pp_worker_slot_t *l = e->own;
     uint64_t tail = pp_load_relaxed(&l->tail);
     uint32_t at = tail & (PP_RESULT_BYTES - 1), size = align8((uint32_t)sizeof *frame + frame->size);
     uint32_t pad = at + size > PP_RESULT_BYTES ? PP_RESULT_BYTES - at : 0;
@@ -565,11 +565,11 @@ int pp_end_reply(pp_end_t *e, const pp_frame_t *frame, const void *payload) {
 }
 
 /* The largest frame needs this much with padding; half a ring, so that it always fits an empty one. */
-int pp_end_wait_room(pp_end_t *e) {
-    pp_lane_t *l = e->lane;
+int pp_worker_wait_room(pp_worker_t *e) {
+    pp_worker_slot_t *l = e->own;
     pp_store_seq_cst(&l->full, 1);
     while (pp_load_seq_cst(&l->full) && !has_room(l, 2 * (PP_INLINE_MAX + sizeof(pp_frame_t)))) {
-        if (pp_end_must_stop(e))
+        if (pp_worker_must_stop(e))
             return ECANCELED;
         pp_ring(e->shared, false);
         pp_futex_wait(&l->full, 1, -1, UINT32_MAX);
@@ -578,13 +578,13 @@ int pp_end_wait_room(pp_end_t *e) {
     return 0;
 }
 
-void pp_end_finish(pp_end_t *e) {
-    pp_store_relaxed(&e->lane->n_done, pp_load_relaxed(&e->lane->n_done) + 1);
-    pp_store_release(&e->lane->holds, 0);
+void pp_worker_finish(pp_worker_t *e) {
+    pp_store_relaxed(&e->own->n_done, pp_load_relaxed(&e->own->n_done) + 1);
+    pp_store_release(&e->own->holds, 0);
 }
 
-void pp_end_state(pp_end_t *e, pp_lane_state_t state) {
-    pp_store_seq_cst(&e->lane->state, state);
-    pp_announce(e->shared);
+void pp_worker_state(pp_worker_t *e, pp_worker_state_t state) {
+    pp_store_seq_cst(&e->own->state, state);
+    pp_notify_all(e->shared);
     pp_pulse(e->shared);   /* a worker that finds work at once never sleeps, and is awake all the same */
 }

@@ -10,26 +10,26 @@
  * by then does something else, and the GIL is to be had by asking only. */
 #define MOMENT_NS 8000
 
-void pp_hub_let_go(pp_hub_t *h, bool has_let_go) { pp_store_seq_cst(&h->segment->shared->has_let_go, has_let_go); }
+void pp_parent_let_go(pp_parent_t *h, bool has_let_go) { pp_store_seq_cst(&h->segment->shared->has_let_go, has_let_go); }
 
-void pp_end_await_caller(pp_end_t *e) {
+void pp_worker_await_caller(pp_worker_t *e) {
     bool has_let_go;
     pp_spin_begin(&e->moment, MOMENT_NS, 0);
     while (!(has_let_go = pp_load_seq_cst(&e->shared->has_let_go)) && pp_spin_once(&e->moment)) {}
     pp_spin_end(&e->moment, has_let_go);
 }
 
-static bool is_anyone_busy(pp_hub_t *h) {
-    for (unsigned i = 0; i < h->segment->n_lanes; i++) {
-        pp_lane_t *lane = pp_segment_lane(h->segment, i);
-        bool has_replied = pp_load_seq_cst(&lane->tail) != pp_load_seq_cst(&lane->head);
-        if (has_replied && pp_load_seq_cst(&lane->park) == PP_BUSY)
+static bool is_anyone_busy(pp_parent_t *h) {
+    for (unsigned i = 0; i < h->segment->n_workers; i++) {
+        pp_worker_slot_t *worker = pp_segment_worker(h->segment, i);
+        bool has_replied = pp_load_seq_cst(&worker->tail) != pp_load_seq_cst(&worker->head);
+        if (has_replied && pp_load_seq_cst(&worker->park) == PP_BUSY)
             return true;
     }
     return false;
 }
 
-void pp_hub_await_workers(pp_hub_t *h) {
+void pp_parent_await_workers(pp_parent_t *h) {
     bool is_busy;
     pp_spin_begin(&h->moment, MOMENT_NS, 0);
     while ((is_busy = is_anyone_busy(h)) && pp_spin_once(&h->moment)) {}

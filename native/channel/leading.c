@@ -3,7 +3,7 @@
  * Of all threads that wait for a result one is the *leader*: it takes results out of the channel, for all. The others are
  * *followers* and sleep, each on a word of its own, until their result is there or the lead is handed to them. When the
  * leader has what it wants it hands the lead to the first follower of the list; without one it steps down, and the background
- * thread takes results (pp_hub_step_down). So a round trip needs no thread but the caller's and the worker's.
+ * thread takes results (pp_parent_step_down). So a round trip needs no thread but the caller's and the worker's.
  *
  * The mutex guards the list of followers and the owner of the lead. It is held for some instructions and never while its
  * holder waits for anything, Python's locks included; Python's signal handlers never run under it.
@@ -50,14 +50,14 @@ static void tell(pp_waiter_t *w, uint32_t state) {
     pp_futex_wake(&w->word, 1, UINT32_MAX);
 }
 
-bool pp_lead_is_mine(pp_hub_t *h) { return pp_load_seq_cst(&h->leading.leader) == pp_this_thread(); }
+bool pp_lead_is_mine(pp_parent_t *h) { return pp_load_seq_cst(&h->leading.leader) == pp_this_thread(); }
 
 /* With the mutex, while nobody leads. After a pause the workers still believe that somebody does. */
-static void take(pp_hub_t *h, uintptr_t thread) {
+static void take(pp_parent_t *h, uintptr_t thread) {
     pp_leading_t *l = &h->leading;
     pp_store_seq_cst(&l->leader, thread);
     if (!l->is_paused)
-        pp_hub_lead(h);
+        pp_parent_lead(h);
     l->is_paused = false;
 }
 
@@ -73,7 +73,7 @@ static bool hand_over(pp_leading_t *l) {
     return next != NULL;
 }
 
-bool pp_lead_try(pp_hub_t *h) {
+bool pp_lead_try(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     uintptr_t me = pp_this_thread();
     if (pp_load_seq_cst(&l->leader) == me)
@@ -87,21 +87,21 @@ bool pp_lead_try(pp_hub_t *h) {
 }
 
 /* A follower that is told to lead may time out at the same moment: it finds in pp_follow_end that the lead is its own. */
-void pp_lead_release(pp_hub_t *h) {
+void pp_lead_release(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
     uintptr_t leader = pp_load_relaxed(&l->leader);
     if (leader == pp_this_thread() || (leader == 0 && l->is_paused)) {
         l->is_paused = false;
         if (!hand_over(l))
-            pp_hub_step_down(h);   /* under the mutex: after it, somebody else may lead already */
+            pp_parent_step_down(h);   /* under the mutex: after it, somebody else may lead already */
     }
     pthread_mutex_unlock(&l->mutex);
 }
 
 /* The leader runs code that may wait for a thread which itself waits for a result: others may lead meanwhile. If nobody does, the
  * background thread is not told, and no result wakes it: the caller leads again in a moment, or calls pp_lead_release. */
-void pp_lead_pause(pp_hub_t *h) {
+void pp_lead_pause(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     if (!pp_lead_is_mine(h))
         return;
@@ -111,9 +111,9 @@ void pp_lead_pause(pp_hub_t *h) {
 }
 
 /* Says what the leader itself waits for. It does so before it looks whether that has come, see pp_wake_waiters. */
-void pp_lead_for(pp_hub_t *h, const void *awaited) { pp_store_seq_cst(&h->leading.awaited, awaited); }
+void pp_lead_for(pp_parent_t *h, const void *awaited) { pp_store_seq_cst(&h->leading.awaited, awaited); }
 
-bool pp_lead_is_claimed(const pp_hub_t *h) { return pp_load_seq_cst(&h->leading.n_claims) > 0; }
+bool pp_lead_is_claimed(const pp_parent_t *h) { return pp_load_seq_cst(&h->leading.n_claims) > 0; }
 
 static void enlist(pp_leading_t *l, pp_waiter_t *w, bool is_first) {
     w->thread = pp_this_thread();
@@ -123,7 +123,7 @@ static void enlist(pp_leading_t *l, pp_waiter_t *w, bool is_first) {
 
 /* Waits until the caller leads: the present leader hands over before its next batch of results. If the caller leads already it
  * returns at once. */
-void pp_lead_claim(pp_hub_t *h) {
+void pp_lead_claim(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     if (pp_lead_try(h))
         return;
@@ -132,7 +132,7 @@ void pp_lead_claim(pp_hub_t *h) {
     enlist(l, &w, true);
     pp_add_seq_cst(&l->n_claims, 1);   /* whoever sees this finds us listed: else it would give up the lead and take it, again and again */
     pthread_mutex_unlock(&l->mutex);
-    pp_hub_rouse_leader(h);
+    pp_parent_rouse_leader(h);
     for (;;) {
         uint32_t word = pp_load_seq_cst(&w.word);
         if (word & LEADS)
@@ -145,7 +145,7 @@ void pp_lead_claim(pp_hub_t *h) {
 }
 
 /* For a listed waiter: leads if nobody does. */
-bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w) {
+bool pp_lead_take_over(pp_parent_t *h, pp_waiter_t *w) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
     bool is_free = pp_load_relaxed(&l->leader) == 0;
@@ -158,7 +158,7 @@ bool pp_lead_take_over(pp_hub_t *h, pp_waiter_t *w) {
 }
 
 /* The caller becomes a follower, unless it could lead (false). It looks once more for what it waits for before it sleeps. */
-bool pp_follow_begin(pp_hub_t *h, pp_waiter_t *w, const void *awaited) {
+bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited) {
     pp_leading_t *l = &h->leading;
     w->awaited = awaited;
     pthread_mutex_lock(&l->mutex);
@@ -183,7 +183,7 @@ int pp_follow_wait(pp_waiter_t *w, int64_t deadline_ns) {
     }
 }
 
-void pp_follow_end(pp_hub_t *h, pp_waiter_t *w) {
+void pp_follow_end(pp_parent_t *h, pp_waiter_t *w) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
     if (w->is_listed)
@@ -193,7 +193,7 @@ void pp_follow_end(pp_hub_t *h, pp_waiter_t *w) {
 
 /* Wakes the threads that wait for something that has come. The caller has stored that before; a follower lists itself, and a leader says
  * what it waits for, before it looks: so one of the two sees the other's. */
-void pp_wake_waiters(pp_hub_t *h, const void *awaited) {
+void pp_wake_waiters(pp_parent_t *h, const void *awaited) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
     for (pp_waiter_t *w = l->first; w; w = w->next)
@@ -203,5 +203,5 @@ void pp_wake_waiters(pp_hub_t *h, const void *awaited) {
     bool is_for_leader = leader != 0 && leader != pp_this_thread() && pp_load_seq_cst(&l->awaited) == awaited;
     pthread_mutex_unlock(&l->mutex);
     if (is_for_leader)
-        pp_hub_rouse_leader(h);
+        pp_parent_rouse_leader(h);
 }

@@ -65,7 +65,7 @@ static void delist(pp_memory_t *m) {
 
 /* A block that is kept is one less for its owner; of an arena that RLIMIT_FSIZE has made small it is too large a part. */
 static bool may_keep(pp_segment_t *s, unsigned arena) {
-    uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->n_lanes : 1);
+    uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->n_workers : 1);
     return s->arena_bytes == PP_ARENA_BYTES && pp_load_relaxed(&n_kept) < KEPT_MAX && pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
 }
 
@@ -137,7 +137,7 @@ static void keep_nothing_else(pp_segment_t *s) {
             refs[i++] = (pp_blockref_t){.at = m->at, .size = m->size};
         }
     qsort(refs, n, sizeof *refs, by_address);
-    uint64_t at = 0, end = pp_segment_arena_at(s, 1 + s->n_lanes);
+    uint64_t at = 0, end = pp_segment_arena_at(s, 1 + s->n_workers);
     for (i = 0; i < n; i++) {
         if (refs[i].at > at)
             pp_punch_hole(s->fd, at, refs[i].at - at);

@@ -23,18 +23,18 @@
 #define WINDOW_WHOLE_MAX (1ull << 30)      /* smaller arenas are mapped as a whole */
 
 /* Whole pages, so that those that were touched can be given back. */
-static size_t events_at(unsigned n_lanes) {
-    size_t size = sizeof(pp_shared_t) + (1 + n_lanes) * sizeof(pp_arena_flags_t) + n_lanes * sizeof(pp_lane_t);
+static size_t events_at(unsigned n_workers) {
+    size_t size = sizeof(pp_shared_t) + (1 + n_workers) * sizeof(pp_arena_flags_t) + n_workers * sizeof(pp_worker_slot_t);
     return (size + PAGE - 1) / PAGE * PAGE;
 }
 
 static uint64_t core_end(size_t core) { return CORE_AT + core; }
 
-static size_t core_size(unsigned n_lanes) { return events_at(n_lanes) + (size_t)n_lanes * PP_EVENTS * sizeof(pp_event_t); }
+static size_t core_size(unsigned n_workers) { return events_at(n_workers) + (size_t)n_workers * PP_EVENTS * sizeof(pp_event_t); }
 
 /* 0, or EFBIG: RLIMIT_FSIZE leaves no room for the core and arenas. Those of workers by reference are not used. */
-static int place_arenas(unsigned n_lanes, bool by_reference, uint64_t *at, uint64_t *bytes) {
-    uint64_t n = 1 + (uint64_t)n_lanes, limit = pp_file_size_max(), core = core_end(core_size(n_lanes));
+static int place_arenas(unsigned n_workers, bool by_reference, uint64_t *at, uint64_t *bytes) {
+    uint64_t n = 1 + (uint64_t)n_workers, limit = pp_file_size_max(), core = core_end(core_size(n_workers));
     *at = ALIGN_GIB(core);
     *bytes = PP_ARENA_BYTES;
     if (*at + n * PP_ARENA_BYTES <= limit)
@@ -47,19 +47,19 @@ static int place_arenas(unsigned n_lanes, bool by_reference, uint64_t *at, uint6
     return by_reference || *bytes >= ARENA_MIN ? 0 : EFBIG;
 }
 
-static int segment_new(int fd, unsigned n_lanes, bool by_reference, uint64_t arenas_at, uint64_t arena_bytes, pp_segment_t **out) {
+static int segment_new(int fd, unsigned n_workers, bool by_reference, uint64_t arenas_at, uint64_t arena_bytes, pp_segment_t **out) {
     pp_segment_t *s = calloc(1, sizeof *s);
     if (s == NULL)
         return ENOMEM;
     s->refs = 1;
     s->fd = fd;
-    s->n_lanes = n_lanes;
+    s->n_workers = n_workers;
     s->by_reference = by_reference;
-    s->core_size = core_size(n_lanes);
+    s->core_size = core_size(n_workers);
     s->arenas_at = arenas_at;
     s->arena_bytes = arena_bytes;
     s->window_bytes = arena_bytes <= WINDOW_WHOLE_MAX ? arena_bytes : WINDOW_BYTES;
-    s->windows = calloc(1 + n_lanes, sizeof *s->windows);
+    s->windows = calloc(1 + n_workers, sizeof *s->windows);
     int error = s->windows ? pp_map(fd, CORE_AT, s->core_size, (void **)&s->shared) : ENOMEM;
     if (error) {
         free(s->windows);
@@ -71,23 +71,23 @@ static int segment_new(int fd, unsigned n_lanes, bool by_reference, uint64_t are
     return 0;
 }
 
-int pp_segment_create(unsigned n_lanes, bool by_reference, pp_segment_t **out) {
-    if (n_lanes == 0 || n_lanes > PP_MAX_LANES)
+int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out) {
+    if (n_workers == 0 || n_workers > PP_MAX_WORKERS)
         return EINVAL;
     int fd;
     uint64_t arenas_at, arena_bytes;
-    int error = place_arenas(n_lanes, by_reference, &arenas_at, &arena_bytes);
+    int error = place_arenas(n_workers, by_reference, &arenas_at, &arena_bytes);
     if (!error)
-        error = pp_memfd("pool_party", arenas_at + (1 + (uint64_t)n_lanes) * arena_bytes, &fd);
+        error = pp_memfd("pool_party", arenas_at + (1 + (uint64_t)n_workers) * arena_bytes, &fd);
     if (error)
         return error;
     pp_fix_size(fd);
-    if ((error = segment_new(fd, n_lanes, by_reference, arenas_at, arena_bytes, out)) != 0) {
+    if ((error = segment_new(fd, n_workers, by_reference, arenas_at, arena_bytes, out)) != 0) {
         close(fd);
         return error;
     }
     pp_shared_t *shared = (*out)->shared;
-    shared->n_lanes = n_lanes;
+    shared->n_workers = n_workers;
     shared->by_reference = by_reference;
     shared->arenas_at = arenas_at;
     shared->arena_bytes = arena_bytes;
@@ -101,16 +101,16 @@ int pp_segment_attach(int fd, pp_segment_t **out) {
     if (error)
         return error;
     bool ours = shared->magic == MAGIC;
-    unsigned n_lanes = shared->n_lanes;
+    unsigned n_workers = shared->n_workers;
     bool by_reference = shared->by_reference;
     uint64_t arenas_at = shared->arenas_at, arena_bytes = shared->arena_bytes;
     pp_unmap(shared, sizeof *shared);
-    return ours ? segment_new(fd, n_lanes, by_reference, arenas_at, arena_bytes, out) : EINVAL;
+    return ours ? segment_new(fd, n_workers, by_reference, arenas_at, arena_bytes, out) : EINVAL;
 }
 
 bool pp_segment_is_sound(const pp_segment_t *s) {
     const pp_shared_t *shared = s->shared;
-    return shared->magic == MAGIC && shared->n_lanes == s->n_lanes && shared->arenas_at == s->arenas_at &&
+    return shared->magic == MAGIC && shared->n_workers == s->n_workers && shared->arenas_at == s->arenas_at &&
            shared->arena_bytes == s->arena_bytes;
 }
 
@@ -147,17 +147,17 @@ pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
     return (pp_arena_flags_t *)(s->shared + 1) + arena;
 }
 
-pp_lane_t *pp_segment_lane(pp_segment_t *s, unsigned lane) {
-    return (pp_lane_t *)pp_segment_flags(s, 1 + s->n_lanes) + lane;
+pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker) {
+    return (pp_worker_slot_t *)pp_segment_flags(s, 1 + s->n_workers) + worker;
 }
 
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) { return s->arenas_at + arena * s->arena_bytes; }
 
-pp_event_t *pp_segment_events(pp_segment_t *s, unsigned lane) {
-    return (pp_event_t *)((char *)s->shared + events_at(s->n_lanes)) + (size_t)lane * PP_EVENTS;
+pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker) {
+    return (pp_event_t *)((char *)s->shared + events_at(s->n_workers)) + (size_t)worker * PP_EVENTS;
 }
 
 void pp_segment_forget_events(pp_segment_t *s) {
-    size_t at = events_at(s->n_lanes);
+    size_t at = events_at(s->n_workers);
     pp_punch_hole(s->fd, CORE_AT + at, s->core_size - at);
 }

@@ -26,7 +26,7 @@ typedef struct {
     PyInterpreterState *interpreter;   /* NULL when there is nothing to interrupt */
     unsigned long ident;
     pp_segment_t *segment;
-    unsigned lane;
+    unsigned worker;
     char *config;
     Py_ssize_t config_size;
     pp_libraries_t *libraries;         /* the interpreter's; NULL once it is settled that they stay */
@@ -131,8 +131,8 @@ static int run_loop(thread_t *t) {
     if (config)
         module = PyImport_ImportModule("pool_party._native");
     if (module)
-        ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->lane);
-    if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->lane)))
+        ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->worker);
+    if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->worker)))
         loop = PyImport_ImportModule("pool_party.workers.loop");
     if (loop)
         done = PyObject_CallMethod(loop, "run_interpreter", "OO", worker, config);
@@ -196,9 +196,9 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
 
 /* The last that is heard of a worker. */
 static void finish(thread_t *t) {
-    pp_end_t end;
-    pp_end_init(&end, t->segment, t->lane);
-    pp_end_state(&end, PP_LANE_EXITED);
+    pp_worker_t end;
+    pp_worker_init(&end, t->segment, t->worker);
+    pp_worker_state(&end, PP_WORKER_EXITED);
     pp_store_seq_cst(&t->done, 1);   /* last of all: who has seen it may give the channel's memory back */
     pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
     thread_unref(t);
@@ -238,7 +238,7 @@ static void *run(void *arg) {
     thread_t *t = arg;
     t->id = pthread_self();
     char name[16];
-    snprintf(name, sizeof name, "pp-interp-%u", t->lane);
+    snprintf(name, sizeof name, "pp-interp-%u", t->worker);
     pp_name_thread(name);
     PyThreadState *state = open_interpreter(t);
     if (state == NULL) {
@@ -259,13 +259,13 @@ static void *run(void *arg) {
 
 /* ---- in the parent ---- */
 
-static thread_t *new_thread(pp_segment_t *s, unsigned lane) {
+static thread_t *new_thread(pp_segment_t *s, unsigned worker) {
     thread_t *t = calloc(1, sizeof *t);
     if (t == NULL)
         return NULL;
     t->refs = 2;
     t->segment = pp_segment_ref(s);
-    t->lane = lane;
+    t->worker = worker;
     pthread_mutex_init(&t->mutex, NULL);
     return t;
 }
@@ -309,9 +309,9 @@ PyObject *pp_ask_main(PyObject *module, PyObject *source) {
     return bytes;
 }
 
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned lane) {
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker) {
     interpreter_t *self = (interpreter_t *)m->interpreter_type->tp_alloc(m->interpreter_type, 0);
-    if (self == NULL || (self->thread = new_thread(s, lane)) == NULL) {
+    if (self == NULL || (self->thread = new_thread(s, worker)) == NULL) {
         Py_XDECREF(self);
         return PyErr_NoMemory();
     }
@@ -387,8 +387,8 @@ static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     return PyBool_FromLong(pp_load_seq_cst(&self->thread->done));
 }
 
-static bool is_interruptible(pp_lane_t *lane) {
-    return pp_load_acquire(&lane->holds) || pp_load_seq_cst(&lane->initializes);
+static bool is_interruptible(pp_worker_slot_t *worker) {
+    return pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
 }
 
 static PyThreadState *find_thread(PyInterpreterState *interpreter, unsigned long ident) {
@@ -421,11 +421,11 @@ bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident) 
 static bool try_interrupt(thread_t *t) {
     bool is_done = true;
     pthread_mutex_lock(&t->mutex);
-    pp_lane_t *lane = pp_segment_lane(t->segment, t->lane);
-    if (t->interpreter && is_interruptible(lane)) {
+    pp_worker_slot_t *worker = pp_segment_worker(t->segment, t->worker);
+    if (t->interpreter && is_interruptible(worker)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        if (is_interruptible(lane)) {   /* it may have ended while we waited for its GIL */
+        if (is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_reading_module(t->interpreter, t->ident);
             if (is_done)
                 PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);

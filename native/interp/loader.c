@@ -93,7 +93,7 @@ static void share_read_only(void *library, int fd, const char *original) {
 
 struct pp_libraries {
     pp_segment_t *segment;   /* the worker's whose interpreter it is: its budget is for these libraries, too; NULL: no more */
-    unsigned lane;
+    unsigned worker;
     size_t n, capacity;
     void **handles;
     unsigned n_limited;
@@ -101,10 +101,10 @@ struct pp_libraries {
 };
 
 /* The segment must outlive it. */
-pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned lane) {
+pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker) {
     pp_libraries_t *l = calloc(1, sizeof *l);
     if (l)
-        *l = (pp_libraries_t){.segment = s, .lane = lane};
+        *l = (pp_libraries_t){.segment = s, .worker = worker};
     return l;
 }
 
@@ -231,7 +231,7 @@ PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
         Py_RETURN_FALSE;
     pp_own_library_t *own = &l->limited[l->n_limited++];
     *own = (pp_own_library_t){
-        .budget = &l->segment->budget, .grant = &pp_segment_lane(l->segment, l->lane)->grant, .library = library};
+        .budget = &l->segment->budget, .grant = &pp_segment_worker(l->segment, l->worker)->grant, .library = library};
     Py_BEGIN_ALLOW_THREADS
     pp_limits_own(own);
     Py_END_ALLOW_THREADS

@@ -49,7 +49,7 @@ PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args) {
     PP_UNLOCK(self);
     if (failed)
         return NULL;
-    pp_store_seq_cst(&self->hub.must_feed, is_open && entry != Py_None ? 1 : pp_load_seq_cst(&self->hub.must_feed));
+    pp_store_seq_cst(&self->parent.must_feed, is_open && entry != Py_None ? 1 : pp_load_seq_cst(&self->parent.must_feed));
     return PyBool_FromLong(is_open);
 }
 
@@ -59,7 +59,7 @@ PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry) {
     if (done == NULL)
         return NULL;
     pp_channel_count(self, 1);
-    pp_store_seq_cst(&self->hub.must_feed, 1);
+    pp_store_seq_cst(&self->parent.must_feed, 1);
     return done;
 }
 
@@ -86,9 +86,9 @@ static bool remove_call(pp_channel_t *self, pp_job_t *job) {
 static void note_idle(pp_channel_t *self) {
     if (pp_swap_seq_cst(&self->is_idle, 1))
         return;
-    pp_hub_stop(&self->hub, PP_DRAIN);
-    pp_channel_open_ticket(self, self->idle);
-    pp_hub_summon(&self->hub);
+    pp_parent_stop(&self->parent, PP_DRAIN);
+    pp_channel_set_event(self, self->idle);
+    pp_parent_notify(&self->parent);
 }
 
 const char pp_close_calls_doc[] = PyDoc_STR("close_calls()\n\nTakes no more calls. Workers end, and `idle` is done, once none is left.");
@@ -127,11 +127,11 @@ PyObject *pp_channel_call_counts(pp_channel_t *self, PyObject *ignored) {
 
 /* ---- outcomes ---- */
 
-void pp_channel_open_ticket(pp_channel_t *self, pp_job_t *ticket) {
-    pp_store_seq_cst(&ticket->settled, 1);
-    pp_store_seq_cst(&ticket->done, 1);
+void pp_channel_set_event(pp_channel_t *self, pp_job_t *event) {
+    pp_store_seq_cst(&event->settled, 1);
+    pp_store_seq_cst(&event->done, 1);
     if (pp_channel_enter_late(self)) {
-        pp_wake_waiters(&self->hub, ticket);
+        pp_wake_waiters(&self->parent, event);
         pp_channel_leave(self);
     }
 }
@@ -151,15 +151,15 @@ static void let_go(pp_job_t *job) {
 static void unpin(pp_channel_t *self) {
     if (!pp_arena_has_pins(self->arena))
         return;
-    pp_store_seq_cst(&self->hub.must_feed, 1);
-    if (!pp_lead_is_mine(&self->hub))
-        pp_hub_summon(&self->hub);
+    pp_store_seq_cst(&self->parent.must_feed, 1);
+    if (!pp_lead_is_mine(&self->parent))
+        pp_parent_notify(&self->parent);
 }
 
 static void finish(pp_channel_t *self, pp_job_t *job) {
     Py_INCREF(job);
     bool is_last = remove_call(self, job);
-    pp_channel_open_ticket(self, job);
+    pp_channel_set_event(self, job);
     if (pp_channel_enter(self)) {
         if (is_last)
             note_idle(self);
@@ -179,13 +179,13 @@ static void defer(pp_channel_t *self, pp_job_t *job) {
     pp_add_seq_cst(&self->deferred_bell, 1);
     pp_futex_wake(&self->deferred_bell, 1, UINT32_MAX);
     if (!pp_load_seq_cst(&self->has_runner))
-        pp_hub_summon(&self->hub);
+        pp_parent_notify(&self->parent);
 }
 
 /* A call with callbacks stays in the table until they have run, so that a pool that is joined waits for them. */
 static void complete(pp_channel_t *self, pp_job_t *job) {
     if (job->callbacks == PP_CALLBACKS_AFTER)
-        pp_channel_open_ticket(self, job);
+        pp_channel_set_event(self, job);
     if (job->callbacks == PP_CALLBACKS_NONE)
         finish(self, job);
     else
@@ -199,9 +199,9 @@ void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t inde
     if (delivery == PP_DELIVERED_LAST) {
         complete(self, job);
         if (job->kind == PP_JOB_STREAM)
-            pp_wake_waiters(&self->hub, job);
+            pp_wake_waiters(&self->parent, job);
     } else if (delivery == PP_DELIVERED_NEXT) {
-        pp_wake_waiters(&self->hub, job);
+        pp_wake_waiters(&self->parent, job);
     }
 }
 
@@ -254,7 +254,7 @@ PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args) {
             pp_channel_count(self, job->id == 0);   /* one that could not even be admitted counts as submitted */
         }
         complete(self, job);
-        pp_wake_waiters(&self->hub, job);
+        pp_wake_waiters(&self->parent, job);
     }
     return PyBool_FromLong(is_first);
 }
@@ -267,7 +267,7 @@ PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args) {
         return NULL;
     if (pp_job_end_input(job, n_tasks)) {
         complete(self, job);
-        pp_wake_waiters(&self->hub, job);
+        pp_wake_waiters(&self->parent, job);
     }
     Py_RETURN_NONE;
 }
@@ -293,18 +293,18 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     if (!withdraw(self, job))
         Py_RETURN_FALSE;
     complete(self, job);
-    pp_store_seq_cst(&self->hub.must_feed, 1);   /* its slot is free for another, and no worker will say so */
-    pp_hub_summon(&self->hub);
+    pp_store_seq_cst(&self->parent.must_feed, 1);   /* its slot is free for another, and no worker will say so */
+    pp_parent_notify(&self->parent);
     Py_RETURN_TRUE;
 }
 
-const char pp_open_doc[] = PyDoc_STR("open(ticket)\n\nSets an event, which is a Job that is never admitted: wakes whoever waits for it.");
-PyObject *pp_channel_open(pp_channel_t *self, PyObject *arg) {
+const char pp_set_doc[] = PyDoc_STR("set(event)\n\nSets an event, which is a Job that is never admitted: wakes whoever waits for it.");
+PyObject *pp_channel_set(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
-        PyErr_SetString(PyExc_TypeError, "a ticket is a Job");
+        PyErr_SetString(PyExc_TypeError, "a event is a Job");
         return NULL;
     }
-    pp_channel_open_ticket(self, (pp_job_t *)arg);
+    pp_channel_set_event(self, (pp_job_t *)arg);
     Py_RETURN_NONE;
 }
 
@@ -349,7 +349,7 @@ PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on) {
     return PyBool_FromLong(has_work && !is_on);
 }
 
-const char pp_end_deferred_doc[] = PyDoc_STR("end_deferred()\n\nThere will be no more calls with callbacks.");
+const char pp_worker_deferred_doc[] = PyDoc_STR("end_deferred()\n\nThere will be no more calls with callbacks.");
 PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_store_seq_cst(&self->has_no_deferred, 1);

@@ -27,17 +27,17 @@ static int make_tables(pp_channel_t *self, PyObject *backlog) {
 
 static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"n_workers", "by_reference", "backlog", NULL};
-    Py_ssize_t n_lanes;
+    Py_ssize_t n_workers;
     int by_reference = 0;
     PyObject *backlog = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n|pO", names, &n_lanes, &by_reference, &backlog))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n|pO", names, &n_workers, &by_reference, &backlog))
         return -1;
     if (self->segment) {
         PyErr_SetString(PyExc_RuntimeError, "Channel is initialised once");
         return -1;
     }
-    if (n_lanes < 1 || n_lanes > (Py_ssize_t)PP_MAX_LANES) {
-        PyErr_Format(PyExc_ValueError, "n_workers must be from 1 to %u, not %zd", PP_MAX_LANES, n_lanes);
+    if (n_workers < 1 || n_workers > (Py_ssize_t)PP_MAX_WORKERS) {
+        PyErr_Format(PyExc_ValueError, "n_workers must be from 1 to %u, not %zd", PP_MAX_WORKERS, n_workers);
         return -1;
     }
     self->module = pp_module_of(Py_TYPE(self));
@@ -45,12 +45,12 @@ static int channel_init(pp_channel_t *self, PyObject *args, PyObject *kwargs) {
     self->n_forks = pp_load_relaxed(&pp_n_forks);
     if (make_tables(self, backlog) < 0)
         return -1;
-    int error = pp_segment_create((unsigned)n_lanes, by_reference, &self->segment);
+    int error = pp_segment_create((unsigned)n_workers, by_reference, &self->segment);
     if (error) {
         pp_raise_errno(error);
         return -1;
     }
-    pp_hub_init(&self->hub, self->segment);
+    pp_parent_init(&self->parent, self->segment);
     if ((self->arena = pp_arena_new(self->segment, 0)) == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -71,12 +71,12 @@ static void drop_slot(pp_channel_t *self, pp_slot_t *slot) {
 /* Objects that are still on their way are ours, unless we are a child that was forked meanwhile. */
 static void drop_all(pp_channel_t *self) {
     pp_slot_t slot;
-    while (pp_hub_pop_waiting(&self->hub, &slot))
+    while (pp_parent_pop_waiting(&self->parent, &slot))
         drop_slot(self, &slot);
-    for (unsigned i = 0; i < self->segment->n_lanes; i++)
-        for (const pp_frame_t *f; (f = pp_hub_peek(&self->hub, i)) != NULL;) {
+    for (unsigned i = 0; i < self->segment->n_workers; i++)
+        for (const pp_frame_t *f; (f = pp_parent_peek(&self->parent, i)) != NULL;) {
             PyObject *value = *(PyObject **)(f + 1);
-            pp_hub_take(&self->hub, i, f);
+            pp_parent_take(&self->parent, i, f);
             Py_DECREF(value);
         }
 }
@@ -240,7 +240,7 @@ static void keeper_dealloc(keeper_t *self) {
     if (self->channel) {
         pp_store_seq_cst(&self->channel->is_abandoned, 1);
         if (pp_channel_enter(self->channel)) {
-            pp_hub_summon(&self->channel->hub);
+            pp_parent_notify(&self->channel->parent);
             pp_channel_leave(self->channel);
         }
     }
@@ -298,7 +298,7 @@ static PyObject *channel_publish(pp_channel_t *self, PyObject *payload) {
     int error = buffers ? pp_pack(self->arena, buffers, false, NULL, &packed) : -1;
     Py_XDECREF(buffers);
     if (error == EAGAIN) {
-        pp_hub_note_full(&self->hub);
+        pp_parent_note_full(&self->parent);
         Py_RETURN_NONE;
     }
     if (!error)
@@ -376,7 +376,7 @@ static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
 
 /* Large arguments wait in our memory until a worker is nearly ready for them. */
 static bool is_too_much(pp_channel_t *self) {
-    return pp_hub_n_waiting(&self->hub) >= self->segment->n_lanes &&
+    return pp_parent_n_waiting(&self->parent) >= self->segment->n_workers &&
            pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
 }
 
@@ -391,14 +391,14 @@ static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject
         task.data = pair;
         Py_INCREF(pair[0]);
         Py_INCREF(pair[1]);
-        int error = pp_hub_put(&self->hub, &task, sequence);
+        int error = pp_parent_put(&self->parent, &task, sequence);
         if (error) {
             Py_DECREF(pair[0]);
             Py_DECREF(pair[1]);
         }
         return error;
     }
-    if (!pp_hub_has_room(&self->hub) || (pp_needs_block(payload) && is_too_much(self)))
+    if (!pp_parent_has_room(&self->parent) || (pp_needs_block(payload) && is_too_much(self)))
         return EAGAIN;
     pp_packed_t packed;
     int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, &packed);
@@ -407,7 +407,7 @@ static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject
     task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
     task.size = packed.size;
     task.data = packed.data;
-    if ((error = pp_hub_put(&self->hub, &task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
+    if ((error = pp_parent_put(&self->parent, &task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
         pp_block_release(self->segment, 0, packed.block.id);
     return error;
 }
@@ -423,7 +423,7 @@ static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const f
         pending->is_put = true;
         if (job->kind == PP_JOB_SINGLE)
             job->sequence = (int64_t)sequence;
-        pp_hub_wake(&self->hub, 1);
+        pp_parent_wake(&self->parent, 1);
     }
     Py_END_CRITICAL_SECTION();
     return error;
@@ -441,7 +441,7 @@ static PyObject *channel_put(pp_channel_t *self, PyObject *arg) {
         return NULL;
     int error = pending->is_put ? 0 : put_unless_settled(self, pending, &f);
     if (error == EAGAIN)
-        pp_hub_note_full(&self->hub);
+        pp_parent_note_full(&self->parent);
     return error < 0 ? NULL : PyBool_FromLong(!error);
 }
 
@@ -477,7 +477,7 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
         return NULL;
     int error = 0;
     while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
-        if (!pp_hub_has_room(&self->hub)) {
+        if (!pp_parent_has_room(&self->parent)) {
             error = EAGAIN;
             break;
         }
@@ -486,27 +486,27 @@ static PyObject *channel_put_many(pp_channel_t *self, PyObject *args) {
         if (error)
             break;
         job->cursor++;
-        pp_hub_wake(&self->hub, 1);   /* at once: pickling the next argument may take its time */
+        pp_parent_wake(&self->parent, 1);   /* at once: pickling the next argument may take its time */
     }
     if (error < 0)
         return NULL;
     if (error == EAGAIN)
-        pp_hub_note_full(&self->hub);
+        pp_parent_note_full(&self->parent);
     return PyBool_FromLong(!error);
 }
 
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence) {
     pp_slot_t slot;
-    bool is_ours = pp_hub_revoke(&self->hub, sequence, &slot);
+    bool is_ours = pp_parent_revoke(&self->parent, sequence, &slot);
     if (is_ours)
         drop_slot(self, &slot);
     return is_ours;
 }
 
-static PyObject *channel_summon(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_notify(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     if (pp_channel_enter(self)) {   /* also from finalizers, at any time */
-        pp_hub_summon(&self->hub);
+        pp_parent_notify(&self->parent);
         pp_channel_leave(self);
     }
     Py_RETURN_NONE;
@@ -514,38 +514,38 @@ static PyObject *channel_summon(pp_channel_t *self, PyObject *ignored) {
 
 /* ---- workers ---- */
 
-int pp_channel_lane(pp_channel_t *self, PyObject *arg) {
-    unsigned long lane = PyLong_AsUnsignedLong(arg);
+int pp_channel_slot(pp_channel_t *self, PyObject *arg) {
+    unsigned long worker = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return -1;
-    if (lane < self->segment->n_lanes)
-        return (int)lane;
-    PyErr_Format(PyExc_IndexError, "no worker %lu", lane);
+    if (worker < self->segment->n_workers)
+        return (int)worker;
+    PyErr_Format(PyExc_IndexError, "no worker %lu", worker);
     return -1;
 }
 
-PyDoc_STRVAR(open_lane_doc, "open_lane(worker)\n\nMakes an empty worker slot ready for a new worker.");
-static PyObject *channel_open_lane(pp_channel_t *self, PyObject *arg) {
-    int lane = pp_channel_lane(self, arg);
-    if (lane < 0)
+PyDoc_STRVAR(open_slot_doc, "open_slot(worker)\n\nMakes an empty worker slot ready for a new worker.");
+static PyObject *channel_open_slot(pp_channel_t *self, PyObject *arg) {
+    int worker = pp_channel_slot(self, arg);
+    if (worker < 0)
         return NULL;
-    pp_hub_open_lane(&self->hub, (unsigned)lane);
+    pp_parent_open_slot(&self->parent, (unsigned)worker);
     Py_RETURN_NONE;
 }
 
 static PyObject *channel_state_of(pp_channel_t *self, PyObject *arg) {
-    int n = pp_channel_lane(self, arg);
-    return n < 0 ? NULL : PyLong_FromUnsignedLong(pp_load_acquire(&pp_segment_lane(self->segment, (unsigned)n)->state));
+    int n = pp_channel_slot(self, arg);
+    return n < 0 ? NULL : PyLong_FromUnsignedLong(pp_load_acquire(&pp_segment_worker(self->segment, (unsigned)n)->state));
 }
 
 static PyObject *channel_n_done(pp_channel_t *self, PyObject *arg) {
-    int n = pp_channel_lane(self, arg);
-    return n < 0 ? NULL : PyLong_FromUnsignedLongLong(pp_load_relaxed(&pp_segment_lane(self->segment, (unsigned)n)->n_done));
+    int n = pp_channel_slot(self, arg);
+    return n < 0 ? NULL : PyLong_FromUnsignedLongLong(pp_load_relaxed(&pp_segment_worker(self->segment, (unsigned)n)->n_done));
 }
 
 static PyObject *channel_is_busy(pp_channel_t *self, PyObject *arg) {
-    int n = pp_channel_lane(self, arg);
-    return n < 0 ? NULL : PyBool_FromLong(pp_load_acquire(&pp_segment_lane(self->segment, (unsigned)n)->holds));
+    int n = pp_channel_slot(self, arg);
+    return n < 0 ? NULL : PyBool_FromLong(pp_load_acquire(&pp_segment_worker(self->segment, (unsigned)n)->holds));
 }
 
 static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
@@ -554,9 +554,9 @@ static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
         return NULL;
     }
     bool is_begun = false;
-    for (unsigned i = 0; i < self->segment->n_lanes && !is_begun; i++) {
-        pp_lane_t *lane = pp_segment_lane(self->segment, i);
-        is_begun = pp_load_acquire(&lane->holds) && pp_load_relaxed(&lane->job) == ((pp_job_t *)arg)->id;
+    for (unsigned i = 0; i < self->segment->n_workers && !is_begun; i++) {
+        pp_worker_slot_t *worker = pp_segment_worker(self->segment, i);
+        is_begun = pp_load_acquire(&worker->holds) && pp_load_relaxed(&worker->job) == ((pp_job_t *)arg)->id;
     }
     return PyBool_FromLong(is_begun);
 }
@@ -569,13 +569,13 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     unsigned long ident;
     if (!PyArg_ParseTuple(args, "OkO", &n, &ident, &exception))
         return NULL;
-    int number = pp_channel_lane(self, n);
+    int number = pp_channel_slot(self, n);
     if (number < 0)
         return NULL;
-    pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)number);
+    pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)number);
     pthread_mutex_lock(&self->segment->interrupts);
-    bool has_begun = pp_load_acquire(&lane->holds) || pp_load_seq_cst(&lane->initializes);
-    bool runs = has_begun && !pp_load_relaxed(&lane->has_served);
+    bool has_begun = pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
+    bool runs = has_begun && !pp_load_relaxed(&worker->has_served);
     bool is_reading = runs && pp_is_reading_module(PyInterpreterState_Get(), ident);
     if (runs && !is_reading)
         PyThreadState_SetAsyncExc(ident, exception);
@@ -589,13 +589,13 @@ static PyObject *channel_stop(pp_channel_t *self, PyObject *arg) {
     if (PyErr_Occurred())
         return NULL;
     if (how > pp_load_seq_cst(&self->segment->shared->stop))
-        pp_hub_stop(&self->hub, (pp_stop_t)how);
+        pp_parent_stop(&self->parent, (pp_stop_t)how);
     Py_RETURN_NONE;
 }
 
-static PyObject *channel_announce(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_notify_all(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_announce(self->segment->shared);
+    pp_notify_all(self->segment->shared);
     Py_RETURN_NONE;
 }
 
@@ -628,10 +628,10 @@ static PyObject *channel_grant(pp_channel_t *self, PyObject *args) {
     unsigned n_threads;
     if (!PyArg_ParseTuple(args, "OI", &n, &n_threads))
         return NULL;
-    int lane = pp_channel_lane(self, n);
-    if (lane < 0)
+    int worker = pp_channel_slot(self, n);
+    if (worker < 0)
         return NULL;
-    _Atomic uint32_t *grant = &pp_segment_lane(self->segment, (unsigned)lane)->grant;
+    _Atomic uint32_t *grant = &pp_segment_worker(self->segment, (unsigned)worker)->grant;
     if (pp_swap_seq_cst(grant, n_threads) != n_threads)
         pp_futex_wake(grant, INT32_MAX, UINT32_MAX);
     Py_BEGIN_ALLOW_THREADS
@@ -665,20 +665,20 @@ static PyObject *channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
     return PyLong_FromUnsignedLong(pp_load_seq_cst(pulse));
 }
 
-static bool is_awake(pp_lane_t *lane) {
-    return pp_load_seq_cst(&lane->state) == PP_LANE_READY && pp_load_seq_cst(&lane->park) != PP_ASLEEP;
+static bool is_awake(pp_worker_slot_t *worker) {
+    return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
 }
 
 PyDoc_STRVAR(counts_doc, "counts() -> tuple[int, ...]\n\nFor each worker of this process, how many threads it may use now; while it\n"
                          "sleeps, its own budget.");
 static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    unsigned n = self->segment->n_lanes;
+    unsigned n = self->segment->n_workers;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
     for (unsigned i = 0; all && i < n; i++) {
-        pp_lane_t *lane = pp_segment_lane(self->segment, i);
-        unsigned count = pp_load_seq_cst(&lane->grant);
-        if (is_awake(lane))
+        pp_worker_slot_t *worker = pp_segment_worker(self->segment, i);
+        unsigned count = pp_load_seq_cst(&worker->grant);
+        if (is_awake(worker))
             count = pp_budget_count(&self->segment->budget, count);
         PyObject *number = PyLong_FromUnsignedLong(count);
         if (number)
@@ -692,10 +692,10 @@ static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
 PyDoc_STRVAR(awake_doc, "awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
 static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    unsigned n = self->segment->n_lanes;
+    unsigned n = self->segment->n_workers;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
     for (unsigned i = 0; all && i < n; i++) {
-        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(is_awake(pp_segment_lane(self->segment, i))));
+        PyTuple_SET_ITEM(all, (Py_ssize_t)i, PyBool_FromLong(is_awake(pp_segment_worker(self->segment, i))));
     }
     return all;
 }
@@ -730,18 +730,18 @@ static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
     unsigned long long from;
     if (!PyArg_ParseTuple(args, "OK", &n, &from))
         return NULL;
-    int lane = pp_channel_lane(self, n);
-    if (lane < 0)
+    int worker = pp_channel_slot(self, n);
+    if (worker < 0)
         return NULL;
     enum { EVENT_BYTES = PP_EVENT_WORDS * sizeof(uint64_t) };
-    uint64_t n_events = pp_load_acquire(&pp_segment_lane(self->segment, (unsigned)lane)->n_events), n_lost;
+    uint64_t n_events = pp_load_acquire(&pp_segment_worker(self->segment, (unsigned)worker)->n_events), n_lost;
     uint64_t n_max = n_events > from ? n_events - from : 0;
     unsigned n_read;
     n_max = n_max < PP_EVENTS ? n_max : PP_EVENTS;
     uint64_t (*words)[PP_EVENT_WORDS] = PyMem_Malloc((size_t)n_max * EVENT_BYTES + 1);
     if (words == NULL)
         return PyErr_NoMemory();
-    uint64_t next = pp_trace_read(self->segment, (unsigned)lane, from, words, (unsigned)n_max, &n_lost, &n_read);
+    uint64_t next = pp_trace_read(self->segment, (unsigned)worker, from, words, (unsigned)n_max, &n_lost, &n_read);
     PyObject *result = Py_BuildValue("KKy#", (unsigned long long)next, (unsigned long long)n_lost, (const char *)words,
                                      (Py_ssize_t)n_read * EVENT_BYTES);
     PyMem_Free(words);
@@ -751,27 +751,27 @@ static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
 PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
                           "What a worker is doing, as it recorded that. state: a PRESENT_ constant; tid: 0 if it has not begun to serve.");
 static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
-    int n = pp_channel_lane(self, arg);
+    int n = pp_channel_slot(self, arg);
     if (n < 0)
         return NULL;
-    pp_lane_t *lane = pp_segment_lane(self->segment, (unsigned)n);
-    unsigned state = pp_trace_present(lane);
-    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&lane->n_events), state,
-                         (unsigned long long)pp_load_relaxed(&lane->since_ns), pp_load_relaxed(&lane->tid),
-                         (unsigned long long)pp_load_relaxed(&lane->job), pp_load_relaxed(&lane->index));
+    pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)n);
+    unsigned state = pp_trace_present(worker);
+    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&worker->n_events), state,
+                         (unsigned long long)pp_load_relaxed(&worker->since_ns), pp_load_relaxed(&worker->tid),
+                         (unsigned long long)pp_load_relaxed(&worker->job), pp_load_relaxed(&worker->index));
 }
 
 PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
 static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
-    int lane = pp_channel_lane(self, arg);
-    return lane < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)lane);
+    int worker = pp_channel_slot(self, arg);
+    return worker < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)worker);
 }
 
 PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n) -> Interpreter\n\n"
                                     "Makes an interpreter in a thread of its own, for worker n: see its `run`.");
 static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *n) {
-    int lane = pp_channel_lane(self, n);
-    return lane < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)lane);
+    int worker = pp_channel_slot(self, n);
+    return worker < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)worker);
 }
 
 static PyObject *get_fd(pp_channel_t *self, void *closure) {
@@ -783,7 +783,7 @@ static PyObject *get_n_waiting(pp_channel_t *self, void *closure) {
     (void)closure;
     if (!pp_channel_enter(self))
         return PyLong_FromLong(0);
-    PyObject *n = PyLong_FromUnsignedLongLong(pp_hub_n_waiting(&self->hub));
+    PyObject *n = PyLong_FromUnsignedLongLong(pp_parent_n_waiting(&self->parent));
     pp_channel_leave(self);
     return n;
 }
@@ -795,7 +795,7 @@ static PyObject *get_n_taken(pp_channel_t *self, void *closure) {
 
 static PyObject *get_is_starved(pp_channel_t *self, void *closure) {
     (void)closure;
-    return PyBool_FromLong(pp_hub_is_starved(&self->hub));
+    return PyBool_FromLong(pp_parent_is_starved(&self->parent));
 }
 
 static PyObject *get_wants_runner(pp_channel_t *self, void *closure) {
@@ -846,7 +846,7 @@ GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED_QUIET(pp_channel_feed_again, Py_None)
 GUARDED(channel_unpin)
 GUARDED_QUIET(channel_trim, Py_None)
-GUARDED_QUIET(channel_announce, Py_None)
+GUARDED_QUIET(channel_notify_all, Py_None)
 GUARDED(pp_channel_take_events)
 GUARDED(channel_watch)
 GUARDED_QUIET(channel_pulse, Py_None)
@@ -866,7 +866,7 @@ GUARDED_QUIET(pp_channel_skip, Py_None)
 GUARDED_QUIET(pp_channel_end_input, Py_None)
 GUARDED_QUIET(pp_channel_cancel, Py_False)
 GUARDED(pp_channel_reap)
-GUARDED(channel_open_lane)
+GUARDED(channel_open_slot)
 GUARDED(channel_state_of)
 GUARDED(channel_n_done)
 GUARDED(channel_is_busy)
@@ -901,23 +901,23 @@ static PyMethodDef methods[] = {
     METHOD("end_input", pp_channel_end_input, METH_VARARGS, pp_end_input_doc),
     METHOD("cancel", pp_channel_cancel, METH_O, pp_cancel_doc),
     {"finish", (PyCFunction)(void *)pp_channel_finish, METH_O, pp_finish_doc},
-    {"open", (PyCFunction)(void *)pp_channel_open, METH_O, pp_open_doc},
+    {"set", (PyCFunction)(void *)pp_channel_set, METH_O, pp_set_doc},
     {"wait", (PyCFunction)(void *)pp_channel_wait, METH_FASTCALL, pp_wait_doc},
     {"next", (PyCFunction)(void *)pp_channel_next, METH_FASTCALL, pp_next_doc},
     {"close_calls", (PyCFunction)(void *)pp_channel_close_calls, METH_NOARGS, pp_close_calls_doc},
     {"jobs", (PyCFunction)pp_channel_jobs, METH_NOARGS, pp_jobs_doc},
     {"call_counts", (PyCFunction)pp_channel_call_counts, METH_NOARGS, pp_counts_of_calls_doc},
     {"next_deferred", (PyCFunction)pp_channel_next_deferred, METH_NOARGS, pp_next_deferred_doc},
-    {"end_deferred", (PyCFunction)pp_channel_end_deferred, METH_NOARGS, pp_end_deferred_doc},
+    {"end_deferred", (PyCFunction)pp_channel_end_deferred, METH_NOARGS, pp_worker_deferred_doc},
     {"run_deferred", (PyCFunction)pp_channel_run_deferred, METH_O, pp_run_deferred_doc},
     METHOD("take_results", pp_channel_take_results, METH_NOARGS, pp_take_doc),
     METHOD("take_reports", pp_channel_take_reports, METH_NOARGS, pp_take_reports_doc),
     {"wait_background", (PyCFunction)(void *)pp_channel_wait_background, METH_FASTCALL, pp_wait_background_doc},
-    {"summon", (PyCFunction)channel_summon, METH_NOARGS,
-     "summon()\n\nMakes wait_background return, whoever leads. Takes no lock; after `close` it does nothing."},
+    {"notify", (PyCFunction)channel_notify, METH_NOARGS,
+     "notify()\n\nMakes wait_background return, whoever leads. Takes no lock; after `close` it does nothing."},
     {"close", (PyCFunction)channel_close, METH_NOARGS, close_doc},
     {"keeper", (PyCFunction)channel_keeper, METH_NOARGS, keeper_doc},
-    METHOD("open_lane", channel_open_lane, METH_O, open_lane_doc),
+    METHOD("open_slot", channel_open_slot, METH_O, open_slot_doc),
     METHOD("reap", pp_channel_reap, METH_O, pp_reap_doc),
     METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nA LANE_ constant: what has become of a worker."),
     METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nTasks that the worker has finished."),
@@ -925,7 +925,7 @@ static PyMethodDef methods[] = {
     METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\nWhether a worker runs a task of this call now."),
     METHOD("interrupt", channel_interrupt, METH_VARARGS, interrupt_doc),
     METHOD("stop", channel_stop, METH_O, stop_doc),
-    METHOD("announce", channel_announce, METH_NOARGS, "announce()\n\nSomething happened to a worker: wakes all."),
+    METHOD("notify_all", channel_notify_all, METH_NOARGS, "notify_all()\n\nSomething happened to a worker: wakes all."),
     METHOD("take_events", pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"),
     METHOD("limit", channel_limit, METH_VARARGS, limit_doc),
     METHOD("grant", channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."),

@@ -10,7 +10,7 @@ typedef struct {
     uint32_t index;
     uint16_t status;
     bool is_in_block;
-    unsigned lane;
+    unsigned worker;
     pp_blockref_t block;
     PyObject *payload;     /* or the value, by reference; NULL if it is in a block */
 } result_t;
@@ -28,25 +28,25 @@ typedef struct {
 
 /* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. A block is marked as
  * kept, so that it stays even if its worker is reaped while it is decoded. */
-static void take_result(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, result_t *r) {
-    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status, .lane = lane};
+static void take_result(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, result_t *r) {
+    *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status, .worker = worker};
     const void *data = frame + 1;
     if (self->by_reference) {
         r->payload = *(PyObject *const *)data;
     } else if (frame->where == PP_IN_BLOCK) {
         r->is_in_block = true;
         r->block = *(const pp_blockref_t *)data;
-        pp_store_seq_cst(&pp_segment_flags(self->segment, 1 + lane)->in_use[r->block.id], PP_KEPT);
+        pp_store_seq_cst(&pp_segment_flags(self->segment, 1 + worker)->in_use[r->block.id], PP_KEPT);
     } else {
         r->payload = PyBytes_FromStringAndSize(data, frame->size);
     }
-    pp_hub_take(&self->hub, lane, frame);
+    pp_parent_take(&self->parent, worker, frame);
     self->n_taken++;
 }
 
 static void drop_block(pp_channel_t *self, result_t *r) {
     if (r->is_in_block)
-        pp_block_release(self->segment, 1 + r->lane, r->block.id);
+        pp_block_release(self->segment, 1 + r->worker, r->block.id);
     r->is_in_block = false;
 }
 
@@ -57,7 +57,7 @@ static PyObject *decode(pp_channel_t *self, result_t *r) {
     if (!r->is_in_block)
         return r->payload ? pp_decode_bytes(self->module, PyBytes_AS_STRING(r->payload), PyBytes_GET_SIZE(r->payload)) : NULL;
     bool is_kept = false;
-    PyObject *value = pp_read_block(self->module, self->segment, 1 + r->lane, &r->block, PP_KEPT, &is_kept);
+    PyObject *value = pp_read_block(self->module, self->segment, 1 + r->worker, &r->block, PP_KEPT, &is_kept);
     r->is_in_block = !is_kept;
     return value;
 }
@@ -78,7 +78,7 @@ static PyObject *decode_twice(pp_channel_t *self, result_t *r, PyObject **interr
 
 static int report_broken(pp_channel_t *self, PyObject *value) {
     int failed = PyList_Append(self->reports, value);
-    pp_announce(self->segment->shared);
+    pp_notify_all(self->segment->shared);
     return failed;
 }
 
@@ -132,7 +132,7 @@ static bool postpone(pp_channel_t *self, PyObject *job, const result_t *r) {
     *(self->last_postponed ? &self->last_postponed->next : &self->first_postponed) = later;
     self->last_postponed = later;
     PP_UNLOCK(self);
-    pp_hub_summon(&self->hub);
+    pp_parent_notify(&self->parent);
     return true;
 }
 
@@ -172,9 +172,9 @@ void pp_channel_drop_postponed(pp_channel_t *self) {
 
 /* Takes one result. `alone_for`: the caller waits for this call with a timeout, and leaves others' slow results to the background
  * thread; or NULL. Returns 0, or -1 with an exception for the caller. */
-static int take_one(pp_channel_t *self, unsigned lane, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for) {
+static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for) {
     result_t r;
-    take_result(self, lane, frame, &r);
+    take_result(self, worker, frame, &r);
     PyObject *no_memory = PyErr_GetRaisedException();
     PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
     if (no_memory)
@@ -200,17 +200,17 @@ Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, 
     batch_t b = {.deadline_ns = deadline_ns};
     PyObject *cached = NULL;
     int failed = 0;
-    unsigned n_lanes = self->segment->n_lanes;
+    unsigned n_workers = self->segment->n_workers;
     bool is_ended = false;
-    for (unsigned i = 0; !failed && !is_ended && i < n_lanes; i++) {
-        unsigned lane = self->next_lane;
-        for (const pp_frame_t *f; !failed && !is_ended && (f = pp_hub_peek(&self->hub, lane)) != NULL;) {
-            failed = take_one(self, lane, f, &cached, alone_for);
+    for (unsigned i = 0; !failed && !is_ended && i < n_workers; i++) {
+        unsigned worker = self->next_worker;
+        for (const pp_frame_t *f; !failed && !is_ended && (f = pp_parent_peek(&self->parent, worker)) != NULL;) {
+            failed = take_one(self, worker, f, &cached, alone_for);
             b.n++;
-            is_ended = is_over(&b) || !pp_lead_is_mine(&self->hub);
+            is_ended = is_over(&b) || !pp_lead_is_mine(&self->parent);
         }
         if (!is_ended)
-            self->next_lane = (lane + 1) % n_lanes;
+            self->next_worker = (worker + 1) % n_workers;
     }
     Py_XDECREF(cached);
     return failed ? -1 : b.n;
@@ -220,9 +220,9 @@ Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, 
 
 /* Code that decoding runs may have handed the lead over. */
 static bool lead_again(pp_channel_t *self) {
-    if (!pp_lead_is_mine(&self->hub)) {
+    if (!pp_lead_is_mine(&self->parent)) {
         Py_BEGIN_ALLOW_THREADS
-        pp_lead_claim(&self->hub);
+        pp_lead_claim(&self->parent);
         Py_END_ALLOW_THREADS
     }
     return true;
@@ -233,25 +233,25 @@ const char pp_reap_doc[] = PyDoc_STR(
     "After a worker's end: takes its last results, and empties its slot. Returns the task that it had begun and not\n"
     "answered, if any; the job is None if nobody waits for that.");
 PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
-    int lane = pp_channel_lane(self, arg);
-    if (lane < 0)
+    int worker = pp_channel_slot(self, arg);
+    if (worker < 0)
         return NULL;
-    bool is_nested = pp_lead_is_mine(&self->hub);
+    bool is_nested = pp_lead_is_mine(&self->parent);
     Py_BEGIN_ALLOW_THREADS
-    pp_lead_claim(&self->hub);
+    pp_lead_claim(&self->parent);
     Py_END_ALLOW_THREADS
     PyObject *cached = NULL, *found = NULL;
     int failed = 0;
-    for (const pp_frame_t *f; !failed && lead_again(self) && (f = pp_hub_peek(&self->hub, (unsigned)lane)) != NULL;)
-        failed = take_one(self, (unsigned)lane, f, &cached, NULL);
+    for (const pp_frame_t *f; !failed && lead_again(self) && (f = pp_parent_peek(&self->parent, (unsigned)worker)) != NULL;)
+        failed = take_one(self, (unsigned)worker, f, &cached, NULL);
     uint64_t id;
     uint32_t index;
-    if (!failed && !pp_hub_bury(&self->hub, (unsigned)lane, &id, &index))
+    if (!failed && !pp_parent_reap(&self->parent, (unsigned)worker, &id, &index))
         found = Py_NewRef(Py_None);
     else if (!failed)
         found = Py_BuildValue("(OI)", find_job(self, id, &cached) ? cached : Py_None, index);
     if (!is_nested)
-        pp_lead_release(&self->hub);
+        pp_lead_release(&self->parent);
     Py_XDECREF(cached);
     return found;
 }

@@ -11,16 +11,16 @@
 /* Whoever finds that tasks wait to be put, and that nobody puts, does it. No request is lost between two threads: one stores
  * `must_feed`, then reads `feeder`; the other clears `feeder`, then reads `must_feed`; so one sees what the other stored. If an
  * exception breaks putting off, the background thread goes on. */
-static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->hub.feeder) == pp_this_thread(); }
+static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->parent.feeder) == pp_this_thread(); }
 
 /* Code that pickling runs, or a signal handler amid it, may use the pool: the thread that puts then puts for itself, too. */
 static int feed(pp_channel_t *self) {
-    pp_hub_t *h = &self->hub;
+    pp_parent_t *h = &self->parent;
     bool is_nested = is_feeding(self);
     for (uintptr_t nobody = 0; pp_load_seq_cst(&h->must_feed) && self->put_waiting; nobody = 0) {
         if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread())) {
             if (pp_load_seq_cst(&h->leading.leader) == nobody)   /* who puts may wait amid that: it puts before it sleeps again */
-                pp_hub_rouse_leader(h);
+                pp_parent_rouse_leader(h);
             return 0;
         }
         pp_store_seq_cst(&h->must_feed, 0);
@@ -32,7 +32,7 @@ static int feed(pp_channel_t *self) {
         if (!is_nested)
             pp_store_seq_cst(&h->feeder, 0);
         if (done == NULL) {
-            pp_hub_summon(h);
+            pp_parent_notify(h);
             return -1;
         }
         Py_DECREF(done);
@@ -50,21 +50,21 @@ PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored) {
 
 const char pp_feed_again_doc[] = PyDoc_STR("feed_again()\n\nAs `feed`, though nobody has said that there is room.");
 PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
-    pp_store_seq_cst(&self->hub.must_feed, 1);
+    pp_store_seq_cst(&self->parent.must_feed, 1);
     return pp_channel_feed(self, ignored);
 }
 
 /* A thread that waits with a timeout does not put, since pickling other calls' arguments may take any time. */
 static int feed_as_leader(pp_channel_t *self, bool is_timed) {
-    pp_hub_t *h = &self->hub;
-    if (pp_hub_take_room(h))
+    pp_parent_t *h = &self->parent;
+    if (pp_parent_take_room(h))
         pp_store_seq_cst(&h->must_feed, 1);
-    if (!pp_hub_wants_feed(h))
+    if (!pp_parent_wants_feed(h))
         return 0;
     if (!is_timed || is_feeding(self))
         return feed(self);
-    if (pp_load_seq_cst(&h->summons) == 0)
-        pp_hub_summon(h);
+    if (pp_load_seq_cst(&h->notified) == 0)
+        pp_parent_notify(h);
     return 0;
 }
 
@@ -88,43 +88,43 @@ static int64_t sleep_until(int64_t deadline_ns) {
 static bool spin_for_news(pp_channel_t *self) {
     bool has_news, shares_gil = PP_HAS_GIL && self->by_reference;
     Py_BEGIN_ALLOW_THREADS
-    pp_hub_let_go(&self->hub, true);
-    has_news = pp_hub_spin(&self->hub);
+    pp_parent_let_go(&self->parent, true);
+    has_news = pp_parent_spin(&self->parent);
     if (has_news && shares_gil)
-        pp_hub_await_workers(&self->hub);
-    pp_hub_let_go(&self->hub, false);
+        pp_parent_await_workers(&self->parent);
+    pp_parent_let_go(&self->parent, false);
     Py_END_ALLOW_THREADS
     return has_news;
 }
 
 /* As leader. `before`: the bell before signals were last looked at: one that came since has changed it, and then nobody sleeps. */
 static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
-    bool patient = pp_hub_n_waiting(&self->hub) > PATIENT_MIN * self->segment->n_lanes;
+    bool patient = pp_parent_n_waiting(&self->parent) > PATIENT_MIN * self->segment->n_workers;
     if (!patient && spin_for_news(self))
         return;
     pp_watch_interrupts();
-    pp_lead_for(&self->hub, job);   /* code that ran meanwhile may have waited for something else */
+    pp_lead_for(&self->parent, job);   /* code that ran meanwhile may have waited for something else */
     if (is_met(job))
         return;
     Py_BEGIN_ALLOW_THREADS
-    pp_hub_let_go(&self->hub, true);
-    pp_hub_park(&self->hub, before, sleep_until(deadline_ns), patient);
-    pp_hub_let_go(&self->hub, false);
+    pp_parent_let_go(&self->parent, true);
+    pp_parent_park(&self->parent, before, sleep_until(deadline_ns), patient);
+    pp_parent_let_go(&self->parent, false);
     Py_END_ALLOW_THREADS
 }
 
 /* Takes what has come, or sleeps until something does; 0, or -1 with an exception. */
 static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
-    if (pp_lead_is_claimed(&self->hub)) {
-        pp_lead_release(&self->hub);
+    if (pp_lead_is_claimed(&self->parent)) {
+        pp_lead_release(&self->parent);
         return 0;
     }
     bool is_timed = deadline_ns >= 0;
-    pp_lead_for(&self->hub, job);
+    pp_lead_for(&self->parent, job);
     Py_ssize_t n = pp_channel_take_batch(self, is_timed ? job : NULL, deadline_ns);
     if (n < 0 || feed_as_leader(self, is_timed) < 0)
         return -1;
-    if (n == 0 && pp_lead_is_mine(&self->hub) && !is_met(job))
+    if (n == 0 && pp_lead_is_mine(&self->parent) && !is_met(job))
         wait_for_news(self, job, deadline_ns, before);
     return 0;
 }
@@ -135,12 +135,12 @@ static int follow(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     pp_watch_interrupts();
     pp_sleep_on(&waiter.word);
     int failed = PyErr_CheckSignals();
-    if (!failed && pp_follow_begin(&self->hub, &waiter, job)) {
+    if (!failed && pp_follow_begin(&self->parent, &waiter, job)) {
         bool is_there = is_met(job);
         Py_BEGIN_ALLOW_THREADS
         if (!is_there)
             pp_follow_wait(&waiter, sleep_until(deadline_ns));
-        pp_follow_end(&self->hub, &waiter);
+        pp_follow_end(&self->parent, &waiter);
         Py_END_ALLOW_THREADS
     }
     pp_sleep_on(NULL);
@@ -154,7 +154,7 @@ static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *be
     if (!pp_is_main_thread())
         return 0;
     pp_sleep_on(bell);
-    pp_lead_pause(&self->hub);
+    pp_lead_pause(&self->parent);
     return PyErr_CheckSignals();
 }
 
@@ -173,12 +173,12 @@ static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
         } else if (run_handlers(self, bell, &before) < 0) {
             found = -1;
         } else if (!is_met(job)) {
-            if (is_feeding(self) && !pp_lead_is_mine(&self->hub)) {
+            if (is_feeding(self) && !pp_lead_is_mine(&self->parent)) {
                 Py_BEGIN_ALLOW_THREADS
-                pp_lead_claim(&self->hub);
+                pp_lead_claim(&self->parent);
                 Py_END_ALLOW_THREADS
             }
-            int failed = pp_lead_try(&self->hub) ? lead(self, job, deadline_ns, before) : follow(self, job, deadline_ns);
+            int failed = pp_lead_try(&self->parent) ? lead(self, job, deadline_ns, before) : follow(self, job, deadline_ns);
             found = failed ? -1 : -2;
         }
     }
@@ -203,10 +203,10 @@ PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
         Py_RETURN_TRUE;
     if (!pp_channel_enter(self))
         return pp_channel_raise_closed();
-    bool is_nested = pp_lead_is_mine(&self->hub);   /* in a signal handler, or in foreign code that unpickling runs */
+    bool is_nested = pp_lead_is_mine(&self->parent);   /* in a signal handler, or in foreign code that unpickling runs */
     int found = wait_for(self, (pp_job_t *)args[0], deadline_ns);
     if (!is_nested)
-        pp_lead_release(&self->hub);
+        pp_lead_release(&self->parent);
     pp_channel_leave(self);
     return found < 0 ? NULL : PyBool_FromLong(found);
 }
@@ -236,7 +236,7 @@ PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
 
 const char pp_wait_background_doc[] = PyDoc_STR(
     "wait_background(timeout_s=None)\n\n"
-    "Sleeps until there is something to do for the background thread: it was summoned, something happened to a worker, or\n"
+    "Sleeps until there is something to do for the background thread: it was notified, something happened to a worker, or\n"
     "results must be taken and nobody waits for one.");
 PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     int64_t deadline_ns;
@@ -245,7 +245,7 @@ PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, 
     if (!pp_channel_enter(self))
         return pp_channel_raise_closed();
     Py_BEGIN_ALLOW_THREADS
-    pp_hub_wait_background(&self->hub, deadline_ns);
+    pp_parent_wait_background(&self->parent, deadline_ns);
     Py_END_ALLOW_THREADS
     pp_channel_leave(self);
     Py_RETURN_NONE;
@@ -254,15 +254,15 @@ PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, 
 const char pp_take_doc[] = PyDoc_STR("take_results()\n\nTakes and delivers the results that are there, unless another thread does.");
 PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    bool is_nested = pp_lead_is_mine(&self->hub);
+    bool is_nested = pp_lead_is_mine(&self->parent);
     Py_ssize_t n = pp_channel_deliver_postponed(self) < 0 ? -1 : 1;
-    while (n > 0 && pp_lead_try(&self->hub) && !pp_lead_is_claimed(&self->hub)) {
+    while (n > 0 && pp_lead_try(&self->parent) && !pp_lead_is_claimed(&self->parent)) {
         n = pp_channel_take_batch(self, NULL, -1);
         if (n >= 0 && feed_as_leader(self, false) < 0)
             n = -1;
     }
     if (!is_nested)
-        pp_lead_release(&self->hub);
+        pp_lead_release(&self->parent);
     if (n < 0)
         return NULL;
     Py_RETURN_NONE;

@@ -11,7 +11,7 @@
 typedef struct {
     PyObject_HEAD
     pp_module_t *module;
-    pp_end_t end;
+    pp_worker_t end;
     pp_arena_t *arena;          /* for large results; made when first needed */
     PyObject *functions;        /* id -> callable */
     PyObject *gate;             /* a Gate that each task passes, or NULL */
@@ -26,13 +26,13 @@ typedef struct {
     unsigned char ring_copy[PP_INLINE_MAX];
 } worker_t;
 
-static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s, unsigned lane) {
+static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s, unsigned worker) {
     worker_t *self = (worker_t *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->module = m;
     self->n_forks = pp_load_relaxed(&pp_n_forks);
-    int error = pp_end_init(&self->end, s, lane);
+    int error = pp_worker_init(&self->end, s, worker);
     if (error)
         pp_raise_errno(error);
     else
@@ -42,19 +42,19 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
     return (PyObject *)self;
 }
 
-PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned lane) { return new_worker(m, m->worker_type, s, lane); }
+PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker) { return new_worker(m, m->worker_type, s, worker); }
 
 PyDoc_STRVAR(attach_doc, "attach(fd, n) -> Worker\n\nWorker n's end of the channel behind a file descriptor, which it takes over.");
 static PyObject *worker_attach(PyTypeObject *type, PyObject *args) {
     int fd;
-    unsigned lane;
+    unsigned worker;
     pp_segment_t *segment;
-    if (!PyArg_ParseTuple(args, "iI", &fd, &lane))
+    if (!PyArg_ParseTuple(args, "iI", &fd, &worker))
         return NULL;
     int error = pp_segment_attach(fd, &segment);
     if (error)
         return pp_raise_errno(error);
-    PyObject *self = new_worker(pp_module_of(type), type, segment, lane);
+    PyObject *self = new_worker(pp_module_of(type), type, segment, worker);
     pp_segment_unref(segment);
     return self;
 }
@@ -179,8 +179,8 @@ static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
         return pp_decode_bytes(self->module, task->where == PP_IN_RING ? self->ring_copy : task->data, task->size);
     bool is_kept = false;
     PyObject *value = pp_read_block(self->module, self->end.segment, 0, (const pp_blockref_t *)task->data,
-                                    PP_KEPT + self->end.n_lane, &is_kept);
-    pp_end_copied(&self->end, task, is_kept);
+                                    PP_KEPT + self->end.n_worker, &is_kept);
+    pp_worker_copied(&self->end, task, is_kept);
     return value;
 }
 
@@ -205,7 +205,7 @@ static PyObject *run(worker_t *self, const pp_slot_t *task) {
 static int wait_room(worker_t *self) {
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = pp_end_wait_room(&self->end);
+    error = pp_worker_wait_room(&self->end);
     Py_END_ALLOW_THREADS
     return error;
 }
@@ -213,7 +213,7 @@ static int wait_room(worker_t *self) {
 /* For a receiver to release a block: one of 4,096 large results, or one that names what is ours. There is no word to wait on; look
  * again soon. */
 static int wait_block(worker_t *self) {
-    if (pp_end_must_stop(&self->end))
+    if (pp_worker_must_stop(&self->end))
         return ECANCELED;
     _Atomic uint32_t never = 0;
     Py_BEGIN_ALLOW_THREADS
@@ -227,7 +227,7 @@ static int send(worker_t *self, pp_frame_t *frame, const void *data) {
     int error;
     if (frame->job && pp_is_traced(self->end.shared))
         pp_trace_end(&self->end, frame->status);
-    while ((error = pp_end_reply(&self->end, frame, data)) == EAGAIN)
+    while ((error = pp_worker_reply(&self->end, frame, data)) == EAGAIN)
         if ((error = wait_room(self)) != 0)
             break;
     return error;
@@ -235,7 +235,7 @@ static int send(worker_t *self, pp_frame_t *frame, const void *data) {
 
 static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, PyObject **value) {
     if (pp_needs_block(payload) && self->arena == NULL &&
-        (self->arena = pp_arena_new(self->end.segment, 1 + self->end.n_lane)) == NULL) {
+        (self->arena = pp_arena_new(self->end.segment, 1 + self->end.n_worker)) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -321,7 +321,7 @@ static int note_libraries(worker_t *self) {
         self->n_threads = self->follows ? pp_own_threads() : 0;
         Py_XDECREF(done);
     } else if (!first) {
-        pp_announce(self->end.shared);
+        pp_notify_all(self->end.shared);
     }
     return 0;
 }
@@ -332,7 +332,7 @@ static int keep_limits(worker_t *self) {
     if (!pp_load_relaxed(&budget->is_open))
         return 0;
     int failed = note_libraries(self);
-    uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
+    uint32_t grant = pp_load_seq_cst(&self->end.own->grant);
     if (self->kept && grant != self->kept)   /* else the thread that follows grants might be too late for this task */
         pp_budget_keep(budget, self->kept = grant);
     pp_limits_here();
@@ -397,7 +397,7 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     PyObject *follow = Py_None;
     if (!PyArg_ParseTuple(args, "|O", &follow))
         return NULL;
-    uint32_t grant = pp_load_seq_cst(&self->end.lane->grant);
+    uint32_t grant = pp_load_seq_cst(&self->end.own->grant);
     if (grant > 0)
         pp_budget_keep(&self->end.segment->budget, self->kept = grant);
     if (follow == Py_None)
@@ -415,16 +415,16 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
 static void end_interrupts(worker_t *self, bool of_tasks) {
     pthread_mutex_t *mutex = &self->end.segment->interrupts;
     pthread_mutex_lock(mutex);   /* held for a moment only, and by nobody who waits for the GIL */
-    pp_store_relaxed(&self->end.lane->initializes, 0);
-    pp_store_relaxed(&self->end.lane->has_served, of_tasks);
+    pp_store_relaxed(&self->end.own->initializes, 0);
+    pp_store_relaxed(&self->end.own->has_served, of_tasks);
     pthread_mutex_unlock(mutex);
     PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
 }
 
 PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nfunction(), which the pool's end may interrupt as it does a task.");
 static PyObject *worker_initialize(worker_t *self, PyObject *function) {
-    pp_store_seq_cst(&self->end.lane->initializes, 1);
-    PyObject *done = pp_end_must_stop(&self->end) ? Py_NewRef(Py_None) : PyObject_CallNoArgs(function);
+    pp_store_seq_cst(&self->end.own->initializes, 1);
+    PyObject *done = pp_worker_must_stop(&self->end) ? Py_NewRef(Py_None) : PyObject_CallNoArgs(function);
     end_interrupts(self, false);
     return done;
 }
@@ -433,7 +433,7 @@ PyDoc_STRVAR(enter_doc, "enter()\n\nThe worker is awake: from here on its thread
 static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     (void)ignored;
     self->limits.budget = &self->end.segment->budget;
-    self->limits.grant = &self->end.lane->grant;
+    self->limits.grant = &self->end.own->grant;
     pp_limits_enter(&self->limits);
     pp_budget_enter(&self->end.segment->budget);
     if (keep_limits(self) < 0)
@@ -478,15 +478,15 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         pp_slot_t task;
         if (!pp_segment_is_sound(self->end.segment))
             return raise_damaged();
-        if (pp_end_must_stop(&self->end))
+        if (pp_worker_must_stop(&self->end))
             Py_RETURN_NONE;
-        if (!pp_end_claim(&self->end, &task, self->ring_copy)) {
+        if (!pp_worker_claim(&self->end, &task, self->ring_copy)) {
             int error;
             pp_trace_wait(&self->end);
             Py_BEGIN_ALLOW_THREADS
-            error = pp_end_wait(&self->end);
+            error = pp_worker_wait(&self->end);
             if (shares_gil(self))
-                pp_end_await_caller(&self->end);
+                pp_worker_await_caller(&self->end);
             Py_END_ALLOW_THREADS
             if (self->arena)
                 pp_arena_unpin(self->arena);
@@ -509,7 +509,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             error = send_bare_failure(self, &frame);
         if (error < 0)
             return NULL;   /* it still holds the task: the parent sees that this worker ended with it */
-        pp_end_finish(&self->end);
+        pp_worker_finish(&self->end);
         if (error || (n_left && --n_left == 0))
             Py_RETURN_NONE;
         await_openers(self);
@@ -531,7 +531,7 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     unsigned long long n_left = 0;
     if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
         return NULL;
-    pp_store_relaxed(&self->end.lane->tid, pp_thread_id());
+    pp_store_relaxed(&self->end.own->tid, pp_thread_id());
     PyObject *done = serve(self, failed, unencodable, n_left);
     if (done)
         await_receivers(self);
@@ -554,19 +554,19 @@ static PyObject *worker_report_broken(worker_t *self, PyObject *description) {
 
 static PyObject *worker_ready(worker_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_end_state(&self->end, PP_LANE_READY);
+    pp_worker_state(&self->end, PP_WORKER_READY);
     Py_RETURN_NONE;
 }
 
 static PyObject *worker_exited(worker_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_end_state(&self->end, PP_LANE_EXITED);
+    pp_worker_state(&self->end, PP_WORKER_EXITED);
     Py_RETURN_NONE;
 }
 
 static PyObject *get_must_stop(worker_t *self, void *closure) {
     (void)closure;
-    return PyBool_FromLong(pp_end_must_stop(&self->end));
+    return PyBool_FromLong(pp_worker_must_stop(&self->end));
 }
 
 static PyGetSetDef getset[] = {

@@ -278,7 +278,7 @@ static bool keep(pp_leaves_t *leaves) {
     if (pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
         leaves->keeper = 0;
     else if (leaves->arena == 0)
-        pp_store_seq_cst(&pp_segment_lane(leaves->segment, leaves->keeper - PP_KEPT)->block, 0);
+        pp_store_seq_cst(&pp_segment_worker(leaves->segment, leaves->keeper - PP_KEPT)->block, 0);
     return leaves->kept != NULL;
 }
 

@@ -74,7 +74,7 @@ class Callbacks:
     def delegate(self) -> None:
         """The calling thread is going to wait: another one runs the callbacks from now on."""
         if self.is_mine() and self._forget(threading.current_thread()) and self._channel.run_deferred(False):
-            self._channel.summon()
+            self._channel.notify()
 
     def leave(self) -> None:
         """The calling thread waits for the pool's end, which then does not wait for the callback that it runs."""

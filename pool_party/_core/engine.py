@@ -2,7 +2,7 @@
 
 All that happens to workers, and all that ends a pool, is done by a thread of the pool's own, the background thread. No
 signal handler interrupts it, and nobody who waits for a result waits for it. Other threads store what they want of it,
-and notify it (`Channel.summon`).
+and notify it (`Channel.notify`).
 """
 
 import sys
@@ -217,7 +217,7 @@ class Engine:
             if self._open_error is not None:
                 self._give_up()
         finally:
-            self._channel.open(self._opened)
+            self._channel.set(self._opened)
 
     def _try(self, step: Callable[[], object]) -> None:
         """Does one step of opening, unless an earlier one has failed."""
@@ -338,7 +338,7 @@ class Engine:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self._workers.wait_ended()
         self._finish_trace()
-        self._channel.open(self._stopped)
+        self._channel.set(self._stopped)
 
     def _give_back(self) -> None:
         """After the last worker: ends the other threads, and gives memory and descriptors back."""
@@ -355,8 +355,8 @@ class Engine:
             self._submitter.clear()
         except BaseException:
             log_exception("a pool could not be cleaned up")
-        self._channel.open(self._stopped)
-        self._channel.open(self._ended)
+        self._channel.set(self._stopped)
+        self._channel.set(self._ended)
         if not self._is_exiting:  # else daemon threads that wait for results go on waiting until the process ends
             self._channel.close()
 
@@ -400,7 +400,7 @@ class Engine:
         self._workers.stop()
         self._channel.close_calls()
         self._channel.stop(_native.STOP_NOW)
-        self._channel.summon()
+        self._channel.notify()
 
     def end_at_exit(self) -> None:
         """Ends a forgotten pool before the interpreter ends; interpreters and processes must have ended by then."""

@@ -153,7 +153,7 @@ class Submitter:
                     break
                 elif (n_refused := n_refused + 1) > N_TRIES:  # a value keeps its block: nobody tells when it goes
                     self.must_retry = True
-                    self._channel.summon()
+                    self._channel.notify()
                     break
         except IndexError:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left

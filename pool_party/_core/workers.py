@@ -106,7 +106,7 @@ class WorkerSet:
         return None if worker is None else worker.pid
 
     def _start_worker(self, n: int) -> None:
-        self._channel.open_lane(n)
+        self._channel.open_slot(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.places[n] = worker
         self.n_started += 1  # before it may have done a task
@@ -133,7 +133,7 @@ class WorkerSet:
     def _report_death(self, worker: Worker) -> None:
         """Called by the watcher's thread."""
         self._reported.append(worker)
-        self._channel.announce()
+        self._channel.notify_all()
 
     # ---- their end ----
 
@@ -143,8 +143,8 @@ class WorkerSet:
             if worker is None or worker.was_ready:
                 continue
             state = self._channel.state_of(worker.n)
-            if state in (_native.LANE_READY, _native.LANE_EXITED):
-                worker.was_ready = state == _native.LANE_READY
+            if state in (_native.WORKER_READY, _native.WORKER_EXITED):
+                worker.was_ready = state == _native.WORKER_READY
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
 
     def take_ended(self) -> list[Worker]:
@@ -159,7 +159,7 @@ class WorkerSet:
 
     def _has_exited(self, worker: Worker) -> bool:
         """Processes are reported by the watcher, once they are really dead."""
-        return worker.sentinel is None and self._channel.state_of(worker.n) == _native.LANE_EXITED
+        return worker.sentinel is None and self._channel.state_of(worker.n) == _native.WORKER_EXITED
 
     def remove(self, worker: Worker, n_done: int, was_lost: bool) -> str | None:
         """Empties the slot of a worker that has ended. Returns a reason if the pool is to give up."""
@@ -287,4 +287,4 @@ class WorkerSet:
     def n_starting(self) -> int:
         """Workers whose initializer has not run yet."""
         living = [worker.n for worker in self.places if worker is not None]
-        return sum(self._channel.state_of(n) == _native.LANE_STARTING for n in living)
+        return sum(self._channel.state_of(n) == _native.WORKER_STARTING for n in living)

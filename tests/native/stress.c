@@ -1,9 +1,9 @@
 /* Stress test of the channel alone: segment.c, channel.c, blocks.c and prim/linux.c, without Python.
  *
  *   stress units                             single cases, in one thread
- *   stress threads   SEED ROUNDS LANES       workers are threads, which also end by themselves now and then
- *   stress processes SEED ROUNDS LANES       workers are forked processes, which are SIGKILLed at random instants
- *   stress stop      SEED ROUNDS LANES       STOP in mid-flight, again and again
+ *   stress threads   SEED ROUNDS WORKERS       workers are threads, which also end by themselves now and then
+ *   stress processes SEED ROUNDS WORKERS       workers are forked processes, which are SIGKILLed at random instants
+ *   stress stop      SEED ROUNDS WORKERS       STOP in mid-flight, again and again
  *
  * A round puts some tasks and waits until each has its outcome, so that a wake-up that is lost is a hang and not a
  * delay: SIGALRM then ends the test. The last tasks of some rounds wait for each other: they are as many as there are
@@ -27,12 +27,12 @@
 #define CHECK(condition, ...) ((condition) ? (void)0 : fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
 #define HANG_S 120
 #define BATCH_MAX (2 * PP_SLOTS)
-#define LANES_MAX 64
+#define WORKERS_MAX 64
 #define KEPT_MAX 37
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* a slot's tags, as channel.c has them */
 enum { PENDING, DONE, TAKEN_BACK, LOST };                    /* a task's outcome */
-enum { QUICK, MEETING };                                     /* a task's mode: MEETING waits until LANES have begun */
+enum { QUICK, MEETING };                                     /* a task's mode: MEETING waits until WORKERS have begun */
 enum { NOBODY, FOREGROUND, BACKGROUND };                     /* who leads */
 
 typedef struct {
@@ -43,9 +43,9 @@ typedef struct {
 
 typedef struct {                                             /* the parent's side of one pool */
     pp_segment_t *segment;
-    pp_hub_t hub;
+    pp_parent_t parent;
     pp_arena_t *arena;
-    unsigned n_lanes, seed;
+    unsigned n_workers, seed;
     bool by_process;
     uint64_t n_max;
     _Atomic uint64_t n_put;
@@ -55,8 +55,8 @@ typedef struct {                                             /* the parent's sid
     _Atomic bool is_stopping, is_over, is_claimed, no_kills, no_revokes;
     pthread_mutex_t lock;                                    /* guards what follows */
     int leader;
-    worker_t workers[LANES_MAX];
-    unsigned dead[LANES_MAX], n_dead;
+    worker_t workers[WORKERS_MAX];
+    unsigned dead[WORKERS_MAX], n_dead;
     pp_memory_t *kept[KEPT_MAX];                             /* results, by whoever leads */
     uint64_t kept_ids[KEPT_MAX];
 } pool_t;
@@ -94,7 +94,7 @@ static void check_payload(const void *from, uint32_t size, uint64_t id) {
 /* ---- a worker ---- */
 
 /* 0, EAGAIN or ECANCELED. */
-static int reply(pp_end_t *end, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
+static int reply(pp_worker_t *end, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
     uint32_t size = size_of(task->job, 2);
     pp_blockref_t ref;
     pp_frame_t frame = {.job = task->job, .index = task->index, .where = PP_IN_RING, .size = size};
@@ -108,20 +108,20 @@ static int reply(pp_end_t *end, pp_arena_t *arena, const pp_slot_t *task, unsign
         data = &ref;
     }
     write_payload(to, size, task->job);
-    while ((error = pp_end_reply(end, &frame, data)) == EAGAIN)
-        if ((error = pp_end_wait_room(end)) != 0)
+    while ((error = pp_worker_reply(end, &frame, data)) == EAGAIN)
+        if ((error = pp_worker_wait_room(end)) != 0)
             break;
     return error;
 }
 
-static void run(pp_end_t *end, const pp_slot_t *task, const void *payload) {
+static void run(pp_worker_t *end, const pp_slot_t *task, const void *payload) {
     uint32_t size = size_of(task->job, 1);
     if (task->where == PP_IN_BLOCK) {
         void *memory;
         pp_memory_t *kept = NULL;
         const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
-        if (task->job % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_lane, &kept) == 0) {
-            pp_end_copied(end, task, true);
+        if (task->job % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_worker, &kept) == 0) {
+            pp_worker_copied(end, task, true);
             check_payload(pp_memory_start(kept), size, task->job);
             memset(pp_memory_start(kept), 0, size);          /* nobody sees this */
             pp_memory_unref(kept);
@@ -129,7 +129,7 @@ static void run(pp_end_t *end, const pp_slot_t *task, const void *payload) {
             CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", task->job);
             check_payload(memory, size, task->job);
             pp_block_unmap(end->segment, ref, memory);
-            pp_end_copied(end, task, false);
+            pp_worker_copied(end, task, false);
         }
     } else {
         CHECK(task->size == size, "size of task", task->job);
@@ -137,65 +137,65 @@ static void run(pp_end_t *end, const pp_slot_t *task, const void *payload) {
     }
     if (task->mode == MEETING) {
         pp_add_seq_cst(&n_met[task->index], 1);
-        while (pp_load_seq_cst(&n_met[task->index]) < end->shared->n_lanes && !pp_end_must_stop(end))
+        while (pp_load_seq_cst(&n_met[task->index]) < end->shared->n_workers && !pp_worker_must_stop(end))
             sched_yield();
     }
 }
 
 /* Until the pool ends, or n_left tasks have run. */
-static void serve(pp_segment_t *s, unsigned lane, uint64_t n_left) {
+static void serve(pp_segment_t *s, unsigned worker, uint64_t n_left) {
     static _Thread_local unsigned char payload[PP_INLINE_MAX], buffer[PP_INLINE_MAX];
-    pp_end_t end;
+    pp_worker_t end;
     pp_slot_t task;
-    pp_arena_t *arena = pp_arena_new(s, 1 + lane);
-    CHECK(arena && pp_end_init(&end, s, lane) == 0, "lane", lane);
-    pp_end_state(&end, PP_LANE_READY);
-    while (n_left > 0 && !pp_end_must_stop(&end)) {
-        if (!pp_end_claim(&end, &task, payload)) {
-            if (pp_end_wait(&end) != 0)
+    pp_arena_t *arena = pp_arena_new(s, 1 + worker);
+    CHECK(arena && pp_worker_init(&end, s, worker) == 0, "worker slot", worker);
+    pp_worker_state(&end, PP_WORKER_READY);
+    while (n_left > 0 && !pp_worker_must_stop(&end)) {
+        if (!pp_worker_claim(&end, &task, payload)) {
+            if (pp_worker_wait(&end) != 0)
                 break;
             continue;
         }
         run(&end, &task, payload);
         if (reply(&end, arena, &task, buffer) != 0)
             break;                                           /* it still holds the task, which is lost */
-        pp_end_finish(&end);
+        pp_worker_finish(&end);
         n_left--;
     }
     pp_arena_free(arena);
-    pp_end_state(&end, PP_LANE_EXITED);
+    pp_worker_state(&end, PP_WORKER_EXITED);
 }
 
 typedef struct {
     pool_t *pool;
-    unsigned lane;
+    unsigned worker;
     uint64_t n_tasks;
 } start_t;
 
 static void *run_thread(void *arg) {
     start_t start = *(start_t *)arg;
     free(arg);
-    serve(start.pool->segment, start.lane, start.n_tasks);
+    serve(start.pool->segment, start.worker, start.n_tasks);
     return NULL;
 }
 
-static void start_worker(pool_t *p, unsigned lane) {
+static void start_worker(pool_t *p, unsigned worker) {
     worker_t w = {.alive = true};
-    pp_hub_open_lane(&p->hub, lane);
+    pp_parent_open_slot(&p->parent, worker);
     if (p->by_process) {
         if ((w.pid = fork()) == 0) {
             alarm(HANG_S);
-            serve(p->segment, lane, UINT64_MAX);
+            serve(p->segment, worker, UINT64_MAX);
             _exit(0);
         }
         CHECK(w.pid > 0, "fork", errno);
     } else {
         start_t *start = malloc(sizeof *start);
-        *start = (start_t){p, lane, 500 + mix(pp_load_relaxed(&p->n_put), lane) % 5000};
-        CHECK(pthread_create(&w.thread, NULL, run_thread, start) == 0, "thread", lane);
+        *start = (start_t){p, worker, 500 + mix(pp_load_relaxed(&p->n_put), worker) % 5000};
+        CHECK(pthread_create(&w.thread, NULL, run_thread, start) == 0, "thread", worker);
     }
     pthread_mutex_lock(&p->lock);
-    p->workers[lane] = w;
+    p->workers[worker] = w;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -222,64 +222,64 @@ static void drop_kept(pool_t *p, unsigned i) {
     p->kept[i] = NULL;
 }
 
-static unsigned take_lane(pool_t *p, unsigned lane) {
+static unsigned take_slot(pool_t *p, unsigned worker) {
     unsigned n = 0;
-    for (const pp_frame_t *f; (f = pp_hub_peek(&p->hub, lane)) != NULL; n++) {
+    for (const pp_frame_t *f; (f = pp_parent_peek(&p->parent, worker)) != NULL; n++) {
         uint64_t id = f->job;
         uint32_t size = size_of(id, 2);
         if (f->where == PP_IN_BLOCK) {
             pp_blockref_t ref;
             void *memory;
             memcpy(&ref, f + 1, sizeof ref);
-            pp_store_seq_cst(&pp_segment_flags(p->segment, 1 + lane)->in_use[ref.id], PP_KEPT);
+            pp_store_seq_cst(&pp_segment_flags(p->segment, 1 + worker)->in_use[ref.id], PP_KEPT);
             pp_memory_t **kept = &p->kept[id % KEPT_MAX];    /* now and then one is kept until much later */
-            if (*kept == NULL && id % 3 == 0 && pp_memory_keep(p->segment, 1 + lane, &ref, PP_KEPT, kept) == 0) {
+            if (*kept == NULL && id % 3 == 0 && pp_memory_keep(p->segment, 1 + worker, &ref, PP_KEPT, kept) == 0) {
                 p->kept_ids[id % KEPT_MAX] = id;
             } else {
                 CHECK(ref.size == size && pp_block_map(p->segment, &ref, &memory) == 0, "block of result", id);
                 check_payload(memory, size, id);
                 pp_block_unmap(p->segment, &ref, memory);
-                pp_block_release(p->segment, 1 + lane, ref.id);
+                pp_block_release(p->segment, 1 + worker, ref.id);
                 drop_kept(p, id % KEPT_MAX);
             }
         } else {
             CHECK(f->size == size, "size of result", id);
             check_payload(f + 1, size, id);
         }
-        pp_hub_take(&p->hub, lane, f);
+        pp_parent_take(&p->parent, worker, f);
         settle(p, id, DONE);
     }
     return n;
 }
 
-static void bury(pool_t *p, unsigned lane) {
+static void reap(pool_t *p, unsigned worker) {
     uint64_t job;
     uint32_t index;
-    take_lane(p, lane);
-    if (pp_hub_bury(&p->hub, lane, &job, &index)) {
+    take_slot(p, worker);
+    if (pp_parent_reap(&p->parent, worker, &job, &index)) {
         pp_add_seq_cst(&n_met[index], 1);                    /* those that wait for it */
         settle(p, job, LOST);
     }
     pp_add_seq_cst(&p->n_deaths, 1);
 }
 
-/* As leader. Threads tell of their end by their lane's state; the dead processes are in a list. */
+/* As leader. Threads tell of their end by their worker slot's state; the dead processes are in a list. */
 static void handle_events(pool_t *p) {
     if (!pp_swap_seq_cst(&p->segment->shared->events, 0))
         return;
-    unsigned dead[LANES_MAX], n = 0;
+    unsigned dead[WORKERS_MAX], n = 0;
     pthread_mutex_lock(&p->lock);
     for (; p->n_dead > 0; n++)
         dead[n] = p->dead[--p->n_dead];
-    for (unsigned i = 0; i < p->n_lanes; i++)
+    for (unsigned i = 0; i < p->n_workers; i++)
         if (!p->by_process && p->workers[i].alive &&
-            pp_load_acquire(&pp_segment_lane(p->segment, i)->state) == PP_LANE_EXITED)
+            pp_load_acquire(&pp_segment_worker(p->segment, i)->state) == PP_WORKER_EXITED)
             dead[n++] = i;                                   /* alive until its successor is: `reap` waits for that */
     pthread_mutex_unlock(&p->lock);
     for (unsigned i = 0; i < n; i++) {
         if (!p->by_process)
             pthread_join(p->workers[dead[i]].thread, NULL);
-        bury(p, dead[i]);
+        reap(p, dead[i]);
         if (!pp_load_seq_cst(&p->is_stopping)) {
             start_worker(p, dead[i]);
             continue;
@@ -295,7 +295,7 @@ static bool try_lead(pool_t *p, int me) {
     bool leads = p->leader == NOBODY;
     if (leads) {
         p->leader = me;
-        pp_hub_lead(&p->hub);
+        pp_parent_lead(&p->parent);
     }
     pthread_mutex_unlock(&p->lock);
     return leads;
@@ -304,14 +304,14 @@ static bool try_lead(pool_t *p, int me) {
 static void step_down(pool_t *p) {
     pthread_mutex_lock(&p->lock);
     p->leader = NOBODY;
-    pp_hub_step_down(&p->hub);
+    pp_parent_step_down(&p->parent);
     pthread_mutex_unlock(&p->lock);
 }
 
 static unsigned take_all(pool_t *p) {
     unsigned n = 0;
-    for (unsigned i = 0; i < p->n_lanes; i++)
-        n += take_lane(p, i);
+    for (unsigned i = 0; i < p->n_workers; i++)
+        n += take_slot(p, i);
     handle_events(p);
     return n;
 }
@@ -333,7 +333,7 @@ static void *run_foreground(void *arg) {
                     break;
                 unsigned n_more = take_all(p);
                 if (n_more == 0)
-                    pp_hub_park(&p->hub, bell, deadline_ns, draw(&r, 4) == 0);
+                    pp_parent_park(&p->parent, bell, deadline_ns, draw(&r, 4) == 0);
                 n += n_more;
             }
             step_down(p);
@@ -350,10 +350,10 @@ static void *run_foreground(void *arg) {
 static void *run_background(void *arg) {
     pool_t *p = arg;
     while (!pp_load_seq_cst(&p->is_over)) {
-        pp_hub_wait_background(&p->hub, -1);
+        pp_parent_wait_background(&p->parent, -1);
         if (pp_load_seq_cst(&p->segment->shared->events)) {   /* it alone is woken for dead workers: it wants the lead */
             pp_store_seq_cst(&p->is_claimed, 1);
-            pp_hub_rouse_leader(&p->hub);
+            pp_parent_rouse_leader(&p->parent);
         }
         if (try_lead(p, BACKGROUND)) {
             pp_store_seq_cst(&p->is_claimed, 0);
@@ -370,7 +370,7 @@ static bool may_be_revoked(uint64_t id) { return mix(id, 3) % 8 < 3; }   /* MEET
 
 static void take_back(pool_t *p, uint64_t id) {                 /* a task's number is its slot's sequence */
     pp_slot_t copy;
-    if (!pp_hub_revoke(&p->hub, id, &copy))
+    if (!pp_parent_revoke(&p->parent, id, &copy))
         return;
     CHECK(copy.job == id, "revoked another task", copy.job);
     CHECK(copy.where == PP_IN_BLOCK || copy.size == size_of(id, 1), "copy of revoked task", id);
@@ -384,7 +384,7 @@ static void *run_revoker(void *arg) {
     while (!pp_load_seq_cst(&p->no_revokes)) {
         uint64_t n = pp_load_seq_cst(&p->n_put), back = 1 + draw(&r, 20);
         if (draw(&r, 2))                                     /* the oldest, which workers are about to claim */
-            back = pp_hub_n_waiting(&p->hub) + 1 - draw(&r, 3);
+            back = pp_parent_n_waiting(&p->parent) + 1 - draw(&r, 3);
         if (back > 0 && n >= back && may_be_revoked(n - back))
             take_back(p, n - back);
         if (draw(&r, 4) == 0)
@@ -398,11 +398,11 @@ static void *run_killer(void *arg) {
     uint32_t r = mix(p->seed, 13);
     while (!pp_load_seq_cst(&p->no_kills)) {
         usleep(draw(&r, 4000));
-        unsigned lane = draw(&r, p->n_lanes);
+        unsigned worker = draw(&r, p->n_workers);
         pthread_mutex_lock(&p->lock);
-        bool alive = p->workers[lane].alive;
-        pid_t pid = p->workers[lane].pid;
-        p->workers[lane].alive = false;
+        bool alive = p->workers[worker].alive;
+        pid_t pid = p->workers[worker].pid;
+        p->workers[worker].alive = false;
         pthread_mutex_unlock(&p->lock);
         if (!alive)
             continue;
@@ -410,9 +410,9 @@ static void *run_killer(void *arg) {
         kill(pid, SIGKILL);
         CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "worker's end", status);
         pthread_mutex_lock(&p->lock);
-        p->dead[p->n_dead++] = lane;
+        p->dead[p->n_dead++] = worker;
         pthread_mutex_unlock(&p->lock);
-        pp_announce(p->segment->shared);
+        pp_notify_all(p->segment->shared);
     }
     return NULL;
 }
@@ -434,7 +434,7 @@ static void put(pool_t *p, unsigned mode, uint32_t index) {
         task.size = sizeof ref;
     }
     write_payload(to, size, id);
-    while ((error = pp_hub_put(&p->hub, &task, &sequence)) == EAGAIN)
+    while ((error = pp_parent_put(&p->parent, &task, &sequence)) == EAGAIN)
         usleep(20);
     CHECK(error == 0 && sequence == id, "sequence of task", id);
     pp_store_seq_cst(&p->n_put, id + 1);
@@ -450,33 +450,33 @@ static unsigned put_batch(pool_t *p, uint32_t *r, unsigned n) {
     for (unsigned i = 0; i < n; i++) {
         put(p, QUICK, 0);
         if (++n_unannounced > draw(r, 32)) {
-            pp_hub_wake(&p->hub, n_unannounced);
+            pp_parent_wake(&p->parent, n_unannounced);
             n_unannounced = 0;
         }
     }
-    pp_hub_wake(&p->hub, n_unannounced);
+    pp_parent_wake(&p->parent, n_unannounced);
     return n;
 }
 
 static void put_meeting(pool_t *p, uint32_t index) {
-    for (unsigned i = 0; i < p->n_lanes; i++) {
+    for (unsigned i = 0; i < p->n_workers; i++) {
         while (may_be_revoked(pp_load_relaxed(&p->n_put))) { /* a place that the revoker may take */
             put(p, QUICK, 0);
-            pp_hub_wake(&p->hub, 1);
+            pp_parent_wake(&p->parent, 1);
         }
         put(p, MEETING, index);
-        pp_hub_wake(&p->hub, 1);
+        pp_parent_wake(&p->parent, 1);
     }
 }
 
-static pool_t *open_pool(bool by_process, unsigned seed, uint64_t n_max, unsigned n_lanes) {
+static pool_t *open_pool(bool by_process, unsigned seed, uint64_t n_max, unsigned n_workers) {
     pool_t *p = calloc(1, sizeof *p);
-    *p = (pool_t){.n_lanes = n_lanes, .by_process = by_process, .seed = seed, .n_max = n_max};
+    *p = (pool_t){.n_workers = n_workers, .by_process = by_process, .seed = seed, .n_max = n_max};
     p->outcomes = calloc(n_max, 1);
     pthread_mutex_init(&p->lock, NULL);
-    CHECK(pp_segment_create(n_lanes, false, &p->segment) == 0 && (p->arena = pp_arena_new(p->segment, 0)), "segment", errno);
-    pp_hub_init(&p->hub, p->segment);
-    for (unsigned i = 0; i < n_lanes; i++)
+    CHECK(pp_segment_create(n_workers, false, &p->segment) == 0 && (p->arena = pp_arena_new(p->segment, 0)), "segment", errno);
+    pp_parent_init(&p->parent, p->segment);
+    for (unsigned i = 0; i < n_workers; i++)
         start_worker(p, i);
     return p;
 }
@@ -487,7 +487,7 @@ static unsigned check_unused(pool_t *p) {
     unsigned n_leaked = 0;
     for (unsigned i = 0; i < KEPT_MAX; i++)
         drop_kept(p, i);
-    for (unsigned arena = 0; arena <= p->n_lanes; arena++)
+    for (unsigned arena = 0; arena <= p->n_workers; arena++)
         for (unsigned i = 0; i < PP_BLOCKS; i++)
             if (pp_load_relaxed(&pp_segment_flags(p->segment, arena)->in_use[i])) {
                 CHECK(arena == 0 && p->by_process, "block still in use", i);
@@ -512,8 +512,8 @@ static void close_pool(pool_t *p) {
     free(p);
 }
 
-static void reap(pool_t *p) {                               /* the workers that are left end by themselves */
-    for (unsigned i = 0; i < p->n_lanes; i++) {
+static void reap_dead(pool_t *p) {                               /* the workers that are left end by themselves */
+    for (unsigned i = 0; i < p->n_workers; i++) {
         int status = 0;
         pthread_mutex_lock(&p->lock);
         bool alive = p->workers[i].alive;
@@ -526,7 +526,7 @@ static void reap(pool_t *p) {                               /* the workers that 
     for (bool any = !p->by_process; any; usleep(100)) {      /* threads: the leader joins them */
         any = false;
         pthread_mutex_lock(&p->lock);
-        for (unsigned i = 0; i < p->n_lanes; i++)
+        for (unsigned i = 0; i < p->n_workers; i++)
             any |= p->workers[i].alive;
         pthread_mutex_unlock(&p->lock);
     }
@@ -537,9 +537,9 @@ static void next_round(pool_t *p) {
     pp_futex_wake(&p->round, 1, UINT32_MAX);
 }
 
-static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n_lanes) {
+static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n_workers) {
     int64_t start_ns = pp_now_ns();
-    pool_t *p = open_pool(by_process, seed, (uint64_t)n_rounds * (BATCH_MAX + 64 * n_lanes) + 10 * PP_SLOTS, n_lanes);
+    pool_t *p = open_pool(by_process, seed, (uint64_t)n_rounds * (BATCH_MAX + 64 * n_workers) + 10 * PP_SLOTS, n_workers);
     pthread_t foreground, background, revoker, killer;
     uint32_t r = mix(seed, 10);
     pthread_create(&foreground, NULL, run_foreground, p);
@@ -562,13 +562,13 @@ static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n
     put_batch(p, &r, PP_SLOTS / 2);                          /* DRAIN still runs what is there */
     pp_store_seq_cst(&p->no_revokes, true);
     pthread_join(revoker, NULL);
-    pp_hub_stop(&p->hub, PP_DRAIN);
+    pp_parent_stop(&p->parent, PP_DRAIN);
     wait_settled(p);
     pp_store_seq_cst(&p->is_stopping, true);
-    reap(p);
+    reap_dead(p);
     pp_store_seq_cst(&p->is_over, true);
     next_round(p);
-    pp_announce(p->segment->shared);
+    pp_notify_all(p->segment->shared);
     pthread_join(foreground, NULL);
     pthread_join(background, NULL);
     unsigned n_leaked = check_unused(p);
@@ -579,8 +579,8 @@ static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n
 }
 
 /* STOP while tasks wait and rings are full: each task is done, lost with the worker that held it, or taken back. */
-static void stop_once(unsigned seed, unsigned n_lanes) {
-    pool_t *p = open_pool(seed % 2, seed, PP_SLOTS, n_lanes);
+static void stop_once(unsigned seed, unsigned n_workers) {
+    pool_t *p = open_pool(seed % 2, seed, PP_SLOTS, n_workers);
     pthread_t foreground, background;
     uint32_t r = mix(seed, 20);
     pp_slot_t slot;
@@ -592,23 +592,23 @@ static void stop_once(unsigned seed, unsigned n_lanes) {
     put_batch(p, &r, 1 + draw(&r, is_served ? PP_SLOTS - 1 : 50));
     usleep(draw(&r, 2000));
     pp_store_seq_cst(&p->is_stopping, true);
-    pp_hub_stop(&p->hub, PP_STOP);
-    while (pp_hub_pop_waiting(&p->hub, &slot))
+    pp_parent_stop(&p->parent, PP_STOP);
+    while (pp_parent_pop_waiting(&p->parent, &slot))
         settle(p, slot.job, TAKEN_BACK);
     if (is_served || p->by_process)
-        reap(p);
+        reap_dead(p);
     pp_store_seq_cst(&p->is_over, true);
     next_round(p);
-    pp_announce(p->segment->shared);
+    pp_notify_all(p->segment->shared);
     if (is_served) {
         pthread_join(foreground, NULL);
         pthread_join(background, NULL);
     }
-    for (unsigned i = 0; i < n_lanes; i++) {
+    for (unsigned i = 0; i < n_workers; i++) {
         if (!p->by_process && p->workers[i].alive)
             pthread_join(p->workers[i].thread, NULL);
-        if (p->by_process || p->workers[i].alive)            /* else the leader has buried it */
-            bury(p, i);
+        if (p->by_process || p->workers[i].alive)            /* else the leader has reaped it */
+            reap(p, i);
     }
     check_unused(p);
     close_pool(p);
@@ -616,41 +616,41 @@ static void stop_once(unsigned seed, unsigned n_lanes) {
 
 /* ---- single cases ---- */
 
-static uint64_t put_one(pp_hub_t *h, uint64_t job, uint32_t size, pp_where_t where) {
+static uint64_t put_one(pp_parent_t *h, uint64_t job, uint32_t size, pp_where_t where) {
     static unsigned char buffer[PP_INLINE_MAX];
     pp_task_t task = {.job = job, .size = size, .where = (uint16_t)where, .data = buffer};
     uint64_t sequence = UINT64_MAX;
     write_payload(buffer, size, job);
-    int error = pp_hub_put(h, &task, &sequence);
+    int error = pp_parent_put(h, &task, &sequence);
     CHECK(error == 0 || error == EAGAIN, "put", error);
     return sequence;
 }
 
-static bool claims(pp_end_t *end, uint64_t job, uint32_t size) {
+static bool claims(pp_worker_t *end, uint64_t job, uint32_t size) {
     static unsigned char payload[PP_INLINE_MAX];
     pp_slot_t task;
-    if (!pp_end_claim(end, &task, payload))
+    if (!pp_worker_claim(end, &task, payload))
         return false;
     CHECK(task.job == job && task.size == size, "claimed another task", task.job);
     check_payload(task.where == PP_IN_RING ? payload : task.data, size, job);
-    pp_end_finish(end);
+    pp_worker_finish(end);
     return true;
 }
 
-static void open_units(pp_segment_t **s, pp_hub_t *h, pp_end_t *ends, unsigned n) {
+static void open_units(pp_segment_t **s, pp_parent_t *h, pp_worker_t *ends, unsigned n) {
     CHECK(pp_segment_create(n, false, s) == 0, "segment", 0);
-    pp_hub_init(h, *s);
+    pp_parent_init(h, *s);
     for (unsigned i = 0; i < n; i++) {
-        pp_hub_open_lane(h, i);
-        CHECK(pp_end_init(&ends[i], *s, i) == 0, "lane", i);
+        pp_parent_open_slot(h, i);
+        CHECK(pp_worker_init(&ends[i], *s, i) == 0, "worker slot", i);
     }
-    CHECK(pp_end_init(&ends[0], *s, n) == EINVAL, "lane", n);
+    CHECK(pp_worker_init(&ends[0], *s, n) == EINVAL, "worker slot", n);
 }
 
 static void test_kept_blocks(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[1];
+    pp_parent_t h;
+    pp_worker_t ends[1];
     pp_blockref_t small, large, sent, next;
     void *memory;
     pp_memory_t *kept[2], *more;
@@ -710,8 +710,8 @@ static bool is_all(const pp_memory_t *m, char byte) {
 /* A closed segment keeps nothing but what is kept of it, also while values are released by threads and a child is forked. */
 static void test_close(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[2];
+    pp_parent_t h;
+    pp_worker_t ends[2];
     pp_memory_t *kept[8];
     pp_blockref_t ref;
     pthread_t threads[4];
@@ -764,8 +764,8 @@ static void test_small_arenas(void) {
     enum { N_SIZES = 16 };
     struct rlimit before, small;
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[2];
+    pp_parent_t h;
+    pp_worker_t ends[2];
     pp_blockref_t held, ref;
     pp_memory_t *kept;
     void *memory;
@@ -866,8 +866,8 @@ static void drop(void *object) { n_dropped += *(int *)object; }
 /* An object changes hands once; nobody's is dropped with its block, with the arena, or with the pool if it is on its way. */
 static void test_loans(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[1];
+    pp_parent_t h;
+    pp_worker_t ends[1];
     pp_blockref_t refs[3];
     pp_memory_t *loans[3];
     void *memory;
@@ -955,8 +955,8 @@ static void test_spin(void) {
 
 static void test_blocks(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[1];
+    pp_parent_t h;
+    pp_worker_t ends[1];
     pp_blockref_t a, b;
     void *at_a, *at_b;
     open_units(&s, &h, ends, 1);
@@ -991,8 +991,8 @@ static void test_blocks(void) {
 
 static void test_wrap_around(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[1];
+    pp_parent_t h;
+    pp_worker_t ends[1];
     open_units(&s, &h, ends, 1);
     uint64_t n_put = 0, n_claimed = 0;
     for (int round = 0; round < 20; round++) {
@@ -1007,28 +1007,28 @@ static void test_wrap_around(void) {
         uint64_t first = n_put;
         while (put_one(&h, n_put, 8, PP_IN_PLACE) != UINT64_MAX)
             n_put++;                                         /* until the slots are full */
-        CHECK(n_put - first == PP_SLOTS && !pp_hub_has_room(&h) && pp_hub_n_waiting(&h) == PP_SLOTS, "slots", n_put - first);
+        CHECK(n_put - first == PP_SLOTS && !pp_parent_has_room(&h) && pp_parent_n_waiting(&h) == PP_SLOTS, "slots", n_put - first);
         pp_slot_t copy;
-        CHECK(pp_hub_revoke(&h, n_put - PP_SLOTS + 1, &copy) && copy.job == n_put - PP_SLOTS + 1, "revoke", copy.job);
-        CHECK(!pp_hub_revoke(&h, n_put - PP_SLOTS + 1, &copy) && !pp_hub_has_room(&h), "twice", 0);
+        CHECK(pp_parent_revoke(&h, n_put - PP_SLOTS + 1, &copy) && copy.job == n_put - PP_SLOTS + 1, "revoke", copy.job);
+        CHECK(!pp_parent_revoke(&h, n_put - PP_SLOTS + 1, &copy) && !pp_parent_has_room(&h), "twice", 0);
         for (; n_claimed < n_put; n_claimed++)
             if (n_claimed != n_put - PP_SLOTS + 1)
                 CHECK(claims(&ends[0], n_claimed, 8), "claim", n_claimed);
-        CHECK(!claims(&ends[0], 0, 0) && pp_hub_n_waiting(&h) == 0, "empty", 0);
+        CHECK(!claims(&ends[0], 0, 0) && pp_parent_n_waiting(&h) == 0, "empty", 0);
     }
     pp_segment_unref(s);
 }
 
 /* What a worker leaves that is killed right after its compare-and-swap, before it moves the head on. */
-static void claim_and_die(pp_segment_t *s, uint64_t sequence, unsigned lane) {
+static void claim_and_die(pp_segment_t *s, uint64_t sequence, unsigned worker) {
     uint64_t ready = sequence << 16 | READY;
-    CHECK(pp_cas_seq_cst(&s->shared->slots[sequence % PP_SLOTS].state, &ready, sequence << 16 | lane << 4 | CLAIMED), "claim", lane);
+    CHECK(pp_cas_seq_cst(&s->shared->slots[sequence % PP_SLOTS].state, &ready, sequence << 16 | worker << 4 | CLAIMED), "claim", worker);
 }
 
 static void test_death(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[3];
+    pp_parent_t h;
+    pp_worker_t ends[3];
     pp_blockref_t ref;
     void *memory;
     uint64_t job, sequence;
@@ -1038,14 +1038,14 @@ static void test_death(void) {
     put_one(&h, 101, 8, PP_IN_PLACE);
     claim_and_die(s, 0, 1);
     CHECK(claims(&ends[2], 101, 8), "another worker helps the head on", 0);
-    CHECK(!pp_hub_bury(&h, 2, &job, &index), "held nothing", job);
-    CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 100, "lost", job);
-    CHECK(!pp_hub_bury(&h, 1, &job, &index), "lost twice", job);
+    CHECK(!pp_parent_reap(&h, 2, &job, &index), "held nothing", job);
+    CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 100, "lost", job);
+    CHECK(!pp_parent_reap(&h, 1, &job, &index), "lost twice", job);
     for (uint64_t i = 2; i < 2 * PP_SLOTS; i++)              /* nobody helps: the parent moves the head itself */
         if (put_one(&h, i, 8, PP_IN_PLACE) == UINT64_MAX) {
             for (uint64_t done = i - PP_SLOTS; done < i; done++) {
                 claim_and_die(s, done, 1);
-                CHECK(pp_hub_bury(&h, 1, &job, &index) && job == done, "lost", job);
+                CHECK(pp_parent_reap(&h, 1, &job, &index) && job == done, "lost", job);
             }
             CHECK(put_one(&h, i, 8, PP_IN_PLACE) == i, "slot of a dead worker", i);
             break;
@@ -1057,16 +1057,16 @@ static void test_death(void) {
     for (int with_holds = 0; with_holds < 2; with_holds++) {
         CHECK(pp_block_open(arena, 5000, &ref, &memory) == 0, "open", 0);
         pp_task_t task = {.job = 7, .index = 9, .where = PP_IN_BLOCK, .size = sizeof ref, .data = &ref};
-        CHECK(pp_hub_put(&h, &task, &sequence) == 0, "put", 0);
+        CHECK(pp_parent_put(&h, &task, &sequence) == 0, "put", 0);
         claim_and_die(s, sequence, 1);
-        pp_lane_t *lane = pp_segment_lane(s, 1);
-        pp_store_relaxed(&lane->job, 7);
-        pp_store_relaxed(&lane->index, 9);
-        pp_store_relaxed(&lane->block, ref.id + 1);
-        pp_store_relaxed(&lane->holds, with_holds);
-        CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 7 && index == 9, "lost", job);
+        pp_worker_slot_t *worker = pp_segment_worker(s, 1);
+        pp_store_relaxed(&worker->job, 7);
+        pp_store_relaxed(&worker->index, 9);
+        pp_store_relaxed(&worker->block, ref.id + 1);
+        pp_store_relaxed(&worker->holds, with_holds);
+        CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 7 && index == 9, "lost", job);
         CHECK(pp_arena_open_bytes(arena) == 0, "block of a dead worker", 0);
-        pp_hub_open_lane(&h, 1);
+        pp_parent_open_slot(&h, 1);
     }
 
     /* It held the oldest slot when it died, and the others have finished all the rest: no put can succeed before the
@@ -1077,99 +1077,99 @@ static void test_death(void) {
         last = sequence;
         CHECK(claims(&ends[2], 701, 8), "claim", sequence);
     }
-    CHECK(last - first < PP_SLOTS && pp_hub_n_waiting(&h) == 0, "full of finished tasks", last - first);
-    pp_hub_take_room(&h);                                    /* that of earlier burials */
-    pp_hub_note_full(&h);
-    CHECK(pp_hub_is_starved(&h) && !pp_hub_take_room(&h), "room before the burial", last);
-    CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 700, "lost", job);
-    CHECK(pp_hub_take_room(&h) && !pp_hub_take_room(&h), "told once of the room after the burial", last);
+    CHECK(last - first < PP_SLOTS && pp_parent_n_waiting(&h) == 0, "full of finished tasks", last - first);
+    pp_parent_take_room(&h);                                    /* that of earlier burials */
+    pp_parent_note_full(&h);
+    CHECK(pp_parent_is_starved(&h) && !pp_parent_take_room(&h), "room before the burial", last);
+    CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 700, "lost", job);
+    CHECK(pp_parent_take_room(&h) && !pp_parent_take_room(&h), "told once of the room after the burial", last);
     CHECK(put_one(&h, 702, 8, PP_IN_PLACE) == last + 1 && claims(&ends[2], 702, 8), "after the burial", last);
-    pp_hub_note_full(&h);
-    CHECK(!pp_hub_is_starved(&h), "nothing waits and nobody holds anything: try at once", last);
+    pp_parent_note_full(&h);
+    CHECK(!pp_parent_is_starved(&h), "nothing waits and nobody holds anything: try at once", last);
 
-    /* Claimed by a worker that died before the putting thread, stopped in pp_hub_put, could count the task. */
+    /* Claimed by a worker that died before the putting thread, stopped in pp_parent_put, could count the task. */
     sequence = put_one(&h, 500, 8, PP_IN_PLACE);
     pp_store_relaxed(&h.tail, sequence);
     claim_and_die(s, sequence, 1);
-    CHECK(pp_hub_bury(&h, 1, &job, &index) && job == 500, "lost while it was put", job);
+    CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 500, "lost while it was put", job);
     pp_arena_free(arena);
 
     /* A dead seeker had been counted on. */
-    pp_store_seq_cst(&ends[1].lane->park, PP_SEEKING);
-    pp_store_seq_cst(&ends[2].lane->park, PP_ASLEEP);
+    pp_store_seq_cst(&ends[1].own->park, PP_SEEKING);
+    pp_store_seq_cst(&ends[2].own->park, PP_ASLEEP);
     pp_store_relaxed(&h.tail, sequence + 1);
     put_one(&h, 600, 8, PP_IN_PLACE);
-    pp_hub_wake(&h, 1);
-    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_ASLEEP && !pp_hub_bury(&h, 1, &job, &index), "seeker", 0);
-    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_SEEKING, "nobody runs what a dead seeker was counted on for", 0);
+    pp_parent_wake(&h, 1);
+    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_ASLEEP && !pp_parent_reap(&h, 1, &job, &index), "seeker", 0);
+    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_SEEKING, "nobody runs what a dead seeker was counted on for", 0);
     pp_segment_unref(s);
 }
 
 /* Whoever takes or takes back the task half way through those that wait tells that there is room, not its result. */
 static void test_room(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[2];
+    pp_parent_t h;
+    pp_worker_t ends[2];
     pp_slot_t copy;
     open_units(&s, &h, ends, 2);
     for (uint64_t i = 0; i < PP_SLOTS; i++)
         put_one(&h, i, 8, PP_IN_PLACE);
-    pp_hub_note_full(&h);
+    pp_parent_note_full(&h);
     for (uint64_t i = 0; i < PP_SLOTS / 2; i++) {
-        CHECK(pp_hub_is_starved(&h) && !pp_hub_has_news(&h), "told too early, after", i);
+        CHECK(pp_parent_is_starved(&h) && !pp_parent_has_news(&h), "told too early, after", i);
         CHECK(claims(&ends[i % 2], i, 8), "claim", i);
     }
-    CHECK(!pp_hub_is_starved(&h) && pp_hub_has_news(&h) && pp_hub_take_room(&h) && !pp_hub_take_room(&h), "half is taken", 0);
+    CHECK(!pp_parent_is_starved(&h) && pp_parent_has_news(&h) && pp_parent_take_room(&h) && !pp_parent_take_room(&h), "half is taken", 0);
 
     for (uint64_t i = 0; i < PP_SLOTS / 2; i++)
         CHECK(put_one(&h, PP_SLOTS + i, 8, PP_IN_PLACE) == PP_SLOTS + i, "room", i);
-    pp_hub_note_full(&h);
-    CHECK(pp_hub_revoke(&h, PP_SLOTS - 2, &copy) && !pp_hub_has_news(&h), "taken back before the target", 0);
-    CHECK(pp_hub_revoke(&h, PP_SLOTS - 1, &copy) && pp_hub_take_room(&h), "the target is taken back", 0);
-    while (pp_hub_pop_waiting(&h, &copy)) {}
-    pp_hub_note_full(&h);
-    CHECK(!pp_hub_is_starved(&h), "everything is taken back: try at once", 0);
+    pp_parent_note_full(&h);
+    CHECK(pp_parent_revoke(&h, PP_SLOTS - 2, &copy) && !pp_parent_has_news(&h), "taken back before the target", 0);
+    CHECK(pp_parent_revoke(&h, PP_SLOTS - 1, &copy) && pp_parent_take_room(&h), "the target is taken back", 0);
+    while (pp_parent_pop_waiting(&h, &copy)) {}
+    pp_parent_note_full(&h);
+    CHECK(!pp_parent_is_starved(&h), "everything is taken back: try at once", 0);
     pp_segment_unref(s);
 }
 
-/* Killed between the reply and pp_end_finish: the result counts, whether it was taken before the burial or long ago. */
+/* Killed between the reply and pp_worker_finish: the result counts, whether it was taken before the burial or long ago. */
 static void test_delivered(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[1];
+    pp_parent_t h;
+    pp_worker_t ends[1];
     uint64_t job;
     uint32_t index;
     open_units(&s, &h, ends, 1);
     put_one(&h, 5, 8, PP_IN_PLACE);
     CHECK(claims(&ends[0], 5, 8), "claim", 5);
-    pp_store_relaxed(&ends[0].lane->holds, 1);               /* `claims` has finished it */
-    pp_frame_t frame = {.job = 5, .index = pp_load_relaxed(&ends[0].lane->index), .size = 8};
-    CHECK(pp_end_reply(&ends[0], &frame, "8 bytes") == 0, "reply", 5);
-    pp_hub_take(&h, 0, pp_hub_peek(&h, 0));
-    CHECK(!pp_hub_bury(&h, 0, &job, &index), "lost, and its result was taken", job);
-    pp_hub_open_lane(&h, 0);
+    pp_store_relaxed(&ends[0].own->holds, 1);               /* `claims` has finished it */
+    pp_frame_t frame = {.job = 5, .index = pp_load_relaxed(&ends[0].own->index), .size = 8};
+    CHECK(pp_worker_reply(&ends[0], &frame, "8 bytes") == 0, "reply", 5);
+    pp_parent_take(&h, 0, pp_parent_peek(&h, 0));
+    CHECK(!pp_parent_reap(&h, 0, &job, &index), "lost, and its result was taken", job);
+    pp_parent_open_slot(&h, 0);
     put_one(&h, 5, 8, PP_IN_PLACE);                          /* the same task again, for another worker */
     claim_and_die(s, 1, 0);
-    CHECK(pp_hub_bury(&h, 0, &job, &index) && job == 5, "not lost, because of another worker's result", 5);
+    CHECK(pp_parent_reap(&h, 0, &job, &index) && job == 5, "not lost, because of another worker's result", 5);
     pp_segment_unref(s);
 }
 
 /* A seeker that takes a task passes the parent's count on, also if the next task's claimer has not moved the head on yet. */
 static void test_pass_on(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[3];
+    pp_parent_t h;
+    pp_worker_t ends[3];
     open_units(&s, &h, ends, 3);
-    pp_store_seq_cst(&ends[1].lane->park, PP_SEEKING);
-    pp_store_seq_cst(&ends[2].lane->park, PP_ASLEEP);
+    pp_store_seq_cst(&ends[1].own->park, PP_SEEKING);
+    pp_store_seq_cst(&ends[2].own->park, PP_ASLEEP);
     for (uint64_t i = 0; i < 3; i++) {
         put_one(&h, i, 8, PP_IN_PLACE);
-        pp_hub_wake(&h, 1);
+        pp_parent_wake(&h, 1);
     }
-    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_ASLEEP, "the seeker counts", 0);
-    claim_and_die(s, 1, 0);                                  /* lane 0 was busy; it goes on after the seeker's look */
+    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_ASLEEP, "the seeker counts", 0);
+    claim_and_die(s, 1, 0);                                  /* worker slot 0 was busy; it goes on after the seeker's look */
     CHECK(claims(&ends[1], 0, 8), "claim", 0);
-    CHECK(pp_load_seq_cst(&ends[2].lane->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
+    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
     pp_segment_unref(s);
 }
 
@@ -1177,45 +1177,45 @@ static void test_pass_on(void) {
  * on for ever. */
 static void *claim_one(void *arg) {
     static unsigned char payload[PP_INLINE_MAX];
-    pp_end_t *end = arg;
+    pp_worker_t *end = arg;
     pp_slot_t task;
-    while (!pp_end_claim(end, &task, payload))
-        CHECK(pp_end_wait(end) == 0, "wait", 0);
-    pp_end_finish(end);
+    while (!pp_worker_claim(end, &task, payload))
+        CHECK(pp_worker_wait(end) == 0, "wait", 0);
+    pp_worker_finish(end);
     return NULL;
 }
 
 static void test_half_wake(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[2];
+    pp_parent_t h;
+    pp_worker_t ends[2];
     pthread_t sleeper;
     uint64_t job;
     uint32_t index, asleep = PP_ASLEEP;
     open_units(&s, &h, ends, 2);
     pthread_create(&sleeper, NULL, claim_one, &ends[0]);
-    while (pp_load_seq_cst(&ends[0].lane->park) != PP_ASLEEP)
+    while (pp_load_seq_cst(&ends[0].own->park) != PP_ASLEEP)
         usleep(100);
     usleep(20000);                                           /* now it sleeps in the kernel, too */
-    CHECK(pp_cas_seq_cst(&ends[0].lane->park, &asleep, PP_SEEKING), "asleep", asleep);
-    CHECK(!pp_hub_bury(&h, 1, &job, &index), "held nothing", job);
+    CHECK(pp_cas_seq_cst(&ends[0].own->park, &asleep, PP_SEEKING), "asleep", asleep);
+    CHECK(!pp_parent_reap(&h, 1, &job, &index), "held nothing", job);
     put_one(&h, 1, 8, PP_IN_PLACE);
-    pp_hub_wake(&h, 1);
+    pp_parent_wake(&h, 1);
     pthread_join(sleeper, NULL);
     pp_segment_unref(s);
 }
 
 static void test_stop(void) {
     pp_segment_t *s;
-    pp_hub_t h;
-    pp_end_t ends[1];
+    pp_parent_t h;
+    pp_worker_t ends[1];
     open_units(&s, &h, ends, 1);
     put_one(&h, 1, 8, PP_IN_PLACE);
-    pp_hub_stop(&h, PP_DRAIN);
-    CHECK(pp_end_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8) && pp_end_wait(&ends[0]) == ECANCELED, "drain", 0);
-    pp_hub_stop(&h, PP_STOP);
-    pp_hub_stop(&h, PP_DRAIN);                               /* of two threads that stop, the stricter prevails */
-    CHECK(pp_end_must_stop(&ends[0]), "stop", 0);
+    pp_parent_stop(&h, PP_DRAIN);
+    CHECK(pp_worker_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8) && pp_worker_wait(&ends[0]) == ECANCELED, "drain", 0);
+    pp_parent_stop(&h, PP_STOP);
+    pp_parent_stop(&h, PP_DRAIN);                               /* of two threads that stop, the stricter prevails */
+    CHECK(pp_worker_must_stop(&ends[0]), "stop", 0);
     pp_segment_unref(s);
 }
 
@@ -1231,10 +1231,10 @@ static void on_alarm(int signal) {
 enum { TRACED = 3 * PP_EVENTS + 7 };
 
 static void *write_events(void *arg) {
-    pp_end_t *e = arg;
+    pp_worker_t *e = arg;
     for (uint64_t k = 0; k < TRACED; k++) {
-        pp_store_relaxed(&e->lane->job, k);
-        pp_store_relaxed(&e->lane->index, (uint32_t)k);
+        pp_store_relaxed(&e->own->job, k);
+        pp_store_relaxed(&e->own->index, (uint32_t)k);
         e->trace.begun_ns = (uint64_t)pp_now_ns();
         e->trace.put_ns = k;
         pp_trace_end(e, PP_STATUS_OK);
@@ -1258,9 +1258,9 @@ static uint64_t check_events(pp_segment_t *s, uint64_t from, unsigned n_max, uin
 
 static void test_trace(void) {
     pp_segment_t *s;
-    pp_end_t e;
+    pp_worker_t e;
     pthread_t writer;
-    CHECK(pp_segment_create(1, false, &s) == 0 && pp_end_init(&e, s, 0) == 0, "segment", 0);
+    CHECK(pp_segment_create(1, false, &s) == 0 && pp_worker_init(&e, s, 0) == 0, "segment", 0);
     uint64_t n_seen = 0, next = 0;
     pthread_create(&writer, NULL, write_events, &e);
     while (next < TRACED)
@@ -1275,30 +1275,30 @@ static void test_trace(void) {
 /* A task is going on until its end was recorded, though the worker holds it until its outcome was sent. */
 static void test_present(void) {
     pp_segment_t *s;
-    pp_end_t e;
-    CHECK(pp_segment_create(1, false, &s) == 0 && pp_end_init(&e, s, 0) == 0, "segment", 0);
+    pp_worker_t e;
+    CHECK(pp_segment_create(1, false, &s) == 0 && pp_worker_init(&e, s, 0) == 0, "segment", 0);
     pp_store_relaxed(&s->shared->is_traced, true);
-    pp_store_relaxed(&e.lane->holds, 1);
+    pp_store_relaxed(&e.own->holds, 1);
     pp_trace_begin(&e);
-    CHECK(pp_trace_present(e.lane) == PP_PRESENT_TASK, "a task has begun", 0);
+    CHECK(pp_trace_present(e.own) == PP_PRESENT_TASK, "a task has begun", 0);
     pp_trace_end(&e, PP_STATUS_OK);
-    CHECK(pp_trace_present(e.lane) == PP_PRESENT_LOOKS, "its end was recorded", 0);
-    pp_store_relaxed(&e.lane->holds, 0);
-    CHECK(pp_trace_present(e.lane) == PP_PRESENT_LOOKS, "its outcome was sent", 0);
+    CHECK(pp_trace_present(e.own) == PP_PRESENT_LOOKS, "its end was recorded", 0);
+    pp_store_relaxed(&e.own->holds, 0);
+    CHECK(pp_trace_present(e.own) == PP_PRESENT_LOOKS, "its outcome was sent", 0);
     pp_store_relaxed(&s->shared->is_traced, false);
-    pp_store_relaxed(&e.lane->holds, 1);
+    pp_store_relaxed(&e.own->holds, 1);
     pp_trace_begin(&e);
-    CHECK(pp_trace_present(e.lane) == PP_PRESENT_TASK, "the next task has begun, which is not traced", 0);
+    CHECK(pp_trace_present(e.own) == PP_PRESENT_TASK, "the next task has begun, which is not traced", 0);
     pp_segment_unref(s);
 }
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     unsigned seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1, n_rounds = argc > 3 ? (unsigned)atoi(argv[3]) : 100;
-    unsigned n_lanes = argc > 4 ? (unsigned)atoi(argv[4]) : 4;
+    unsigned n_workers = argc > 4 ? (unsigned)atoi(argv[4]) : 4;
     signal(SIGALRM, on_alarm);
     alarm(HANG_S);
-    if (n_lanes < 1 || n_lanes > LANES_MAX)
+    if (n_workers < 1 || n_workers > WORKERS_MAX)
         return 2;
     n_met = mmap(NULL, (n_rounds + 1) * sizeof *n_met, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (strcmp(mode, "units") == 0) {
@@ -1323,12 +1323,12 @@ int main(int argc, char **argv) {
         puts("units: passed");
     } else if (strcmp(mode, "stop") == 0) {
         for (unsigned i = 0; i < n_rounds; i++)
-            stop_once(seed + i, n_lanes);
+            stop_once(seed + i, n_workers);
         printf("stop: %u times\n", n_rounds);
     } else if (strcmp(mode, "threads") == 0 || strcmp(mode, "processes") == 0) {
-        stress(mode[0] == 'p', seed, n_rounds, n_lanes);
+        stress(mode[0] == 'p', seed, n_rounds, n_workers);
     } else {
-        fputs("usage: stress units | threads|processes|stop SEED ROUNDS LANES\n", stderr);
+        fputs("usage: stress units | threads|processes|stop SEED ROUNDS WORKERS\n", stderr);
         return 2;
     }
     return 0;

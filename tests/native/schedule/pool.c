@@ -1,6 +1,6 @@
 /* A small pool on the real channel. What Python and calls.c do around it is here as few lines of C, with the names and the order
  * that they have there: tasks are offered, and whoever finds nobody at it puts them (`feed`); waiters submit a task each and wait for
- * it, as leader or follower; the background thread takes results when nobody leads, buries workers and starts others; a watcher
+ * it, as leader or follower; the background thread takes results when nobody leads, reaps workers and starts others; a watcher
  * reports workers that have ended. Once every task has its outcome the pool is stopped, and everybody must end.
  *
  * A task is over at once, or lasts until nobody can do anything else: what is left undone then would be left undone for as long as
@@ -67,27 +67,27 @@ uint64_t schedule_idle_max;
 
 static const pool_t *pool;
 static pp_segment_t *segment;
-static pp_hub_t hub;
+static pp_parent_t parent;
 static struct {                                /* what the parent keeps; under Python's locks unless atomic */
     _Atomic uint32_t n_offered, n_put;         /* the backlog is what is between */
     _Atomic uint32_t done[TICKETS], is_idle;
     bool is_put[TASKS_MAX], is_being_put[TASKS_MAX], is_pickled[TASKS_MAX], is_pickling[ACTORS_MAX];
     bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
-    unsigned next_lane, n_settled, n_lost, n_killed, n_cancels, n_leaks;
+    unsigned next_worker, n_settled, n_lost, n_killed, n_cancels, n_leaks;
     unsigned outcome[TASKS_MAX], n_runs[TASKS_MAX];
     unsigned awaits[ACTORS_MAX];               /* the ticket that the actor waits for, + 1 */
     uint64_t sequence[TASKS_MAX];              /* + 1; 0: not put */
     int worker[WORKERS_MAX];                   /* its actor + 1; 0: none */
     int background;
     unsigned dead;                             /* workers whose end was reported: bits */
-    bool is_copying[WORKERS_MAX];              /* in pp_end_copied */
+    bool is_copying[WORKERS_MAX];              /* in pp_worker_copied */
     bool is_burying;
     unsigned revoked;                          /* the task that is being taken back, + 1 */
     struct {
         unsigned needed_by;                    /* a task, + 1; 0: nobody needs what is in the block */
         uint64_t at;
         bool is_received;                      /* a result's, by the parent */
-        unsigned keeper;                       /* a worker's lane, + 1 */
+        unsigned keeper;                       /* a worker's worker slot, + 1 */
     } blocks[1 + WORKERS_MAX][PP_BLOCKS];      /* of each arena */
     block_t values[TASKS_MAX];                 /* that lie in blocks, and that the parent's program still has */
     unsigned n_values;
@@ -142,7 +142,7 @@ void pp_budget_close(pp_budget_t *b) { (void)b; }
 void pp_budget_enter(pp_budget_t *b) { (void)b; }
 void pp_budget_leave(pp_budget_t *b) { (void)b; }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence) { (void)shared, (void)sequence; }
-void pp_trace_budget(pp_end_t *e) { (void)e; }
+void pp_trace_budget(pp_worker_t *e) { (void)e; }
 
 /* ---- blocks (the linker sends here what other files than blocks.c release) ---- */
 
@@ -260,7 +260,7 @@ static int put(unsigned id) {
     uint64_t argument = argument_of(id);
     pp_blockref_t ref;
     pp_task_t task = {.job = id + 1, .index = id, .size = sizeof argument, .data = &argument, .where = place_of(id)};
-    if (!pp_hub_has_room(&hub))
+    if (!pp_parent_has_room(&parent))
         return EAGAIN;
     if (!pickle(id))
         return EINTR;
@@ -272,7 +272,7 @@ static int put(unsigned id) {
         task.size = sizeof ref;
     }
     uint64_t sequence;
-    if ((error = pp_hub_put(&hub, &task, &sequence)) != 0 && task.where == PP_IN_BLOCK) {
+    if ((error = pp_parent_put(&parent, &task, &sequence)) != 0 && task.where == PP_IN_BLOCK) {
         need_no_more(0, ref.id);
         pp_block_release(segment, 0, ref.id);
     }
@@ -299,38 +299,38 @@ static bool put_waiting(void) {
         if (error == EINTR)
             return false;
         if (error) {
-            pp_hub_note_full(&hub);
+            pp_parent_note_full(&parent);
             sch_say("      task %d is refused", id);
-            if (pp_hub_is_starved(&hub))
+            if (pp_parent_is_starved(&parent))
                 return true;
         } else {
             sch_say("      task %d is put", id);
             m.is_put[id] = true;
-            pp_hub_wake(&hub, 1);              /* at once: nothing between may stand in for its fences */
+            pp_parent_wake(&parent, 1);              /* at once: nothing between may stand in for its fences */
             pp_add_seq_cst(&m.n_put, 1);
         }
     }
     return true;
 }
 
-static bool is_feeding(void) { return pp_load_seq_cst(&hub.feeder) == pp_this_thread(); }
+static bool is_feeding(void) { return pp_load_seq_cst(&parent.feeder) == pp_this_thread(); }
 
 static bool feed(void) {
     bool is_nested = is_feeding();
-    for (uintptr_t nobody = 0; pp_load_seq_cst(&hub.must_feed); nobody = 0) {
-        if (!is_nested && !pp_cas_seq_cst(&hub.feeder, &nobody, pp_this_thread())) {
-            if (pp_load_seq_cst(&hub.leading.leader) == nobody)
-                pp_hub_rouse_leader(&hub);
+    for (uintptr_t nobody = 0; pp_load_seq_cst(&parent.must_feed); nobody = 0) {
+        if (!is_nested && !pp_cas_seq_cst(&parent.feeder, &nobody, pp_this_thread())) {
+            if (pp_load_seq_cst(&parent.leading.leader) == nobody)
+                pp_parent_rouse_leader(&parent);
             return true;
         }
-        pp_store_seq_cst(&hub.must_feed, 0);
+        pp_store_seq_cst(&parent.must_feed, 0);
         bool is_whole = put_waiting();
         if (!is_whole)
-            pp_store_seq_cst(&hub.must_feed, 1);
+            pp_store_seq_cst(&parent.must_feed, 1);
         if (!is_nested)
-            pp_store_seq_cst(&hub.feeder, 0);
+            pp_store_seq_cst(&parent.feeder, 0);
         if (!is_whole) {
-            pp_hub_summon(&hub);
+            pp_parent_notify(&parent);
             return false;
         }
     }
@@ -338,21 +338,21 @@ static bool feed(void) {
 }
 
 static bool feed_as_leader(bool is_timed) {
-    if (pp_hub_take_room(&hub))
-        pp_store_seq_cst(&hub.must_feed, 1);
-    if (!pp_hub_wants_feed(&hub))
+    if (pp_parent_take_room(&parent))
+        pp_store_seq_cst(&parent.must_feed, 1);
+    if (!pp_parent_wants_feed(&parent))
         return true;
     if (!is_timed || is_feeding())
         return feed();
-    if (pp_load_seq_cst(&hub.summons) == 0)
-        pp_hub_summon(&hub);
+    if (pp_load_seq_cst(&parent.notified) == 0)
+        pp_parent_notify(&parent);
     return true;
 }
 
 /* The task that was submitted. */
 static unsigned submit(void) {
     unsigned id = pp_add_seq_cst(&m.n_offered, 1);
-    pp_store_seq_cst(&hub.must_feed, 1);
+    pp_store_seq_cst(&parent.must_feed, 1);
     feed();
     return id;
 }
@@ -361,14 +361,14 @@ static unsigned submit(void) {
 
 static void open_ticket(unsigned ticket) {
     pp_store_seq_cst(&m.done[ticket], 1);
-    pp_wake_waiters(&hub, &m.done[ticket]);
+    pp_wake_waiters(&parent, &m.done[ticket]);
 }
 
 static void note_idle(void) {
     if (pp_swap_seq_cst(&m.is_idle, 1))
         return;
-    pp_hub_stop(&hub, PP_DRAIN);
-    pp_hub_summon(&hub);
+    pp_parent_stop(&parent, PP_DRAIN);
+    pp_parent_notify(&parent);
 }
 
 static void settle(uint64_t id, unsigned outcome) {
@@ -393,12 +393,12 @@ static void close_calls(void) {
 /* ---- taking results, as leader ---- */
 
 static void check_leads(const char *what) {
-    sch_check(word(&hub.leading.leader, 8) == pp_this_thread(), "%s without the lead", what);
+    sch_check(word(&parent.leading.leader, 8) == pp_this_thread(), "%s without the lead", what);
 }
 
 static void await(unsigned ticket);
 
-/* False: an exception. Once for each task. In the background thread it does not wait: nobody would bury workers (README.md, Limits). */
+/* False: an exception. Once for each task. In the background thread it does not wait: nobody would reap workers (README.md, Limits). */
 static bool pickle(unsigned id) {
     int me = sch_current();
     bool is_nested = m.is_pickling[me];
@@ -433,7 +433,7 @@ static void decode(void) {
 typedef struct {
     uint64_t id, value;
     bool is_in_block;
-    unsigned lane;
+    unsigned worker;
     pp_blockref_t block;
 } result_t;
 
@@ -442,19 +442,19 @@ static struct {                                /* results whose values the backg
     unsigned first, last;
 } postponed;
 
-static void take_result(unsigned lane, const pp_frame_t *f, result_t *r) {
-    *r = (result_t){.id = f->index, .lane = lane};
+static void take_result(unsigned worker, const pp_frame_t *f, result_t *r) {
+    *r = (result_t){.id = f->index, .worker = worker};
     sch_check(f->job == r->id + 1 && f->size == (f->where == PP_IN_BLOCK ? sizeof r->block : sizeof r->value), "a result is not what was sent");
     check_leads("a result is taken");
     if (f->where == PP_IN_BLOCK) {
         r->is_in_block = true;
         memcpy(&r->block, f + 1, sizeof r->block);
-        m.blocks[1 + lane][r->block.id].is_received = true;
-        pp_store_seq_cst(&pp_segment_flags(segment, 1 + lane)->in_use[r->block.id], PP_KEPT);
+        m.blocks[1 + worker][r->block.id].is_received = true;
+        pp_store_seq_cst(&pp_segment_flags(segment, 1 + worker)->in_use[r->block.id], PP_KEPT);
     } else {
         memcpy(&r->value, f + 1, sizeof r->value);
     }
-    pp_hub_take(&hub, lane, f);
+    pp_parent_take(&parent, worker, f);
 }
 
 /* The value; if it lies in the block, and the program chooses to keep it, the block stays. */
@@ -464,7 +464,7 @@ static void decode_result(result_t *r) {
         r->value = read_block(&r->block);
     sch_check(r->value == result_of(r->id), "the result of task %u is not what was sent", (unsigned)r->id);
     if (r->is_in_block && sch_choose(2)) {
-        m.values[m.n_values++] = (block_t){1 + r->lane, r->block.id, (unsigned)r->id};
+        m.values[m.n_values++] = (block_t){1 + r->worker, r->block.id, (unsigned)r->id};
         r->is_in_block = false;
     }
 }
@@ -472,8 +472,8 @@ static void decode_result(result_t *r) {
 static void drop_result(result_t *r) {
     if (!r->is_in_block)
         return;
-    need_no_more(1 + r->lane, r->block.id);
-    pp_block_release(segment, 1 + r->lane, r->block.id);
+    need_no_more(1 + r->worker, r->block.id);
+    pp_block_release(segment, 1 + r->worker, r->block.id);
 }
 
 static void hand_over(result_t *r) {
@@ -484,7 +484,7 @@ static void hand_over(result_t *r) {
 static void postpone(const result_t *r) {
     sch_say("      leaves the result of task %u to the background thread", (unsigned)r->id);
     postponed.queue[postponed.last++] = *r;
-    pp_hub_summon(&hub);
+    pp_parent_notify(&parent);
 }
 
 static void deliver_postponed(void) {
@@ -496,9 +496,9 @@ static void deliver_postponed(void) {
 }
 
 /* `alone_for`: the caller waits for this with a timeout, and leaves others' slow results to the background thread; or NOBODY. */
-static void take_one(unsigned lane, const pp_frame_t *f, unsigned alone_for) {
+static void take_one(unsigned worker, const pp_frame_t *f, unsigned alone_for) {
     result_t r;
-    take_result(lane, f, &r);
+    take_result(worker, f, &r);
     if (alone_for != NOBODY && alone_for != r.id && r.is_in_block) {
         postpone(&r);
         return;
@@ -528,14 +528,14 @@ static unsigned take_batch(unsigned alone_for) {
     unsigned n = 0;
     bool is_ended = false;
     for (unsigned i = 0; !is_ended && i < pool->n_workers; i++) {
-        unsigned lane = (unsigned)sch_note(m.next_lane);
+        unsigned worker = (unsigned)sch_note(m.next_worker);
         check_leads("results are looked for");
-        for (const pp_frame_t *f; !is_ended && (f = pp_hub_peek(&hub, lane)) != NULL;) {
-            take_one(lane, f, alone_for);
-            is_ended = ++n >= BATCH || !pp_lead_is_mine(&hub);
+        for (const pp_frame_t *f; !is_ended && (f = pp_parent_peek(&parent, worker)) != NULL;) {
+            take_one(worker, f, alone_for);
+            is_ended = ++n >= BATCH || !pp_lead_is_mine(&parent);
         }
         if (!is_ended)
-            m.next_lane = (lane + 1) % pool->n_workers;
+            m.next_worker = (worker + 1) % pool->n_workers;
     }
     return n;
 }
@@ -550,7 +550,7 @@ static uint32_t run_handlers(void) {
     uint32_t before = pp_load_seq_cst(&segment->shared->bell);
     if (!m.has_signals[me])
         return before;
-    pp_lead_pause(&hub);
+    pp_lead_pause(&parent);
     if (!m.has_signal[me] || m.awaits[me] == 1 || !sch_choose(2))
         return before;
     m.has_signal[me] = false;
@@ -561,37 +561,37 @@ static uint32_t run_handlers(void) {
 
 static void wait_for_news(unsigned ticket, int64_t deadline_ns, uint32_t before) {
     check_leads("a leader spins");
-    if (!pool->is_patient && pp_hub_spin(&hub))
+    if (!pool->is_patient && pp_parent_spin(&parent))
         return;
-    pp_lead_for(&hub, &m.done[ticket]);        /* again: code that ran meanwhile may have waited for something else */
+    pp_lead_for(&parent, &m.done[ticket]);        /* again: code that ran meanwhile may have waited for something else */
     if (is_met(ticket))
         return;
     check_leads("a leader sleeps");
-    pp_hub_park(&hub, before, deadline_ns, pool->is_patient);
+    pp_parent_park(&parent, before, deadline_ns, pool->is_patient);
 }
 
 /* False: an exception. */
 static bool lead(unsigned ticket, int64_t deadline_ns, uint32_t before) {
-    if (pp_lead_is_claimed(&hub)) {
-        pp_lead_release(&hub);
+    if (pp_lead_is_claimed(&parent)) {
+        pp_lead_release(&parent);
         return true;
     }
-    pp_lead_for(&hub, &m.done[ticket]);
+    pp_lead_for(&parent, &m.done[ticket]);
     unsigned n = take_batch(deadline_ns >= 0 ? ticket : NOBODY);
     if (!feed_as_leader(deadline_ns >= 0))
         return false;
-    if (n == 0 && pp_lead_is_mine(&hub) && !is_met(ticket))
+    if (n == 0 && pp_lead_is_mine(&parent) && !is_met(ticket))
         wait_for_news(ticket, deadline_ns, before);
     return true;
 }
 
 static void follow(unsigned ticket, int64_t deadline_ns) {
     pp_waiter_t waiter = {0};
-    if (!pp_follow_begin(&hub, &waiter, &m.done[ticket]))
+    if (!pp_follow_begin(&parent, &waiter, &m.done[ticket]))
         return;
     if (!is_met(ticket))
         pp_follow_wait(&waiter, deadline_ns);
-    pp_follow_end(&hub, &waiter);
+    pp_follow_end(&parent, &waiter);
 }
 
 static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
@@ -603,9 +603,9 @@ static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
         uint32_t before = run_handlers();
         if (is_met(ticket))
             return true;
-        if (is_feeding() && !pp_lead_is_mine(&hub))
-            pp_lead_claim(&hub);
-        if (!pp_lead_try(&hub))
+        if (is_feeding() && !pp_lead_is_mine(&parent))
+            pp_lead_claim(&parent);
+        if (!pp_lead_try(&parent))
             follow(ticket, deadline_ns);
         else if (!lead(ticket, deadline_ns, before))
             return false;
@@ -615,14 +615,14 @@ static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
 
 static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns) {
     int me = sch_current();
-    bool is_nested = m.awaits[me] > 0 || m.is_pickling[me], was_leader = pp_lead_is_mine(&hub);
+    bool is_nested = m.awaits[me] > 0 || m.is_pickling[me], was_leader = pp_lead_is_mine(&parent);
     unsigned outer = m.awaits[me];
     m.awaits[me] = 1 + ticket;
     bool is_there = wait_for(ticket, deadline_ns, is_nested);
     m.awaits[me] = outer;
     if (!was_leader)
-        pp_lead_release(&hub);
-    sch_check(was_leader || word(&hub.leading.leader, 8) != pp_this_thread(), "the lead is left with one who has gone");
+        pp_lead_release(&parent);
+    sch_check(was_leader || word(&parent.leading.leader, 8) != pp_this_thread(), "the lead is left with one who has gone");
     return is_there;
 }
 
@@ -637,63 +637,63 @@ static bool take_results(void) {
     unsigned n = 1;
     bool is_whole = true;
     deliver_postponed();
-    while (n > 0 && pp_lead_try(&hub) && !pp_lead_is_claimed(&hub)) {
+    while (n > 0 && pp_lead_try(&parent) && !pp_lead_is_claimed(&parent)) {
         n = take_batch(NOBODY);
         if (!(is_whole = feed_as_leader(false)))
             n = 0;
     }
-    pp_lead_release(&hub);
+    pp_lead_release(&parent);
     return is_whole;
 }
 
-static void run_worker(int lane);
+static void run_worker(int worker);
 
-static void start_worker(unsigned lane) {
-    pp_hub_open_lane(&hub, lane);
-    m.worker[lane] = 1 + sch_start("worker", (int)lane, true, run_worker);
+static void start_worker(unsigned worker) {
+    pp_parent_open_slot(&parent, worker);
+    m.worker[worker] = 1 + sch_start("worker", (int)worker, true, run_worker);
 }
 
-static bool is_held_by(unsigned lane, unsigned task) {
-    const pp_lane_t *l = pp_segment_lane(segment, lane);
+static bool is_held_by(unsigned worker, unsigned task) {
+    const pp_worker_slot_t *l = pp_segment_worker(segment, worker);
     bool is_held = word(&l->holds, 4) && word(&l->index, 4) == task;
     for (unsigned i = 0; i < PP_SLOTS; i++) {
         const pp_slot_t *slot = &segment->shared->slots[i];
         uint64_t state = word(&slot->state, 8);
-        is_held = is_held || ((state & 0xf) == CLAIMED && (state >> 4 & 0xfff) == lane && slot->index == task);
+        is_held = is_held || ((state & 0xf) == CLAIMED && (state >> 4 & 0xfff) == worker && slot->index == task);
     }
     return is_held;
 }
 
 /* What the dead worker has needed, nobody needs any more. */
-static bool bury(unsigned lane, uint64_t *job, uint32_t *index) {
+static bool reap(unsigned worker, uint64_t *job, uint32_t *index) {
     for (unsigned id = 0; id < PP_BLOCKS; id++) {
-        if (m.blocks[0][id].keeper == lane + 1 || (m.blocks[0][id].needed_by && is_held_by(lane, m.blocks[0][id].needed_by - 1)))
+        if (m.blocks[0][id].keeper == worker + 1 || (m.blocks[0][id].needed_by && is_held_by(worker, m.blocks[0][id].needed_by - 1)))
             need_no_more(0, id);
-        if (!m.blocks[1 + lane][id].is_received)
-            need_no_more(1 + lane, id);
+        if (!m.blocks[1 + worker][id].is_received)
+            need_no_more(1 + worker, id);
     }
     m.is_burying = true;
-    bool is_lost = pp_hub_bury(&hub, lane, job, index);
+    bool is_lost = pp_parent_reap(&parent, worker, job, index);
     m.is_burying = false;
     check_blocks();
     return is_lost;
 }
 
-static void reap(unsigned lane) {
+static void reap_dead(unsigned worker) {
     uint64_t job;
     uint32_t index;
-    sch_say("      buries worker %u", lane);
-    pp_lead_claim(&hub);
+    sch_say("      reaps worker %u", worker);
+    pp_lead_claim(&parent);
     check_leads("results of a dead worker are taken");
-    for (const pp_frame_t *f; (f = pp_hub_peek(&hub, lane)) != NULL;)
-        take_one(lane, f, NOBODY);
-    bool is_lost = bury(lane, &job, &index);
-    pp_lead_release(&hub);
+    for (const pp_frame_t *f; (f = pp_parent_peek(&parent, worker)) != NULL;)
+        take_one(worker, f, NOBODY);
+    bool is_lost = reap(worker, &job, &index);
+    pp_lead_release(&parent);
     sch_check(!is_lost || job == index + 1, "what is lost is no task");
-    m.n_leaks += m.is_copying[lane];           /* killed between the two stores of pp_end_copied: README.md, Limits */
-    m.is_copying[lane] = false;
-    m.worker[lane] = 0;
-    m.dead &= ~(1u << lane);
+    m.n_leaks += m.is_copying[worker];           /* killed between the two stores of pp_worker_copied: README.md, Limits */
+    m.is_copying[worker] = false;
+    m.worker[worker] = 0;
+    m.dead &= ~(1u << worker);
     if (is_lost)
         settle(index, LOST);
 }
@@ -702,7 +702,7 @@ static void look_at_workers(void) {
     unsigned dead = (unsigned)sch_note(m.dead);
     for (unsigned i = 0; i < pool->n_workers; i++)
         if (dead >> i & 1)
-            reap(i);
+            reap_dead(i);
 }
 
 static void fill_places(void) {
@@ -736,7 +736,7 @@ static void run_background(int number) {
     while (!sch_note(m.is_stopping && are_all_buried())) {
         sch_forget(3);
         bool wants_trim = pp_load_relaxed(&segment->shared->wants_trim);
-        pp_hub_wait_background(&hub, wants_trim ? pp_now_ns() + 2 * SCH_IDLE_NS : -1);
+        pp_parent_wait_background(&parent, wants_trim ? pp_now_ns() + 2 * SCH_IDLE_NS : -1);
         attend();
     }
     open_ticket(ENDED);
@@ -778,20 +778,20 @@ static void run_watcher(int number) {
     for (;;) {
         sch_forget(4);
         sch_until(has_to_watch);
-        int lane = unreported();
-        sch_note((uint64_t)lane + 1);
-        if (lane < 0)
+        int worker = unreported();
+        sch_note((uint64_t)worker + 1);
+        if (worker < 0)
             return;
-        m.n_killed += sch_was_killed(m.worker[lane] - 1);
-        m.dead |= 1u << lane;
-        pp_announce(segment->shared);
+        m.n_killed += sch_was_killed(m.worker[worker] - 1);
+        m.dead |= 1u << worker;
+        pp_notify_all(segment->shared);
     }
 }
 
 /* Its block is released amid that. */
 static bool revoke(unsigned id, uint64_t sequence, pp_slot_t *copy) {
     m.revoked = 1 + id;
-    bool is_ours = pp_hub_revoke(&hub, sequence, copy);
+    bool is_ours = pp_parent_revoke(&parent, sequence, copy);
     m.revoked = 0;
     return is_ours;
 }
@@ -811,14 +811,14 @@ static void run_canceller(int number) {
             continue;
         sch_check(copy.index == id, "another task was taken back");
         settle(id, TAKEN_BACK);
-        pp_store_seq_cst(&hub.must_feed, 1);   /* its slot is free for another, and no worker will say so */
-        pp_hub_summon(&hub);
+        pp_store_seq_cst(&parent.must_feed, 1);   /* its slot is free for another, and no worker will say so */
+        pp_parent_notify(&parent);
     }
 }
 
 static bool are_all_asleep(void) {
     for (unsigned i = 0; i < pool->n_workers; i++)
-        if (!sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_lane(segment, i)->park))
+        if (!sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_worker(segment, i)->park))
             return false;
     return sch_sleeps_on(m.background, (void *)&segment->shared->bell);
 }
@@ -827,7 +827,7 @@ static bool are_all_offered(void) { return m.n_offered == pool->n_tasks; }
 
 static void run_main(int number) {
     (void)number;
-    pp_hub_init(&hub, segment);
+    pp_parent_init(&parent, segment);
     new_half(0);
     for (unsigned i = 0; i <= pool->n_workers; i++) {   /* maps each arena's window, once */
         pp_blockref_t ref = {.at = pp_segment_arena_at(segment, i), .size = 8};
@@ -874,26 +874,26 @@ static void release_kept(block_t *kept) {
 }
 
 /* Keeps the block or not, as memory.c and payload.c have it. All that lies in a block which is kept may go at once: so it is no longer
- * named as the argument by then, else a worker that is killed before pp_end_copied releases what may be in use again. */
-static void copied(pp_end_t *end, const pp_slot_t *task, block_t *kept) {
+ * named as the argument by then, else a worker that is killed before pp_worker_copied releases what may be in use again. */
+static void copied(pp_worker_t *end, const pp_slot_t *task, block_t *kept) {
     uint32_t id = ((const pp_blockref_t *)task->data)->id;
     if (kept) {
-        m.blocks[0][id].keeper = 1 + end->n_lane;
+        m.blocks[0][id].keeper = 1 + end->n_worker;
         *kept = (block_t){0, id, task->index};
-        pp_store_seq_cst(&pp_segment_flags(segment, 0)->in_use[id], PP_KEPT + end->n_lane);
-        pp_store_seq_cst(&end->lane->block, 0);
+        pp_store_seq_cst(&pp_segment_flags(segment, 0)->in_use[id], PP_KEPT + end->n_worker);
+        pp_store_seq_cst(&end->own->block, 0);
         if (sch_choose(2))
             release_kept(kept);
-        pp_end_copied(end, task, true);
+        pp_worker_copied(end, task, true);
     } else {
         need_no_more(0, id);
-        m.is_copying[end->n_lane] = true;
-        pp_end_copied(end, task, false);
-        m.is_copying[end->n_lane] = false;
+        m.is_copying[end->n_worker] = true;
+        pp_worker_copied(end, task, false);
+        m.is_copying[end->n_worker] = false;
     }
 }
 
-static void run_task(pp_end_t *end, const pp_slot_t *task, const unsigned char *payload, block_t *kept) {
+static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned char *payload, block_t *kept) {
     uint64_t argument, id = task->index;
     const void *from = task->where == PP_IN_RING ? payload : task->data;
     const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
@@ -911,33 +911,33 @@ static void run_task(pp_end_t *end, const pp_slot_t *task, const unsigned char *
         sch_task();                            /* else it is over at once */
 }
 
-static void reply(pp_end_t *end, const pp_slot_t *task) {
+static void reply(pp_worker_t *end, const pp_slot_t *task) {
     uint64_t result = result_of(task->index);
     pp_frame_t frame = {.job = task->job, .index = task->index, .where = PP_IN_RING, .size = sizeof result};
     pp_blockref_t ref;
     bool is_in_block = is_result_in_block(task->index);
     if (is_in_block) {
-        sch_check(open_block(1 + end->n_lane, task->index, &ref, result) == 0, "no block for a result");
+        sch_check(open_block(1 + end->n_worker, task->index, &ref, result) == 0, "no block for a result");
         frame.where = PP_IN_BLOCK;
         frame.size = sizeof ref;
     }
-    while (pp_end_reply(end, &frame, is_in_block ? (void *)&ref : (void *)&result) == EAGAIN)
-        sch_check(pp_end_wait_room(end) == 0, "the pool was not told to stop at once");
+    while (pp_worker_reply(end, &frame, is_in_block ? (void *)&ref : (void *)&result) == EAGAIN)
+        sch_check(pp_worker_wait_room(end) == 0, "the pool was not told to stop at once");
 }
 
-static void run_worker(int lane) {
+static void run_worker(int worker) {
     unsigned char payload[PP_INLINE_MAX];
-    pp_end_t end;
+    pp_worker_t end;
     pp_slot_t task;
     block_t kept = {.task = TASKS_MAX};        /* an argument that outlives its task */
-    sch_check(pp_end_init(&end, segment, (unsigned)lane) == 0, "worker %d", lane);
+    sch_check(pp_worker_init(&end, segment, (unsigned)worker) == 0, "worker %d", worker);
     if (has_results_in_blocks())
-        new_half(1 + (unsigned)lane);
-    pp_end_state(&end, PP_LANE_READY);
-    for (unsigned n = 0; (pool->n_each == 0 || n < pool->n_each) && !pp_end_must_stop(&end);) {
+        new_half(1 + (unsigned)worker);
+    pp_worker_state(&end, PP_WORKER_READY);
+    for (unsigned n = 0; (pool->n_each == 0 || n < pool->n_each) && !pp_worker_must_stop(&end);) {
         sch_forget(10 + n + 100 * (kept.task < TASKS_MAX ? 1 + kept.id : 0));
-        if (!pp_end_claim(&end, &task, payload)) {
-            int error = pp_end_wait(&end);
+        if (!pp_worker_claim(&end, &task, payload)) {
+            int error = pp_worker_wait(&end);
             if (error == ECANCELED)
                 break;
             if (error == EINTR)
@@ -948,33 +948,33 @@ static void run_worker(int lane) {
             release_kept(&kept);
         run_task(&end, &task, payload, &kept);
         reply(&end, &task);
-        pp_end_finish(&end);
+        pp_worker_finish(&end);
         n++;
         if (kept.task < TASKS_MAX && sch_choose(2))
             release_kept(&kept);
     }
     if (kept.task < TASKS_MAX)
         release_kept(&kept);
-    pp_end_state(&end, PP_LANE_EXITED);
+    pp_worker_state(&end, PP_WORKER_EXITED);
 }
 
 /* ---- checks while nobody can do anything, but perhaps end a task ---- */
 
 static int idle_worker(void) {
     for (unsigned i = 0; i < pool->n_workers; i++)
-        if (m.worker[i] && sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_lane(segment, i)->park))
+        if (m.worker[i] && sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_worker(segment, i)->park))
             return (int)i;
     return -1;
 }
 
 /* Every actor sleeps: whoever is to do something must have been told. */
 static void check_leading(void) {
-    uint64_t leader = word(&hub.leading.leader, 8);
-    sch_check(word(&hub.leading.mutex, 4) == 0, "the mutex is held for ever");
-    sch_check(word(&hub.leading.n_claims, 4) == 0, "a claim of the lead is not granted");
+    uint64_t leader = word(&parent.leading.leader, 8);
+    sch_check(word(&parent.leading.mutex, 4) == 0, "the mutex is held for ever");
+    sch_check(word(&parent.leading.n_claims, 4) == 0, "a claim of the lead is not granted");
     sch_check(leader == 0 || m.awaits[leader - 1], "%s leads, and does not wait for anything", sch_name_of((int)leader - 1));
-    sch_check(word(&hub.leader, 4) == (leader != 0), "the background thread does not know whether somebody leads");
-    sch_check(leader || hub.leading.first == NULL, "%s follows, and nobody leads", sch_name_of((int)hub.leading.first->thread - 1));
+    sch_check(word(&parent.leader, 4) == (leader != 0), "the background thread does not know whether somebody leads");
+    sch_check(leader || parent.leading.first == NULL, "%s follows, and nobody leads", sch_name_of((int)parent.leading.first->thread - 1));
     for (int i = 0; i <= sch_last_actor(); i++)
         sch_check(m.awaits[i] == 0 || word(&m.done[m.awaits[i] - 1], 4) == 0, "%s sleeps, and its result is there", sch_name_of(i));
 }
@@ -990,17 +990,17 @@ static void check_quiet(void) {
     check_leading();
     if (pool->trims && m.n_killed == 0 && word(&segment->shared->wants_trim, 4) == 0)
         check_trimmed();
-    uint64_t feeder = word(&hub.feeder, 8);
+    uint64_t feeder = word(&parent.feeder, 8);
     sch_check(feeder == 0 || m.is_pickling[feeder - 1], "the backlog is locked for ever");
-    sch_check(m.is_over || word(&hub.must_feed, 4) == 0, "nobody puts what waits in the backlog");
+    sch_check(m.is_over || word(&parent.must_feed, 4) == 0, "nobody puts what waits in the backlog");
     sch_check(m.is_over || word(&segment->shared->has_room, 4) == 0, "nobody has seen that there is room");
     sch_check(m.is_over || postponed.first == postponed.last, "a result was postponed, and nobody makes its value");
     int idle = idle_worker();
     for (unsigned i = 0; i < pool->n_workers; i++) {
-        pp_lane_t *lane = pp_segment_lane(segment, i);
-        sch_check(word(&lane->tail, 8) == word(&lane->head, 8), "a result of worker %u waits and nobody takes it", i);
-        sch_check(!m.worker[i] || !sch_has_ended(m.worker[i] - 1), "worker %u is dead and nobody buries it", i);
-        sch_check(m.worker[i] == 0 || word(&lane->full, 4) == 0, "worker %u waits for room and there is some", i);
+        pp_worker_slot_t *worker = pp_segment_worker(segment, i);
+        sch_check(word(&worker->tail, 8) == word(&worker->head, 8), "a result of worker %u waits and nobody takes it", i);
+        sch_check(!m.worker[i] || !sch_has_ended(m.worker[i] - 1), "worker %u is dead and nobody reaps it", i);
+        sch_check(m.worker[i] == 0 || word(&worker->full, 4) == 0, "worker %u waits for room and there is some", i);
     }
     for (unsigned i = 0; i < PP_SLOTS; i++) {
         uint64_t state = word(&segment->shared->slots[i].state, 8);
@@ -1027,7 +1027,7 @@ static void check_end(void) {
 
 /* ---- a run ---- */
 
-static size_t core_used(void) { return (size_t)((unsigned char *)pp_segment_lane(segment, pool->n_workers) - core); }
+static size_t core_used(void) { return (size_t)((unsigned char *)pp_segment_worker(segment, pool->n_workers) - core); }
 
 static uint64_t hash_of(const void *from, size_t size, uint64_t hash) {
     for (size_t i = 0; i + 8 <= size; i += 8)
@@ -1036,9 +1036,9 @@ static uint64_t hash_of(const void *from, size_t size, uint64_t hash) {
 }
 
 static uint64_t guarded(void) {
-    uint64_t hash = word(&hub.leading.leader, 8);
+    uint64_t hash = word(&parent.leading.leader, 8);
     unsigned n = 0;
-    for (const pp_waiter_t *w = hub.leading.first; w && n < ACTORS_MAX; w = w->next, n++)
+    for (const pp_waiter_t *w = parent.leading.first; w && n < ACTORS_MAX; w = w->next, n++)
         hash = sch_mix(sch_mix(hash, w->thread), sch_mix((uintptr_t)w->awaited, word(&w->word, 4)));
     return hash;
 }
@@ -1051,7 +1051,7 @@ static uint64_t state(void) {
     uint64_t hash = hash_of(&m, sizeof m, 0);
     for (unsigned i = postponed.first; i < postponed.last; i++)
         hash = sch_mix(hash, postponed.queue[i].id);
-    hash = hash_of(core, core_used(), hash_of(&hub, sizeof hub, hash));
+    hash = hash_of(core, core_used(), hash_of(&parent, sizeof parent, hash));
     for (unsigned i = 0; i < n_arenas(); i++) {
         hash = hash_of(halves[i], sizeof halves[0], hash);
         for (unsigned n = 0; n < PLACES; n++)
@@ -1065,9 +1065,9 @@ static uint64_t state(void) {
 static void name_words(void) {
     pp_shared_t *s = segment->shared;
 #define NAME(word) sch_name(&(word), sizeof(word), #word, 0)
-    NAME(s->stop), NAME(s->events), NAME(s->head), NAME(s->bell), NAME(s->waiting), NAME(hub.tail), NAME(hub.reclaimed);
-    NAME(hub.leader), NAME(hub.summons), NAME(m.is_idle), NAME(m.n_offered), NAME(m.n_put), NAME(s->room_at), NAME(s->has_room);
-    NAME(hub.leading.leader), NAME(hub.leading.awaited), NAME(hub.leading.n_claims), NAME(hub.must_feed), NAME(hub.feeder);
+    NAME(s->stop), NAME(s->events), NAME(s->head), NAME(s->bell), NAME(s->waiting), NAME(parent.tail), NAME(parent.reclaimed);
+    NAME(parent.leader), NAME(parent.notified), NAME(m.is_idle), NAME(m.n_offered), NAME(m.n_put), NAME(s->room_at), NAME(s->has_room);
+    NAME(parent.leading.leader), NAME(parent.leading.awaited), NAME(parent.leading.n_claims), NAME(parent.must_feed), NAME(parent.feeder);
 #undef NAME
     for (unsigned i = 0; i < TICKETS; i++)
         sch_name(&m.done[i], 4, "done[%d]", (int)i);
@@ -1076,8 +1076,8 @@ static void name_words(void) {
     for (unsigned i = 0; i <= pool->n_workers; i++)
         sch_name(pp_segment_flags(segment, i), PP_BLOCKS * 4, "arena[%d].in_use", (int)i);
     for (unsigned i = 0; i < pool->n_workers; i++) {
-        pp_lane_t *lane = pp_segment_lane(segment, i);
-#define NAME(field) sch_name(&lane->field, sizeof lane->field, "lane[%d]." #field, (int)i)
+        pp_worker_slot_t *worker = pp_segment_worker(segment, i);
+#define NAME(field) sch_name(&worker->field, sizeof worker->field, "worker slot[%d]." #field, (int)i)
         NAME(park), NAME(state), NAME(full), NAME(holds), NAME(index), NAME(block), NAME(pid), NAME(job), NAME(n_done), NAME(tail), NAME(head);
 #undef NAME
     }
@@ -1095,7 +1095,7 @@ static void begin(void) {
 }
 
 static unsigned list_memory(sch_region_t *out) {
-    const sch_region_t regions[] = {{core, core_used()}, {&hub, sizeof hub}, {&m, sizeof m}, {&postponed, sizeof postponed}, {halves, n_arenas() * sizeof halves[0]},
+    const sch_region_t regions[] = {{core, core_used()}, {&parent, sizeof parent}, {&m, sizeof m}, {&postponed, sizeof postponed}, {halves, n_arenas() * sizeof halves[0]},
                                     {segment->windows, (1 + pool->n_workers) * sizeof *segment->windows}};
     unsigned n = sizeof regions / sizeof *regions;
     memcpy(out, regions, sizeof regions);
