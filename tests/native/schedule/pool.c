@@ -979,7 +979,7 @@ static void check_leading(void) {
         sch_check(m.awaits[i] == 0 || word(&m.done[m.awaits[i] - 1], 4) == 0, "%s sleeps, and its result is there", sch_name_of(i));
 }
 
-/* While nobody is to look once more: a block of which nobody will ask that again, since it is in no use, has no memory. */
+/* While nobody asks for another trim: what is in no use has no memory, since what may lie idle is nothing here. */
 static void check_trimmed(void) {
     for (unsigned i = 0; i <= pool->n_workers; i++)
         for (unsigned id = 0; id < PP_BLOCKS; id++)
