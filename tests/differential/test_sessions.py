@@ -11,6 +11,11 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 import sessions
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.version_info < (3, 14), reason="compared on the newest versions alone, as it takes minutes"),
+]
+
 SUBJECTS = ("thread", "process-fork", "process-forkserver", "process-spawn", "interp")
 
 LOKY = """

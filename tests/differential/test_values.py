@@ -1,11 +1,15 @@
 """Values are the same for tasks and callers whether multiprocessing.Pool sends them or a pool of ours, of each kind."""
 
 import multiprocessing
+import sys
 
 import corpus
 import pytest
 
 from pool_party.workers.interp.extensions import IS_SUPPORTED
+
+# Before CPython 3.14 multiprocessing uses an older pickle protocol, by which arrays lose the order of their bytes.
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 14), reason="Pool itself changes some values")
 
 # What differs on purpose: Pool refuses these, and ours send them by value, with cloudpickle.
 SENT_BY_US_ALONE = {
