@@ -1,7 +1,7 @@
 """Pools that open and close, tasks that come and go, forks, and limits that the user sets and takes back, in any order.
 
 After each step every task has what its budget and the user's limits allow, and the parent what it should.
-argv: kind, number of examples.
+argv: kind, number of examples, and "random" for new ones each time.
 """
 
 import multiprocessing
@@ -58,7 +58,7 @@ class Limits(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.pool = None
-        self.blocks = []  # the main thread's
+        self.blocks = []  # the main thread's: each one's count, itself, and whether a pool has seen it being entered
         self.base = FOUND
         self.lends = False
 
@@ -113,7 +113,8 @@ class Limits(RuleBasedStateMachine):
 
     @rule(n=COUNTS)
     def enter(self, n):
-        self.blocks.append((n, threadpool_limits(n).__enter__()))
+        is_seen = self.pool is not None or any(is_seen for *_, is_seen in self.blocks)
+        self.blocks.append((n, threadpool_limits(n).__enter__(), is_seen))
 
     @precondition(lambda self: self.blocks)
     @rule()
@@ -147,15 +148,19 @@ class Limits(RuleBasedStateMachine):
         """The least of the innermost blocks; 0: there is none."""
         return min((stack[-1] for stack in stacks if stack), default=0)
 
+    def unseen(self):
+        """What the user has set for the process: a block that no pool has seen being entered is like a call."""
+        return next((n for n, _, is_seen in reversed(self.blocks) if not is_seen), self.base)
+
     def users(self, *stacks):
         """The most that the user allows where these blocks are known."""
-        return self.innermost(*stacks) or (ENOUGH if self.base == FOUND else self.base)
+        return self.innermost(*stacks) or (ENOUGH if self.unseen() == FOUND else self.unseen())
 
     @invariant()
     def all_have_what_they_should(self):
         running = [actor for actor in ACTORS if actor.result is not None]
         budget = N_CPUS // (len(running) or 1) if self.lends else N_CPUS // N_WORKERS
-        main = [n for n, _ in self.blocks]
+        main = [n for n, _, is_seen in self.blocks if is_seen]
         everywhere = [main, *(actor.blocks for actor in ACTORS)]
         for actor in running:
             if KIND == "thread":
@@ -164,9 +169,9 @@ class Limits(RuleBasedStateMachine):
                 wanted = min(budget, self.users(main), self.innermost(actor.blocks) or ENOUGH)
             gates.wait_until(lambda: set(actor.ask("count")) == {wanted}, f"a task has {wanted}", timeout=20)  # noqa: B023
         if KIND == "process":
-            expect_here(self.innermost(main) or self.base)
+            expect_here(self.innermost(main) or self.unseen())
         elif not running:
-            expect_here(self.innermost(*everywhere) or self.base)
+            expect_here(self.innermost(*everywhere) or self.unseen())
 
     def teardown(self):
         while self.blocks:
@@ -201,6 +206,7 @@ def main():
             stateful_step_count=25,
             deadline=None,
             database=None,
+            derandomize=sys.argv[3:] != ["random"],
             phases=[Phase.generate],  # what has failed once may have left tasks that wait
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
