@@ -18,6 +18,8 @@ import gates
 import pytest
 import tasks
 
+from pool_party import PoolTerminated
+
 TIMEOUT_S = 30
 LATE_S = 0.35  # beyond its timeout, for a wait on a machine that does other things, too; broken, it was seconds
 
@@ -286,6 +288,25 @@ def test_a_callback_may_end_the_pool(kind, how, make_pool):
     assert pool.apply_async(tasks.square, (2,), callback=end).get(TIMEOUT_S) == 4
     pool.join(timeout=TIMEOUT_S)
     assert not pool._pool
+
+
+def test_what_interrupts_a_task_at_the_end_is_not_its_outcome(kind, make_pool, gate, monkeypatch):
+    """Threads and interpreters are ended by SystemExit, which the caller must not see."""
+    pool = make_pool(1, kind=kind)
+    call = pool.apply_async(tasks.spin_forever, (gate.path,))
+    waiting = gates.call_in_thread(call.get)
+    gate.wait_arrived()
+    end_workers = pool._engine._workers.terminate
+
+    def end_workers_and_wait():
+        answer = end_workers()
+        gates.wait_until(call.ready, "the call has an outcome", TIMEOUT_S)
+        return answer
+
+    monkeypatch.setattr(pool._engine._workers, "terminate", end_workers_and_wait)
+    pool.terminate()
+    with pytest.raises(PoolTerminated):
+        waiting.result(TIMEOUT_S)
 
 
 def test_callbacks_run_in_the_order_of_outcomes_and_one_at_a_time(pool):

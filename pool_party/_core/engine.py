@@ -335,9 +335,11 @@ class Engine:
         self._has_stopped = True
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
-        self._must_terminate = not self._workers.terminate()
-        if not self._is_exiting:  # else only daemon threads can still wait for results, and those are left asleep
+        # First, as what interrupts a task (SystemExit) is not its outcome. While the interpreter ends only daemon threads can
+        # still wait for results, and those are left asleep.
+        if not self._is_exiting:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
+        self._must_terminate = not self._workers.terminate()
         self._workers.wait_ended()
         self._finish_trace()
         self._channel.set(self._stopped)
