@@ -335,8 +335,8 @@ class Engine:
         self._has_stopped = True
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
-        # First, as what interrupts a task (SystemExit) is not its outcome. While the interpreter ends only daemon threads can
-        # still wait for results, and those are left asleep.
+        # First: what interrupts a task (SystemExit) is not its outcome. While the interpreter ends, only daemon threads
+        # can still wait for results, and those are left asleep.
         if not self._is_exiting:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self._must_terminate = not self._workers.terminate()
