@@ -110,7 +110,8 @@ extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_o
 
 /* job.c: a call in progress, and a task of it that waits for room in the channel. Fields: with the job's critical section */
 typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
-typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST } pp_delivery_t;   /* NEXT: what a stream's consumer wants */
+typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_LATE } pp_delivery_t;   /* NEXT: what a stream's
+                                                    consumer wants; LATE: the call had its outcome */
 enum { PP_STATUS_UNDECODABLE = PP_STATUS_BROKEN_INIT + 1, PP_STATUS_RAISED, PP_STATUS_CANCELLED };   /* made by the parent */
 typedef enum { PP_CALLBACKS_NONE, PP_CALLBACKS_BEFORE, PP_CALLBACKS_AFTER } pp_callbacks_t;   /* the call is done */
 typedef struct pp_job {

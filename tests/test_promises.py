@@ -307,6 +307,8 @@ def test_what_interrupts_a_task_at_the_end_is_not_its_outcome(kind, make_pool, g
     pool.terminate()
     with pytest.raises(PoolTerminated):
         waiting.result(TIMEOUT_S)
+    pool.join(timeout=TIMEOUT_S)
+    assert pool.statistics().n_failed == 1, "counted once"
 
 
 def test_callbacks_run_in_the_order_of_outcomes_and_one_at_a_time(pool):

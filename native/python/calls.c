@@ -193,9 +193,12 @@ static void complete(pp_channel_t *self, pp_job_t *job) {
 }
 
 void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    if (status != PP_STATUS_OK)
-        pp_add_seq_cst(&self->n_failed, 1);
+    bool has_failed = status != PP_STATUS_OK;
+    if (has_failed)
+        pp_add_seq_cst(&self->n_failed, 1);   /* before anybody sees it */
     pp_delivery_t delivery = pp_job_deliver(job, index, status, value);
+    if (delivery == PP_DELIVERED_LATE && has_failed)
+        pp_add_seq_cst(&self->n_failed, -1);
     if (delivery == PP_DELIVERED_LAST) {
         complete(self, job);
         if (job->kind == PP_JOB_STREAM)

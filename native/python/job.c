@@ -111,7 +111,7 @@ static bool store(pp_job_t *job, Py_ssize_t first, int status, PyObject *value) 
 }
 
 static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    if (job->settled || !store(job, (Py_ssize_t)index * job->chunk, status, value) || --job->remaining > 0)
+    if (!store(job, (Py_ssize_t)index * job->chunk, status, value) || --job->remaining > 0)
         return false;
     if (job->value == NULL && (job->value = take_results(job)) == NULL) {
         job->status = PP_STATUS_RAISED;
@@ -124,8 +124,6 @@ static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *val
 static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_delivered >= job->length; }
 
 static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    if (job->settled)
-        return PP_DELIVERED;
     Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its place among those that the consumer gets */
     PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
     PyObject *outcome = key ? Py_BuildValue("(iO)", status, value) : NULL;
@@ -145,7 +143,9 @@ static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, P
 pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     pp_delivery_t delivery;
     Py_BEGIN_CRITICAL_SECTION(job);
-    if (job->kind == PP_JOB_STREAM)
+    if (job->settled)
+        delivery = PP_DELIVERED_LATE;
+    else if (job->kind == PP_JOB_STREAM)
         delivery = deliver_stream(job, index, status, value);
     else if (job->kind == PP_JOB_MAP)
         delivery = deliver_map(job, index, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
