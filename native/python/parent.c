@@ -538,7 +538,7 @@ static PyMethodDef methods[] = {
     {"keeper", (PyCFunction)channel_keeper, METH_NOARGS, keeper_doc},
     METHOD("open_slot", channel_open_slot, METH_O, open_slot_doc),
     METHOD("reap", pp_channel_reap, METH_O, pp_reap_doc),
-    METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nA LANE_ constant: what has become of a worker."),
+    METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nA WORKER_ constant: what has become of a worker."),
     METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nTasks that the worker has finished."),
     METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nWhether the worker has a task."),
     METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\nWhether a worker runs a task of this call now."),
