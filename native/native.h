@@ -268,7 +268,7 @@ typedef struct {
     _Atomic(const void *) awaited;          /* what the leader waits for */
     _Atomic uint32_t n_claims;              /* threads that want the lead now */
 } pp_leading_t;
-typedef struct pp_hub pp_parent_t;
+typedef struct pp_parent pp_parent_t;
 uintptr_t pp_this_thread(void);
 void pp_leading_init(pp_leading_t *l);
 bool pp_lead_try(pp_parent_t *h);                                   /* whether the caller leads now */
@@ -285,7 +285,7 @@ void pp_follow_end(pp_parent_t *h, pp_waiter_t *w);
 void pp_wake_waiters(pp_parent_t *h, const void *awaited);
 
 /* channel.c: tasks out, results back */
-struct pp_hub {            /* the parent's private half; one thread at a time puts, one at a time takes */
+struct pp_parent {            /* the parent's private half; one thread at a time puts, one at a time takes */
     pp_segment_t *segment;
     _Atomic uint64_t tail;                  /* slots published; the putting thread writes, the leader reads */
     _Atomic uint64_t reclaimed;             /* slots that may be used again; as `tail` */
