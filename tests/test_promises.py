@@ -250,12 +250,14 @@ def test_no_thread_for_the_input_of_imap(kind, make_pool, monkeypatch):
 # ---- callbacks -------------------------------------------------------------------
 
 
-def test_a_callback_may_wait_for_other_calls(pool):
-    """Also for one with a callback of its own: another thread runs that meanwhile."""
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_a_callback_may_wait_for_other_calls(pool, is_decided):
+    """Also for one with a callback of its own, which another thread runs meanwhile, before this one goes on."""
     seen = []
 
     def note_after_another(value):
         other = pool.apply_async(tasks.square, (value,), callback=seen.append)
+        gates.wait_until(lambda: not is_decided or other.settled, "the other call has its outcome")
         seen.append(("other", other.get(TIMEOUT_S)))
 
     assert pool.apply_async(tasks.square, (2,), callback=note_after_another).get(TIMEOUT_S) == 4

@@ -67,20 +67,20 @@ class Callbacks:
             self._changed.notify_all()
         return is_known
 
-    def is_mine(self) -> bool:
-        """Whether the calling thread runs callbacks."""
-        return get_ident() in self._running
+    def is_of(self, call: _native.Job) -> bool:
+        """Whether the calling thread runs a callback of that call."""
+        return self._running.get(get_ident()) is call
 
     def delegate(self) -> None:
-        """The calling thread is going to wait: another one runs the callbacks from now on."""
-        if self.is_mine() and self._forget(threading.current_thread()) and self._channel.run_deferred(False):
+        """The calling thread is going to wait: if it runs a callback, another one runs the others from now on."""
+        if get_ident() in self._running and self._forget(threading.current_thread()) and self._channel.run_deferred(False):
             self._channel.notify()
 
     def leave(self) -> None:
         """The calling thread waits for the pool's end, which then does not wait for the callback that it runs."""
-        if self.is_mine():
+        if (call := self._running.get(get_ident())) is not None:
             self.delegate()
-            self._channel.finish(self._running[get_ident()])
+            self._channel.finish(call)
 
     def end(self) -> None:
         """After the last call: ends the thread, unless its last callback waits for this."""

@@ -167,17 +167,15 @@ class Engine:
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Waits until a job is done; False after `timeout` seconds, however many results come meanwhile."""
         self._check_not_in_vain(job)
-        if self._callbacks.is_mine():
-            if job.settled:
-                return True  # this is a callback of that very call, which must not wait for itself
-            self._callbacks.delegate()
+        if self._callbacks.is_of(job):
+            return True  # this is a callback of that very call, which must not wait for itself
+        self._callbacks.delegate()
         return self._channel.wait(job, timeout)
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
         """A stream's next (status, value); None at its end; False after `timeout` seconds."""
         self._check_not_in_vain(call)
-        if self._callbacks.is_mine():
-            self._callbacks.delegate()
+        self._callbacks.delegate()
         return self._channel.next(call, timeout)
 
     def _check_not_in_vain(self, job: _native.Job) -> None:
