@@ -3,13 +3,13 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl clean
+.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
 
 help:      ## this list
-	@sed -n 's/^#  //p; s/^\([a-z0-9-]*\): *## /  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^#  //p; s/^\([a-z0-9-]*\):[a-z ]*## /  make \1\t/p' Makefile | expand -t 22
 
 demo:      ## a short tour on this machine
 	$(call with_env,demo) -m pool_party.cli.main demo $(ARGS)
@@ -26,8 +26,13 @@ model:     ## new random programs against the interface: KIND=interp SECONDS=600
 soak:      ## pools in a hostile world for MINUTES=60; what they hold must stay flat. ARGS='--kind interp --seed 1'
 	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/isolated "$$python" tests/soak.py --minutes $(or $(MINUTES),60) $(ARGS)
 
-lint:      ## ruff
-	$(call with_env,dev) -m ruff check $(ARGS)
+check: lint types test  ## what a pull request must pass: lint, types, and the tests on one interpreter
+
+lint:      ## ruff: rules and format
+	$(call with_env,dev) -m ruff check $(ARGS); "$$python" -m ruff format --check --quiet || { echo 'not formatted: run make format' >&2; exit 1; }
+
+format:    ## let ruff format the Python code
+	$(call with_env,dev) -m ruff format $(ARGS)
 
 types:     ## mypy, strict; and whether the native module is what its stub says
 	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native

@@ -1,4 +1,4 @@
-"""The pages for contributors name files, functions and layers of the code: they exist, and the layers are the tests' own."""
+"""The pages for contributors name files, functions and layers of the code: these are there."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ import pytest
 import test_layers
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = ("ARCHITECTURE.md", "GLOSSARY.md", "native/README.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "GLOSSARY.md", "RELEASING.md", "native/README.md")
 FOLDERS = ("pool_party", "native", "tests", "tools", "benchmarks", "docs", ".ci", ".github")
 PATHS = [
     *(ROOT / "Makefile", ROOT / "pyproject.toml"),
@@ -38,11 +38,9 @@ def test_pages_name_what_there_is(page):
 def test_the_page_has_the_layers_of_the_tests():
     table = (ROOT / "ARCHITECTURE.md").read_text().split("| layer, from the top |")[1].split("\n\n")[0]
     named = [set(re.findall(r"`([\w.]+)`", row)) for row in table.splitlines()[2:]]
-    parts = {
-        test_layers.place_of(module)[1]: "pool_party" if module == "__init__" else None
-        for module in test_layers.MODULES
-    }
-    parts["_native"] = None
-    rows = [{parts[part] or part for part in row if part in parts} for row in test_layers.LAYERS]
+    parts = {test_layers.place_of(module)[1] for module in test_layers.MODULES} | {"_native"}
+    rows = [
+        {"pool_party" if part == "__init__" else part for part in row if part in parts} for row in test_layers.LAYERS
+    ]
     joined = [*rows[:-3], rows[-3] | rows[-2], rows[-1]]  # the page has what everybody may import in one row
     assert named == joined
