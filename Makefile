@@ -3,13 +3,13 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test test-all model soak lint types bench pyperformance sanitize explore clean
+.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
 
 help:      ## this list
-	@sed -n 's/^#  //p; s/^\([a-z-]*\): *## /  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^#  //p; s/^\([a-z0-9-]*\):[a-z ]*## /  make \1\t/p' Makefile | expand -t 22
 
 demo:      ## a short tour on this machine
 	$(call with_env,demo) -m pool_party.cli.main demo $(ARGS)
@@ -26,8 +26,13 @@ model:     ## new random programs against the interface: KIND=interp SECONDS=600
 soak:      ## pools in a hostile world for MINUTES=60; what they hold must stay flat. ARGS='--kind interp --seed 1'
 	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/isolated "$$python" tests/soak.py --minutes $(or $(MINUTES),60) $(ARGS)
 
-lint:      ## ruff
-	$(call with_env,dev) -m ruff check $(ARGS)
+check: lint types test  ## what a pull request must pass: lint, types, and the tests on one interpreter
+
+lint:      ## ruff: rules and format
+	$(call with_env,dev) -m ruff check $(ARGS); "$$python" -m ruff format --check --quiet || { echo 'not formatted: run make format' >&2; exit 1; }
+
+format:    ## let ruff format the Python code
+	$(call with_env,dev) -m ruff format $(ARGS)
 
 types:     ## mypy, strict; and whether the native module is what its stub says
 	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native
@@ -43,6 +48,12 @@ sanitize:  ## the C code under ASAN, UBSAN and TSAN
 
 explore:   ## channel and gate under a scheduler that tries interleavings: ARGS='60 7' for an hour from seed 7 on, ARGS=exhaust for all
 	@tests/native/explore $(ARGS)
+
+test-arm64:  ## the C stress test and the smoke test for arm64, cross-compiled and emulated (Debian or Ubuntu, x86-64)
+	@tools/test-arm64 $(ARGS)
+
+musl:      ## the C code with musl: whether it compiles, and the channel's stress test (Debian: musl-tools)
+	@tools/check-musl
 
 clean:     ## remove everything that the other targets made
 	@rm -rf .venv venv build dist *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache

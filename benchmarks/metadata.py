@@ -12,7 +12,10 @@ from typing import Any
 
 from peers import default_start_method, missing_peers
 
-_PACKAGES = ("pool-party", "numpy", "scipy", "pandas", "scikit-learn", "loky", "joblib", "cloudpickle", "threadpoolctl")
+_PACKAGES = (
+    *("composable-pool", "numpy", "scipy", "pandas", "scikit-learn"),
+    *("loky", "joblib", "cloudpickle", "threadpoolctl"),
+)
 
 
 def _cpu_model() -> str:

@@ -44,6 +44,7 @@ PRESENT_LOOKS: int
 PRESENT_SLEEPS: int
 REGION_NUMBERS: int
 PLACE_BYTES: int
+HAS_GLIBC: int
 
 def n_interpreters() -> int: ...
 def receivers() -> Any: ...

@@ -168,9 +168,7 @@ class ComposablePool:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
         if not items:
             callback = error_callback = None  # as in the standard library
-        result = MapResult(
-            self._engine, callback, error_callback, len(items), chunksize, _native.JOB_MAP, owner=self
-        )
+        result = MapResult(self._engine, callback, error_callback, len(items), chunksize, _native.JOB_MAP, owner=self)
         self._engine.submit_map(result, func, items, star)
         return result
 

@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ import fresh
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool
+from pool_party.workers.interp import extensions
 from pool_party.workers.interp.elf import Dynamic
 from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
 
@@ -145,6 +147,13 @@ def test_none_at_all(make_pool):
 def test_older_versions_say_so(make_pool):
     with pytest.raises(ImportError, match=r"needs CPython 3\.14 or later.*kind='process'"):
         make_pool(1, kind="interp").apply(importlib.import_module, ("numpy",))
+
+
+def test_another_c_library_is_named(monkeypatch):
+    """As on musl, whose loader never unloads a library: NumPy is refused before a copy is made."""
+    monkeypatch.setattr(extensions, "IS_SUPPORTED", False)
+    monkeypatch.setattr(extensions, "_IS_NEW", True)
+    assert re.search("numpy .* needs glibc, .*kind='process'", str(extensions._unsupported("numpy")))
 
 
 # ---- programs ----

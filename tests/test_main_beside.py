@@ -224,9 +224,7 @@ def test_shared_memory_of_a_session_is_the_newest_and_lives_until_it_arrives(sub
             cells = share(b"3333")
             print([job.get() for job in jobs], p.apply(put, (2,)), bytes(cells))
     """
-    assert session(subject, text) == (
-        "b'2111'\nb'2222' b'2111' b'2222'\n[b'2222', b'222', b'22'] b'3323' b'3323'\n"
-    )
+    assert session(subject, text) == ("b'2111'\nb'2222' b'2111' b'2222'\n[b'2222', b'222', b'22'] b'3323' b'3323'\n")
 
 
 @pytest.mark.parametrize("subject", ["interp", "process-fork", "process-forkserver"])

@@ -431,12 +431,14 @@ void pp_limits_here(void) {
 typedef struct {
     pp_segment_t *segment;
     pp_worker_slot_t *worker;
+    cpu_set_t cpus;
 } follower_t;
 
 static void *follow(void *arg) {
     follower_t f = *(follower_t *)arg;
     free(arg);
     pp_name_thread("pp-limits");
+    sched_setaffinity(0, sizeof f.cpus, &f.cpus);   /* here, since musl has no attribute for it */
     for (;;) {
         uint32_t grant = pp_load_seq_cst(&f.worker->grant);
         if (grant)
@@ -452,14 +454,13 @@ int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus) {
     follower_t *f = malloc(sizeof *f);
     if (f == NULL)
         return ENOMEM;
-    *f = (follower_t){.segment = pp_segment_ref(e->segment), .worker = e->own};
+    *f = (follower_t){.segment = pp_segment_ref(e->segment), .worker = e->own, .cpus = *cpus};
     pthread_t thread;
     pthread_attr_t attributes;
     sigset_t all, before;
     sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setaffinity_np(&attributes, sizeof *cpus, cpus);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, &attributes, follow, f);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

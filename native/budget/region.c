@@ -141,9 +141,17 @@ static void count_down(_Atomic uint32_t *n_left) {
         pp_futex_wake(n_left, 1, ~0u);
 }
 
+/* The mask of the process's first thread, not of the worker that happens to come first. */
+static void use_all_cpus(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(getpid(), sizeof set, &set) == 0)
+        sched_setaffinity(0, sizeof set, &set);
+}
+
 static void *help(void *arg) {
     helper_t *h = arg;
     pp_name_thread("pool_party-blas");
+    use_all_cpus();
     inside = true;               /* a region that a job began would wait for tokens which its caller holds */
     for (;;) {
         wait_for_work(h);
@@ -159,7 +167,7 @@ static void *help(void *arg) {
     return NULL;
 }
 
-/* With the mask of the process's first thread, not of the worker that happens to come first, and deaf to signals. */
+/* Deaf to signals. */
 static int create_helper(helper_t *h) {
     cpu_set_t set;
     sigset_t all, before;
@@ -168,10 +176,8 @@ static int create_helper(helper_t *h) {
     int error = pthread_attr_init(&attr);
     if (error)
         return error;
-    if (sched_getaffinity(getpid(), sizeof set, &set) == 0) {
+    if (sched_getaffinity(getpid(), sizeof set, &set) == 0)
         pp_store_relaxed(&n_cpus, (uint32_t)CPU_COUNT(&set));
-        pthread_attr_setaffinity_np(&attr, sizeof set, &set);
-    }
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

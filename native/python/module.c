@@ -317,6 +317,12 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     return type;
 }
 
+#ifdef __GLIBC__
+#define HAS_GLIBC 1
+#else
+#define HAS_GLIBC 0   /* musl: it never unloads a library, and finds those that another needs by their paths only */
+#endif
+
 static int add_constants(PyObject *module) {
     static const struct { const char *name; long value; } constants[] = {
         {"STATUS_OK", PP_STATUS_OK},           {"STATUS_FAILED", PP_STATUS_FAILED},
@@ -337,6 +343,7 @@ static int add_constants(PyObject *module) {
         {"TAGS_STATUS_AT", PP_TAGS_STATUS_AT}, {"TAGS_THREADS_AT", PP_TAGS_THREADS_AT},
         {"PRESENT_TASK", PP_PRESENT_TASK},     {"PRESENT_LOOKS", PP_PRESENT_LOOKS},
         {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS}, {"PLACE_BYTES", PP_PLACE_BYTES},
+        {"HAS_GLIBC", HAS_GLIBC},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)

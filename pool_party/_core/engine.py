@@ -497,9 +497,7 @@ class Engine:
 
 
 def _foreign() -> PoolPartyError:
-    return PoolPartyError(
-        "this pool belongs to the process that made it; a forked child must make a pool of its own"
-    )
+    return PoolPartyError("this pool belongs to the process that made it; a forked child must make a pool of its own")
 
 
 def _loss(worker: Worker) -> PoolPartyError:

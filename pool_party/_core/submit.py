@@ -80,9 +80,7 @@ class Submitter:
             self._entering.pop(get_ident(), None)
         return True
 
-    def _task(
-        self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _native.Task:
+    def _task(self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Task:
         if self._by_reference:
             return _native.Task(job, index, fn, (args, kwargs))
         if is_global(fn):

@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 
 from pool_party._core.errors import describe_exit
 from pool_party.cli.demo.report import format_table
-from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
+from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES, what_is_missing
 
 _CHECK_LIMIT_S = 120.0
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # names that differ from those of the packages
@@ -75,7 +75,7 @@ def advise(packages: Iterable[Package]) -> Iterator[str]:
     """What can be done where something will not load."""
     found = [package for package in packages if package.version is not None]
     if not IS_SUPPORTED:
-        yield "these need CPython 3.14 or later with a GIL; with this one use kind='process' for them"
+        yield f"these need {what_is_missing()}: use kind='process' for them"
     elif any(package.tested and package.has_own_importer for package in found):
         yield "an editable install loads extension modules past our loader: install a wheel, or use kind='process'"
 

@@ -157,9 +157,7 @@ class Receivers:
 
     # ---- packages ----
 
-    def prelude(
-        self, pickle: bytes, read: "Iterable[str]" = (), named: "Iterable[str]" = ()
-    ) -> "_Prelude":
+    def prelude(self, pickle: bytes, read: "Iterable[str]" = (), named: "Iterable[str]" = ()) -> "_Prelude":
         """What has to be unpickled before this pickle; empty if the receivers have all that it names.
 
         read: globals that functions in it read. named: all that these name.

@@ -691,10 +691,15 @@ static void test_kept_blocks(void) {
 
 #define CLOSED_BYTES (4u << 20)
 
-static uint64_t file_bytes(int fd) {
+/* Not under qemu-user, which does not pass MADV_REMOVE on to the kernel. */
+static void check_file_bytes(int fd, uint64_t expected, const char *when) {
     struct stat status;
     CHECK(fstat(fd, &status) == 0, "fstat", errno);
-    return (uint64_t)status.st_blocks * 512;
+#ifndef PP_EMULATED
+    CHECK((uint64_t)status.st_blocks * 512 == expected, when, status.st_blocks);
+#else
+    (void)expected, (void)when;
+#endif
 }
 
 static void *release_one(void *memory) {
@@ -738,16 +743,16 @@ static void test_close(void) {
     CHECK(s->shared == NULL && s->fd == -1, "closed", 0);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    CHECK(file_bytes(fd) == 4 * CLOSED_BYTES, "only what is kept", file_bytes(fd));
+    check_file_bytes(fd, 4 * CLOSED_BYTES, "only what is kept");
     memset(pp_memory_start(kept[4]), 44, CLOSED_BYTES);
     pp_memory_unref(kept[7]);
-    CHECK(file_bytes(fd) == 3 * CLOSED_BYTES, "one released", file_bytes(fd));
+    check_file_bytes(fd, 3 * CLOSED_BYTES, "one released");
     pp_memory_before_fork();
     pid_t pid = fork();
     pp_memory_after_fork();
     for (int i = 4; i < 7; i++)
         CHECK(is_all(kept[i], (char)(i == 4 ? 44 : i + 1)), "still what was sent", i);
-    CHECK(file_bytes(fd) == 0, "private memory", file_bytes(fd));
+    check_file_bytes(fd, 0, "private memory");
     for (int i = 4; i < 7; i++)
         pp_memory_unref(kept[i]);
     pp_segment_unref(s);

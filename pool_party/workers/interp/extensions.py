@@ -50,7 +50,8 @@ PACKAGES = {
 # A module of the standard library that refuses, too, and the package that imports it without needing it there.
 STAND_INS = {"faulthandler": "joblib"}
 
-IS_SUPPORTED = sys.version_info >= (3, 14) and "t" not in sys.abiflags
+_IS_NEW = sys.version_info >= (3, 14) and "t" not in sys.abiflags
+IS_SUPPORTED = _IS_NEW and bool(_native.HAS_GLIBC)
 _REFUSAL = "does not support loading in subinterpreters"
 _NUMPY_CORE = "numpy._core._multiarray_umath"
 _NUMPY_WARNING = "NumPy was imported from a Python sub-interpreter"
@@ -175,12 +176,17 @@ def _advise(error: ImportError, package: str) -> None:
     error.args = (error.msg,)
 
 
-def _unsupported(package: str) -> ImportError:
+def what_is_missing() -> str:
+    """What private copies need and do not have here, as the end of a sentence."""
+    if _IS_NEW:
+        return "glibc, and this Python has another C library (musl)"
     version = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
+    return f"CPython 3.14 or later with a GIL, and this is {version}"
+
+
+def _unsupported(package: str) -> ImportError:
     return ImportError(
-        f"{package} in workers of kind 'interp' needs CPython 3.14 or later with a GIL, and this is {version}: "
-        "use kind='process' for it",
-        name=package,
+        f"{package} in workers of kind 'interp' needs {what_is_missing()}: use kind='process' for it", name=package
     )
 
 

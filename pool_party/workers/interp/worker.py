@@ -17,8 +17,14 @@ else:  # importlib has not been imported by everybody
     from _frozen_importlib_external import SourceFileLoader
 
 
-_LOADED = ("pool_party", "pool_party.workers", "pool_party.workers.loop", "pool_party.workers.interp",
-           "pool_party.workers.interp.extensions", "pool_party.workers.interp.process_state")
+_LOADED = (
+    "pool_party",
+    "pool_party.workers",
+    "pool_party.workers.loop",
+    "pool_party.workers.interp",
+    "pool_party.workers.interp.extensions",
+    "pool_party.workers.interp.process_state",
+)
 
 
 def _code_of(name: str) -> tuple[str, CodeType]:
