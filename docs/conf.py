@@ -86,6 +86,8 @@ FILES = {
     "protocol": "native/README.md",
     "glossary": "GLOSSARY.md",
     "changelog": "CHANGELOG.md",
+    "benchmarks": "benchmarks/README.md",
+    "report": "benchmarks/results/two-cores/report.md",
 }
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 

@@ -228,3 +228,53 @@ def test_the_gallery_lists_examples_with_their_output(tmp_path):
     assert "In four processes." in text
     assert re.findall(r"literalinclude\} \S*/(\S+)", text) == ["render.txt", "render.py", "sweep.py"]
     assert re.search(r"!\[.*\]\(\S*output/render.svg\)", text)
+
+
+# ---- the tables of docs/migrating.md -----------------------------------------
+
+MIGRATING = ROOT / "docs" / "migrating.md"
+ROW = re.compile(r"^\| `(?P<old>[^`]+)` \| `(?P<new>[^`]+)` \|", re.M)
+SECTION = re.compile(r"^## (?P<name>.*)\n\n<!-- needs: (?P<needs>.*?) -->\n(?P<text>(?:(?!^## ).*\n?)*)", re.M)
+TABLES = {section["name"]: section for section in SECTION.finditer(MIGRATING.read_text())}
+NAMES = """
+xs = list(range(20))
+pairs = [(x, x + 1) for x in xs]
+
+
+def f(x):
+    return x
+
+
+def g(x, y):
+    return x + y
+"""
+
+
+def program_of(lines):
+    """A program of a table's lines: its imports, its first `with`, and in that all others, each for itself."""
+    imports = [line for line in lines if line.startswith("from ")]
+    opening, *rest = [line for line in lines if line not in imports]
+    assert opening.startswith("with ")
+    ends = [line for line in rest if re.match(r"\w+\.(terminate|join|shutdown)\(", line)]  # after these, no calls
+    body = [f"{line} pass" if line.startswith("with ") else line for line in rest if line not in ends] + ends
+    indented = [*(f"        {line}" for line in body), '        print("done")']
+    return "\n".join([*imports, NAMES, 'if __name__ == "__main__":', f"    {opening}", *indented, ""])
+
+
+# Old lines where their library is installed; it is no part of the tests' own environment.
+COLUMNS = [(name, "new") for name in TABLES] + [
+    (name, "old") for name, section in TABLES.items() if is_there(section["needs"])
+]
+
+
+@pytest.mark.parametrize(("name", "column"), COLUMNS)
+def test_lines_of_migrating_run(name, column, tmp_path):
+    lines = [row[column] for row in ROW.finditer(TABLES[name]["text"])]
+    (tmp_path / "program.py").write_text(program_of(lines))
+    completed = fresh.finish(fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore")))
+    assert completed.returncode == 0 and completed.out.endswith("done\n"), f"{program_of(lines)}\n{completed}"
+
+
+def test_there_is_a_table_for_each_library():
+    assert len(TABLES) == 7
+    assert all(len(ROW.findall(section["text"])) >= 5 for section in TABLES.values())
