@@ -47,13 +47,14 @@ html_sidebars = {"index": []}
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
 
+autoclass_content = "both"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Guarantees", "Guarantees")]
-pygments_style = "default"
+default_role = "py:obj"  # in docstrings: a link where there is such a name, else code
 
 
 # ---- other projects' documentation -----------------------------------------
