@@ -35,14 +35,15 @@ html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "pool_party"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 8,
     "show_prev_next": False,
+    "show_toc_level": 2,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],
     "footer_end": [],
     "navigation_with_keys": False,
 }
-html_sidebars = {"index": []}
+html_sidebars = {page: [] for page in ("index", "tutorial", "migrating", "policies", "performance", "gallery", "api")}
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -52,6 +53,7 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Guarantees", "Guarantees")]
 default_role = "py:obj"  # in docstrings: a link where there is such a name, else code

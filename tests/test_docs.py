@@ -1,4 +1,4 @@
-"""What README and docs/ promise a reader: programs that run and print what the page says, and links that lead somewhere.
+"""What README and docs/ promise: programs that run and print what the page says, and links that lead somewhere.
 
 A fence of `python` is a program, and a fence of `output` right after it is what it prints, where `...` stands for any
 text. A comment before the fence, `<!-- needs: numpy, CPython 3.14 -->`, names what a program needs beyond pool_party;
@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 from typing import NamedTuple
@@ -196,8 +197,8 @@ def test_every_page_is_in_the_site():
     for page in docs.rglob("*.md"):
         for fence in FENCE.finditer(page.read_text()):
             if fence["language"].strip() == "{toctree}":
-                lines = (line.strip() for line in fence["text"].splitlines())
-                entries |= {(page.parent / f"{line}.md").resolve() for line in lines if line and line[0] != ":"}
+                names = re.findall(r"^(?:[^:\n].*<(.+)>|([^:\n<]+))$", fence["text"], re.M)
+                entries |= {(page.parent / f"{''.join(name)}.md").resolve() for name in names}
     assert entries == {*docs.rglob("*.md")} - {docs / "index.md"}
 
 
@@ -228,6 +229,13 @@ def test_the_gallery_lists_examples_with_their_output(tmp_path):
     assert "In four processes." in text
     assert re.findall(r"literalinclude\} \S*/(\S+)", text) == ["render.txt", "render.py", "sweep.py"]
     assert re.search(r"!\[.*\]\(\S*output/render.svg\)", text)
+
+
+def test_the_picture_is_drawn_from_the_results():
+    """A figure in it that differs from the benchmarks' own would be a figure that nobody measured."""
+    pictures = ROOT / "docs" / "pictures"
+    draw = runpy.run_path(str(pictures / "draw_figures.py"))
+    assert (pictures / "figures.svg").read_text() == draw["draw"](draw["RESULTS"])
 
 
 # ---- the tables of docs/migrating.md -----------------------------------------

@@ -1,4 +1,4 @@
-"""Every public name says what it takes, in which units, what it raises, and what it guarantees: the site shows just that."""
+"""Every public name says what it takes, in which units, what it raises and guarantees: the site shows just that."""
 
 import inspect
 import pathlib
@@ -13,7 +13,7 @@ from pool_party._executor import PoolFuture
 from pool_party.budget.policies import Policy, State
 from pool_party.observe.trace import Tracing
 
-RETURNED = [AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, State, Policy]  # what public functions return or take
+RETURNED = [AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, State, Policy]  # by public names
 NAMES = {name: getattr(pool_party, name) for name in pool_party.__all__ if name != "__version__"}
 PUBLIC = [*NAMES.values(), *RETURNED]
 ERRORS = [thing for thing in PUBLIC if inspect.isclass(thing) and issubclass(thing, BaseException)]

@@ -70,7 +70,8 @@ def read_uneven_tasks(results: Path) -> list[Bar]:
         and entry["way"] in WAYS
     }
     return [
-        Bar(WAYS[way], s, f"{s:.2f} s", way == "dynamic") for way, s in sorted(seconds.items(), key=lambda item: item[1])
+        Bar(WAYS[way], taken, f"{taken:.2f} s", way == "dynamic")
+        for way, taken in sorted(seconds.items(), key=lambda item: item[1])
     ]
 
 
@@ -82,8 +83,9 @@ def draw_panel(title: str, bars: list[Bar], top: int) -> Iterable[str]:
         y = top + 12 + row * ROW
         x, width = MARGIN + LABELS, max(2.0, bar.value * scale)
         bold = ' class="us"' if bar.is_ours else ""
-        yield f'<text{bold} x="{x - 10}" y="{y + BAR - 2}" text-anchor="end">{bar.label.replace("&", "&amp;")}</text>'
-        yield f'<rect class="{"ours" if bar.is_ours else "others"}" x="{x}" y="{y}" width="{width:.1f}" height="{BAR}"/>'
+        yield f'<text{bold} x="{x - 10}" y="{y + BAR - 2}" text-anchor="end">{bar.label}</text>'
+        colour = "ours" if bar.is_ours else "others"
+        yield f'<rect class="{colour}" x="{x}" y="{y}" width="{width:.1f}" height="{BAR}"/>'
         yield f'<text{bold} x="{x + width + 8:.1f}" y="{y + BAR - 2}">{bar.text}</text>'
 
 

@@ -9,8 +9,8 @@ from pool_party._core.errors import PoolPartyError
 class WorkerLost(PoolPartyError, BrokenProcessPool):
     """The worker that ran this task died. Other tasks are not affected, and the pool has replaced the worker.
 
-    It is also a `concurrent.futures.process.BrokenProcessPool`. The task is not run again, since it may have had effects.
-    It can be pickled.
+    It is also a `concurrent.futures.process.BrokenProcessPool`. The task is not run again, since it may have had
+    effects. It can be pickled.
 
     Args:
         message: What happened.

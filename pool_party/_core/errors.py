@@ -29,7 +29,7 @@ class PoolTerminated(PoolClosed):
 class RemoteError(PoolPartyError):
     """A result or an exception could not be unpickled here. It is a `PoolPartyError`.
 
-    The message has the repr of what the worker sent, and the cause has the worker's traceback or the error of unpickling.
+    The message says what the worker sent, and the cause has the worker's traceback or the error of unpickling.
     """
 
 

@@ -51,8 +51,8 @@ def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
 class Tracing:
     """A trace that is being recorded: a context manager, which writes the file at its end, as does `stop`.
 
-    It comes from `ComposablePool.trace` or `ComposableExecutor.trace`, and is not made by hand. Its attribute `path` is the
-    file's absolute path.
+    It comes from `ComposablePool.trace` or `ComposableExecutor.trace`, and is not made by hand. Its attribute `path` is
+    the file's absolute path.
 
     Raises:
         OSError: At the end of a `with` block, if the file cannot be written.
