@@ -269,9 +269,11 @@ def program_of(lines):
     return "\n".join([*imports, NAMES, 'if __name__ == "__main__":', f"    {opening}", *indented, ""])
 
 
-# Old lines where their library is installed; it is no part of the tests' own environment.
+# Old lines where their library is installed, which need not be so in the tests' own environment.
 COLUMNS = [(name, "new") for name in TABLES] + [
-    (name, "old") for name, section in TABLES.items() if is_there(section["needs"])
+    pytest.param(name, "old", marks=pytest.mark.slow)
+    for name, section in TABLES.items()
+    if is_there(section["needs"])
 ]
 
 
