@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl clean
+.PHONY: help demo check format test test-all model soak lint types bench docs pyperformance sanitize explore test-arm64 musl clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -39,6 +39,10 @@ types:     ## mypy, strict; and whether the native module is what its stub says
 
 bench:     ## all benchmarks and their report, 45 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
+
+docs:      ## the documentation, into build/docs/html; a warning is an error, and so is a dead link
+	@set -e; python=$$(tools/setup-env docs); for builder in html linkcheck; do \
+	  "$$python" -m sphinx -W --keep-going -q -b $$builder docs build/docs/$$builder $(ARGS); done
 
 pyperformance:  ## the pool-party document's workloads in every mode: ARGS='--fast -b fib -o fib.json'
 	@tools/run-pyperformance $(ARGS)

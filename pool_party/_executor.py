@@ -26,32 +26,65 @@ _log = logging.getLogger("concurrent.futures")
 
 
 class PoolFuture(Future[Any]):
-    """A Future of a ComposableExecutor. It counts as running from the moment that a worker begins its task.
+    """A `concurrent.futures.Future` of a `ComposableExecutor`. It is running once a worker has begun its task.
 
-    The outcome is the call's, and can be had as soon as the call is done. The state that `concurrent.futures` keeps of
-    a Future, which `wait` and `as_completed` look at, follows a moment later, in the thread that runs its callbacks.
+    Raises:
+        WorkerLost: By `result`, if the worker died.
+
+    Guarantees:
+        All methods may be called from any thread. The outcome can be had as soon as the call is done. The state that
+        `concurrent.futures` keeps of a future, which `wait` and `as_completed` look at, follows a moment later, in the
+        thread that runs its callbacks.
     """
 
     _call: "_FutureCall"
 
     def cancel(self) -> bool:
-        """Cancels the call unless a worker has begun it."""
+        """Cancel the call, unless a worker has begun it. Does not block, and never raises.
+
+        Returns:
+            Whether the call is cancelled now.
+        """
         return self._call.cancel()
 
     def cancelled(self) -> bool:
-        """Whether the call was cancelled."""
+        """Return whether the call was cancelled. Does not block, and never raises.
+
+        Returns:
+            True if it was.
+        """
         return self._call.is_cancelled()
 
     def done(self) -> bool:
-        """Whether the call was cancelled or has its outcome."""
+        """Return whether the call was cancelled or has its outcome. Does not block, and never raises.
+
+        Returns:
+            True if so.
+        """
         return self._call.settled
 
     def running(self) -> bool:
-        """Whether a worker runs the call now."""
+        """Return whether a worker runs the call now. Does not block, and never raises.
+
+        Returns:
+            True if so.
+        """
         return not self.done() and self._call.is_begun()
 
     def result(self, timeout: float | None = None) -> Any:
-        """The call's value, or raises what it raised; TimeoutError after `timeout` seconds."""
+        """Return the call's value. Blocks until it is there.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
+            concurrent.futures.CancelledError: The call was cancelled.
+            Exception: Whatever the function raised, with the worker's traceback as its cause.
+        """
         error = self.exception(timeout)
         if error is None:
             return self._call.value
@@ -61,7 +94,18 @@ class PoolFuture(Future[Any]):
             del self, error  # no cycle of the exception, its traceback and this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the call raised, or None; TimeoutError after `timeout` seconds. Raises: CancelledError."""
+        """Return what the call raised, or None. Blocks until the outcome is there.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Returns:
+            The exception, or None if there is none.
+
+        Raises:
+            TimeoutError: There is no outcome after `timeout` seconds.
+            concurrent.futures.CancelledError: The call was cancelled.
+        """
         if not self._call.wait(timeout):
             raise TimeoutError
         if self._call.is_cancelled():
@@ -109,12 +153,33 @@ class _FutureCall(Call):
 class ComposableExecutor(Executor):
     """A `concurrent.futures.Executor` of workers of any kind.
 
-    max_workers: number of workers; None: the CPUs that this process may use.
-    initializer, initargs: called once in each worker; if that fails the executor is broken (InitializerFailed).
-    kind, context, policy and what follows: as in ComposablePool.
-    max_tasks_per_child: tasks after which a worker is replaced.
+    Args:
+        max_workers: The number of workers. None: as many as there are CPUs that this process may use, see `cpu_count`.
+        initializer: A function that each worker calls once, before its first task.
+        initargs: The arguments of `initializer`.
+        kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
+        context: A `multiprocessing` context or its name. None: Python's default. For kind="process" only.
+        max_tasks_per_child: The number of tasks after which a worker is replaced by a fresh one. None: never.
+        policy: How many threads BLAS and OpenMP libraries may use in tasks; see `ComposablePool`.
+        threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
+        oversubscription: The number of threads for each CPU, which need not be whole.
+        affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several.
+        scope: "pool" or "machine"; see `ComposablePool`.
+        extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
+        preload: Names of modules that each worker imports when it starts, before its initializer.
 
-    A worker that dies fails the one future whose call it ran, with WorkerLost; the others go on.
+    Raises:
+        ValueError: An argument is out of its range, or contradicts another.
+        TypeError: An argument has a wrong type.
+        PoolClosed: By `submit`, after `shutdown`. It is a RuntimeError, too.
+        WorkerLost: By the one future whose worker died. The others go on.
+        InitializerFailed: By all futures, once no worker can be made.
+        PoolPartyError: By calls in a child that was forked, since the executor belongs to its parent.
+
+    Guarantees:
+        All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
+        for modules of `preload`. Leaving a `with` block waits for all calls that were submitted; so does the end of the
+        program.
     """
 
     def __init__(
@@ -156,7 +221,19 @@ class ComposableExecutor(Executor):
         self._max_workers = self._engine.n_workers
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Starts fn(*args, **kwargs) in a worker."""
+        """Start `fn(*args, **kwargs)` in a worker. Does not block, except to pickle the arguments.
+
+        Args:
+            fn: The function.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            A `PoolFuture`.
+
+        Raises:
+            PoolClosed: The executor was shut down.
+        """
         engine = self._engine
         if engine.state != RUN:
             from pool_party._core.errors import PoolClosed
@@ -175,10 +252,24 @@ class ComposableExecutor(Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Any]:
-        """An iterator over fn(*x) for x in zip(*iterables), in order.
+        """Iterate over `fn(*x) for x in zip(*iterables)`, in order. Does not block; the iterator does.
 
-        timeout: seconds from this call after which `next` raises TimeoutError. chunksize: items per task.
-        buffersize: tasks that may be submitted ahead of the consumer; None: all.
+        Args:
+            fn: The function.
+            *iterables: The arguments: one iterable for each parameter.
+            timeout: The seconds from this call after which the iterator raises TimeoutError. None: no limit.
+            chunksize: The number of items in each task.
+            buffersize: The number of tasks that may be submitted ahead of the consumer. None: all.
+
+        Returns:
+            An iterator over the results.
+
+        Raises:
+            PoolClosed: The executor was shut down.
+            ValueError: `chunksize` or `buffersize` is less than 1.
+            TypeError: `buffersize` is no integer.
+            TimeoutError: By the iterator, after `timeout` seconds.
+            Exception: By the iterator: whatever `fn` raised.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -193,7 +284,15 @@ class ComposableExecutor(Executor):
         return _in_order(weakref.ref(self), fn, chunks, futures, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No more calls; with `wait`, returns when all that were submitted are done."""
+        """Take no more calls. Blocks until all that were submitted are done, if `wait` is true.
+
+        Args:
+            wait: Whether to wait.
+            cancel_futures: Whether to cancel the calls that no worker has begun.
+
+        Raises:
+            PoolPartyError: With `wait`, in a forked child, since the executor belongs to its parent.
+        """
         if cancel_futures:
             for call in self._engine.calls():
                 if isinstance(call, _FutureCall):
@@ -203,11 +302,27 @@ class ComposableExecutor(Executor):
             self._engine.join()
 
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
-        """Records what each worker does from now on; see `ComposablePool.trace`."""
+        """Record what each worker does from now on; see `ComposablePool.trace`. Does not block.
+
+        Args:
+            path: The file.
+            max_events: The number of events that are kept, the newest ones.
+
+        Returns:
+            A `Tracing`, which is a context manager.
+
+        Raises:
+            OSError: The file cannot be written.
+            PoolPartyError: The executor is being traced already, or does not run any more.
+        """
         return self._engine.trace(path, max_events)
 
     def statistics(self) -> "Statistics":
-        """The executor's counts at this moment."""
+        """Return the executor's counts at this moment. Does not block, and never raises.
+
+        Returns:
+            A `Statistics`. In a forked child it has the counts of the moment of the fork.
+        """
         return self._engine.statistics()
 
     def __repr__(self) -> str:

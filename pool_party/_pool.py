@@ -32,29 +32,42 @@ def _check_callable(func: object) -> None:
 class ComposablePool:
     """A pool of workers with the interface of `multiprocessing.Pool`.
 
-    processes: number of workers; None: the CPUs that this process may use.
-    initializer, initargs: called once in each worker, before its first task.
-    maxtasksperchild: tasks (chunks of a map) after which a worker is replaced by a fresh one.
-    context: a `multiprocessing` context or its name; kind="process" only.
-    kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
-    policy: how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its part of the
-        CPUs. "dynamic": CPUs of workers without work are lent to the others. "exclusive" and "counting": a
-        parallel region may use all CPUs, one at a time or as many as fit. None: libraries are left as they are. Or an
-        object with `shares(state)`, see `pool_party.budget.policies`.
-    threads_per_worker: threads of each worker; None: its part of the CPUs, at least 1.
-    oversubscription: how many threads there may be for each CPU.
-    affinity: True keeps each worker on its own CPUs, False does not; None does if each has several.
-    scope: "pool", or "machine": regions also wait for those of other programs of this user ("exclusive", "counting").
-    extensions: names of packages whose extension modules do not support interpreters and are to be loaded there
-        nevertheless, at your own risk, beside the tested ones (NumPy, SciPy, pandas, scikit-learn). (): not even those.
-        kind="interp" only, CPython 3.14 or later.
-    preload: names of modules that each worker imports when it starts, before its initializer, so that no task has to
-        wait for that. Opening does not wait; threads import them once. One that fails breaks the pool.
+    Args:
+        processes: The number of workers. None: as many as there are CPUs that this process may use, see `cpu_count`.
+        initializer: A function that each worker calls once, before its first task.
+        initargs: The arguments of `initializer`.
+        maxtasksperchild: The number of tasks (chunks of a map) after which a worker is replaced by a fresh one. None:
+            never.
+        context: A `multiprocessing` context or its name: "fork", "forkserver" or "spawn". None: Python's default. It
+            counts for kind="process" only.
+        kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
+        policy: How many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its part of the
+            CPUs. "dynamic": the CPUs of workers without work are lent to the others. "exclusive" and "counting": a
+            parallel region may use all CPUs, one region at a time or as many as fit. None: libraries are left as they
+            are. Or an object with a method `shares(state)`, see `Policy`.
+        threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
+        oversubscription: The number of threads for each CPU, which need not be whole.
+        affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several.
+        scope: "pool", or "machine": parallel regions then also wait for those of this user's other programs. It counts
+            for "exclusive" and "counting" only.
+        extensions: Names of packages whose extension modules do not support interpreters, and which are loaded there
+            nevertheless, at your own risk, beside the tested ones (NumPy, SciPy, pandas, scikit-learn). An empty tuple
+            excludes the tested ones, too. For kind="interp" only, on CPython 3.14 or later.
+        preload: Names of modules that each worker imports when it starts, before its initializer. Threads import them
+            once. A module that cannot be imported breaks the pool.
 
-    Safe to use from several threads. Leaving a `with` block terminates the pool, as in the standard library.
+    Raises:
+        ValueError: An argument is out of its range, or contradicts another.
+        TypeError: An argument has a wrong type.
+        PoolClosed: By calls, after `close`. It is a ValueError, too.
+        WorkerLost: By the one call or task whose worker died. Other tasks go on.
+        InitializerFailed: By calls, once no worker can be made.
+        PoolPartyError: By calls in a child that was forked, since the pool belongs to its parent.
 
-    Raises: ValueError, TypeError for bad arguments. Calls raise PoolClosed (a ValueError) after `close`, WorkerLost for
-    the one task of a worker that died, InitializerFailed once no worker can be made.
+    Guarantees:
+        All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
+        for modules of `preload`. A task runs at most once. Leaving a `with` block terminates the pool, as in the
+        standard library; so does the end of the program, and the loss of the last reference to the pool.
     """
 
     def __init__(
@@ -95,7 +108,21 @@ class ComposablePool:
     # ---- one call ----
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] = {}) -> Any:
-        """func(*args, **kwds) in a worker; waits for its result."""
+        """Run `func(*args, **kwds)` in a worker, and return its result. Blocks until then.
+
+        Args:
+            func: The function.
+            args: Its positional arguments.
+            kwds: Its keyword arguments.
+
+        Returns:
+            What `func` returned.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            WorkerLost: The worker died.
+            Exception: Whatever `func` raised, with the worker's traceback as its cause.
+        """
         return self.apply_async(func, args, kwds).get()
 
     def apply_async(
@@ -106,7 +133,22 @@ class ComposablePool:
         callback: Callback = None,
         error_callback: Callback = None,
     ) -> AsyncResult:
-        """Starts func(*args, **kwds) in a worker. Callbacks run before `get` returns."""
+        """Start `func(*args, **kwds)` in a worker. Does not block, except to pickle the arguments.
+
+        Args:
+            func: The function.
+            args: Its positional arguments.
+            kwds: Its keyword arguments.
+            callback: Called with the result, in a thread of the pool's own, before `get` returns.
+            error_callback: Called in its place with the exception, if there is one.
+
+        Returns:
+            An `AsyncResult`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            TypeError: `func` cannot be called.
+        """
         engine = self._engine
         engine.check_running()
         _check_callable(func)
@@ -117,7 +159,22 @@ class ComposablePool:
     # ---- many calls ----
 
     def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
-        """[func(x) for x in iterable], in workers. The first failure is raised when all tasks have run."""
+        """Return `[func(x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
+
+        Args:
+            func: A function of one argument.
+            iterable: The arguments, one for each call. It is read completely before the first task starts.
+            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
+
+        Returns:
+            The results, in the order of `iterable`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            ValueError: `chunksize` is less than 1.
+            WorkerLost: A worker died.
+            Exception: The first failure that arrived, once all tasks have run.
+        """
         result: list[Any] = self.map_async(func, iterable, chunksize).get()
         return result
 
@@ -129,13 +186,44 @@ class ComposablePool:
         callback: Callback = None,
         error_callback: Callback = None,
     ) -> MapResult:
-        """`map` without waiting. chunksize: items per task; None: a quarter of each worker's share."""
+        """Start `map`. Does not block, except to read the input and to pickle it.
+
+        Args:
+            func: A function of one argument.
+            iterable: The arguments, one for each call. It is read completely before the first task starts.
+            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
+            callback: Called with the list of results, before `get` returns.
+            error_callback: Called in its place with the first failure, if there is one.
+
+        Returns:
+            A `MapResult`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            ValueError: `chunksize` is less than 1.
+            TypeError: `func` cannot be called.
+        """
         return self._map(func, iterable, chunksize, callback, error_callback, star=False)
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
-        """[func(*x) for x in iterable], in workers."""
+        """Return `[func(*x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
+
+        Args:
+            func: The function.
+            iterable: Tuples of arguments, one for each call.
+            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
+
+        Returns:
+            The results, in the order of `iterable`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            ValueError: `chunksize` is less than 1.
+            WorkerLost: A worker died.
+            Exception: The first failure that arrived, once all tasks have run.
+        """
         result: list[Any] = self.starmap_async(func, iterable, chunksize).get()
         return result
 
@@ -147,7 +235,23 @@ class ComposablePool:
         callback: Callback = None,
         error_callback: Callback = None,
     ) -> MapResult:
-        """`starmap` without waiting."""
+        """Start `starmap`. Does not block, except to read the input and to pickle it.
+
+        Args:
+            func: The function.
+            iterable: Tuples of arguments, one for each call.
+            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
+            callback: Called with the list of results, before `get` returns.
+            error_callback: Called in its place with the first failure, if there is one.
+
+        Returns:
+            A `MapResult`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            ValueError: `chunksize` is less than 1.
+            TypeError: `func` cannot be called.
+        """
         return self._map(func, iterable, chunksize, callback, error_callback, star=True)
 
     def _map(
@@ -177,17 +281,44 @@ class ComposablePool:
     def imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
     ) -> "IMapIterator":
-        """An iterator over func(x) for x in iterable, in order.
+        """Iterate over `func(x) for x in iterable`, in order. Does not block; the iterator does.
 
-        buffersize: items that may be read ahead of the consumer. None: all of a sized input at once; of a generator as
-        many as keep the workers busy. Its `next(timeout)` works with any chunksize.
+        Args:
+            func: A function of one argument.
+            iterable: The arguments, one for each call. It may be endless.
+            chunksize: The number of items in each task.
+            buffersize: The number of items that may be read ahead of the consumer. None: all of an input that has a
+                length, and of others as many as keep the workers busy.
+
+        Returns:
+            An `IMapIterator`. Its `next(timeout)` works with any chunk size.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            ValueError: `chunksize` or `buffersize` is less than 1.
+            TypeError: `func` cannot be called, or `buffersize` is no integer.
         """
         return self._imap(func, iterable, chunksize, buffersize, ordered=True)
 
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
     ) -> "IMapIterator":
-        """`imap`, with results as they arrive."""
+        """Iterate as `imap` does, with results as they arrive. Does not block; the iterator does.
+
+        Args:
+            func: A function of one argument.
+            iterable: The arguments, one for each call. It may be endless.
+            chunksize: The number of items in each task.
+            buffersize: The number of items that may be read ahead of the consumer; see `imap`.
+
+        Returns:
+            An `IMapIterator`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            ValueError: `chunksize` or `buffersize` is less than 1.
+            TypeError: `func` cannot be called, or `buffersize` is no integer.
+        """
         return self._imap(func, iterable, chunksize, buffersize, ordered=False)
 
     def _imap(
@@ -217,17 +348,27 @@ class ComposablePool:
     # ---- the end ----
 
     def close(self) -> None:
-        """No more calls; workers end when the last one is done."""
+        """Take no more calls; workers end when the last call is done. Does not block, and never raises."""
         self._engine.close()
 
     def terminate(self) -> None:
-        """Stops the workers now; calls that are pending raise PoolTerminated."""
+        """Stop the workers now; calls that are pending raise PoolTerminated.
+
+        Blocks until processes are dead, and other workers without a task have ended. A task inside a C function, in a
+        thread or an interpreter, is not waited for. Processes get SIGTERM, and SIGKILL 3 seconds later; other workers
+        get SystemExit in their Python code. It never raises, and does nothing in a forked child.
+        """
         self._engine.terminate()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for the workers' end, after `close` or `terminate`.
+        """Wait for the workers' end, after `close` or `terminate`. Blocks until then.
 
-        Raises: ValueError if the pool was not closed; multiprocessing.TimeoutError after `timeout` seconds.
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Raises:
+            ValueError: The pool was neither closed nor terminated.
+            multiprocessing.TimeoutError: The workers have not ended within `timeout` seconds.
         """
         if self._engine.state == RUN:
             raise ValueError("Pool is still running")
@@ -253,22 +394,35 @@ class ComposablePool:
     # ---- looking ----
 
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
-        """Records what each worker does from now on, as a timeline for Perfetto and chrome://tracing.
+        """Record what each worker does from now on, as a timeline for Perfetto and chrome://tracing. Does not block.
 
         The file is written at the end of a `with` block or by `stop()` of what is returned, at the latest when the pool
-        ends. max_events: the newest so many are kept; the file says how many were dropped.
+        ends.
 
-        Raises: OSError if the file can't be written; PoolPartyError if the pool is being traced already.
+        Args:
+            path: The file.
+            max_events: The number of events that are kept, the newest ones. The file says how many were dropped.
+
+        Returns:
+            A `Tracing`, which is a context manager.
+
+        Raises:
+            OSError: The file cannot be written.
+            PoolPartyError: The pool is being traced already, or does not run any more.
         """
         return self._engine.trace(path, max_events)
 
     def statistics(self) -> "Statistics":
-        """The pool's counts at this moment."""
+        """Return the pool's counts at this moment. Does not block, and never raises.
+
+        Returns:
+            A `Statistics`. In a forked child it has the counts of the moment of the fork.
+        """
         return self._engine.statistics()
 
     @property
     def kind(self) -> str:
-        """ "thread", "process" or "interp"."""
+        """The kind of the workers: "thread", "process" or "interp", never an alias."""
         return self._engine.kind
 
     @property
@@ -297,7 +451,22 @@ class ComposablePool:
 
 
 class ThreadPool(ComposablePool):
-    """A ComposablePool of threads."""
+    """A `ComposablePool` of threads, with the arguments of `multiprocessing.pool.ThreadPool`.
+
+    Args:
+        processes: The number of workers; see `ComposablePool`.
+        initializer: A function that each worker calls once, before its first task.
+        initargs: The arguments of `initializer`.
+        preload: Names of modules that are imported before the first task.
+        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+
+    Raises:
+        ValueError: An argument is out of its range.
+        TypeError: An argument has a wrong type.
+
+    Guarantees:
+        Those of `ComposablePool`: any thread may use it, and opening does not block.
+    """
 
     def __init__(
         self,
@@ -312,7 +481,25 @@ class ThreadPool(ComposablePool):
 
 
 class ProcessPool(ComposablePool):
-    """A ComposablePool of processes."""
+    """A `ComposablePool` of processes.
+
+    Args:
+        processes: The number of workers; see `ComposablePool`.
+        initializer: A function that each worker calls once, before its first task.
+        initargs: The arguments of `initializer`.
+        maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
+        context: A `multiprocessing` context or its name. None: Python's default.
+        preload: Names of modules that each worker imports when it starts.
+        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+
+    Raises:
+        ValueError: An argument is out of its range, or the context is "fork" while a pool of interpreters is open.
+        TypeError: An argument has a wrong type.
+
+    Guarantees:
+        Those of `ComposablePool`: any thread may use it, and opening does not block for initializers. Workers end with
+        their parent, even if it is killed.
+    """
 
     def __init__(
         self,
@@ -331,7 +518,25 @@ class ProcessPool(ComposablePool):
 
 
 class InterpreterPool(ComposablePool):
-    """A ComposablePool of interpreters, each with its own GIL."""
+    """A `ComposablePool` of interpreters, each with a GIL of its own.
+
+    Args:
+        processes: The number of workers; see `ComposablePool`.
+        initializer: A function that each worker calls once, before its first task.
+        initargs: The arguments of `initializer`.
+        maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
+        extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
+        preload: Names of modules that each worker imports when it starts.
+        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+
+    Raises:
+        ValueError: An argument is out of its range.
+        TypeError: An argument has a wrong type.
+
+    Guarantees:
+        Those of `ComposablePool`: any thread may use it, and opening does not block for initializers. A child that is
+        forked while it is open crashes, which is CPython's limit.
+    """
 
     def __init__(
         self,

@@ -7,9 +7,15 @@ from pool_party._core.errors import PoolPartyError
 
 
 class WorkerLost(PoolPartyError, BrokenProcessPool):
-    """The worker that ran this task died; other tasks are not affected.
+    """The worker that ran this task died. Other tasks are not affected, and the pool has replaced the worker.
 
-    pid: its process id. exitcode: as `Process.exitcode`, negative for a signal.
+    It is also a `concurrent.futures.process.BrokenProcessPool`. The task is not run again, since it may have had
+    effects. It can be pickled.
+
+    Args:
+        message: What happened.
+        pid: The worker's process id. None: it had no process of its own.
+        exitcode: The number that `multiprocessing.Process.exitcode` has: negative for a signal. None: unknown.
     """
 
     def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
@@ -22,4 +28,8 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
 
 
 class InitializerFailed(PoolPartyError, BrokenExecutor):
-    """No worker can be made: the initializer raised (`__cause__`), or its process died every time."""
+    """No worker can be made: an initializer or an import of `preload` raised, or processes died every time.
+
+    It is also a `concurrent.futures.BrokenExecutor`. What the initializer raised is its cause. Every call of the pool
+    raises it from then on.
+    """

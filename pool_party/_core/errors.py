@@ -5,19 +5,32 @@ Each class also derives from what the standard library raises in its place.
 
 
 class PoolPartyError(Exception):
-    """The root of all errors that pool_party itself raises."""
+    """The root of all errors that pool_party itself raises. It is also an `Exception`.
+
+    A pool raises it by itself in a child that was forked, if it is traced twice, or if its shared memory was
+    overwritten.
+    """
 
 
 class PoolClosed(PoolPartyError, ValueError, RuntimeError):
-    """You closed the pool, and used it afterwards."""
+    """You closed the pool, and used it afterwards.
+
+    It is also a `ValueError`, as `multiprocessing.Pool` raises it, and a `RuntimeError`, as executors do.
+    """
 
 
 class PoolTerminated(PoolClosed):
-    """You terminated the pool while this result was pending."""
+    """You terminated the pool while this result was pending. It is a `PoolClosed`.
+
+    Whether the task has run, or had begun to, is not known.
+    """
 
 
 class RemoteError(PoolPartyError):
-    """What a worker sent could not be rebuilt here; the message has its repr and the remote traceback."""
+    """A result or an exception could not be unpickled here. It is a `PoolPartyError`.
+
+    The message says what the worker sent, and the cause has the worker's traceback or the error of unpickling.
+    """
 
 
 def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:

@@ -58,7 +58,16 @@ class Call(_native.Job):
 
 
 class AsyncResult(Call):
-    """The result of `apply_async`; safe to use from any thread."""
+    """The result of `apply_async`.
+
+    Raises:
+        Exception: By `get`: whatever the task raised.
+
+    Guarantees:
+        All methods may be called from any thread, as often as you like. An outcome never changes. A wait that a signal
+        handler's exception ends loses nothing: the result can be asked for again. The pool lives until the outcome is
+        there.
+    """
 
     def __init__(
         self,
@@ -78,22 +87,50 @@ class AsyncResult(Call):
             self.callbacks = _native.CALLBACKS_BEFORE
 
     def ready(self) -> bool:
-        """Whether the outcome is there."""
+        """Return whether the outcome is there. Does not block, and never raises.
+
+        Returns:
+            True if it is.
+        """
         return self.done
 
     def successful(self) -> bool:
-        """Whether the call returned without raising. Raises ValueError before the outcome is there."""
+        """Return whether the call returned without raising. Does not block.
+
+        Returns:
+            True if so.
+
+        Raises:
+            ValueError: The outcome is not there yet.
+        """
         if not self.ready():
             raise ValueError(f"{self!r} not ready")
         return self.status == _native.STATUS_OK
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for the outcome, at most `timeout` seconds."""
+        """Wait for the outcome. Blocks until it is there, and never raises for it.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+        """
         if not self.done:
             self._engine.wait(self, timeout)
 
     def get(self, timeout: float | None = None) -> Any:
-        """The value, or raises what the task raised; `multiprocessing.TimeoutError` after `timeout` seconds."""
+        """Return the value. Blocks until it is there.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            multiprocessing.TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
+            WorkerLost: The worker died.
+            PoolTerminated: The pool was terminated before the call was done.
+            Exception: Whatever the task raised, with the worker's traceback as its cause.
+        """
         if not self.done and not self._engine.wait(self, timeout):
             raise timed_out()
         if self.status == _native.STATUS_OK:
@@ -112,4 +149,11 @@ class AsyncResult(Call):
 
 
 class MapResult(AsyncResult):
-    """The result of `map_async`: a list in the order of the input, or the first failure to arrive."""
+    """The result of `map_async`: a list in the order of the input.
+
+    Raises:
+        Exception: By `get`: the first failure that arrived, once all tasks have run.
+
+    Guarantees:
+        Those of `AsyncResult`: any thread may use it, and an outcome never changes.
+    """

@@ -5,14 +5,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Statistics:
-    """A pool's counts at one moment. Tasks are what workers are handed: a chunk of a map is one task.
+    """A pool's counts at one moment. A task is what a worker is handed: a chunk of a map is one task.
 
-    policy, n_threads: the policy's name, and for each worker the threads that native libraries may use in it now.
-    n_lends, n_reclaims: how often that number was raised while other workers had no work, and lowered again.
-    n_waits, waited_s: how often parallel regions waited for others ("exclusive", "counting"), and for how long in all.
-    idle_bytes: shared memory that holds no value and is kept for the next ones; at most 64 MB soon after the last call.
-    n_workers_starting: workers that take no tasks yet: their process or interpreter is being made, or their modules are
-        imported, or their initializer runs. There is no limit to that time; the others work meanwhile.
+    Args:
+        kind: The kind of the workers: "thread", "process" or "interp".
+        n_workers: The number of workers that live now.
+        n_submitted: The number of tasks that were submitted since the pool was opened.
+        n_completed: The number of tasks that have an outcome, be it a result or an exception.
+        n_failed: The number of those that have an exception.
+        n_pending: The number of tasks that have no outcome yet.
+        n_workers_started: The number of workers that were ever started.
+        n_workers_lost: The number of workers that died.
+        policy: The policy's name, or None.
+        n_threads: For each worker, the number of threads that native libraries may use in it now.
+        n_lends: How often that number was raised while other workers had no work.
+        n_reclaims: How often it was lowered again.
+        n_waits: How often parallel regions waited for others ("exclusive" and "counting" only).
+        waited_s: How long they waited, in seconds, all together.
+        n_workers_starting: The number of workers that take no tasks yet: their process or interpreter is being made, or
+            their modules are imported, or their initializer runs. There is no limit to that time.
+        idle_bytes: The bytes of shared memory that hold no value and are kept for the next ones. Soon after the last
+            call they are 64 MB at most.
+
+    Guarantees:
+        The object never changes. Its counts may be of slightly different moments while tasks run.
     """
 
     kind: str

@@ -22,7 +22,15 @@ class StreamCall(Call):
 
 
 class IMapIterator(Iterator[Any]):
-    """Iterator over the results of `imap` and `imap_unordered`. Safe to use from any thread."""
+    """An iterator over the results of `imap` and `imap_unordered`.
+
+    Raises:
+        Exception: In place of a result: whatever its task raised. The iteration can go on after it.
+
+    Guarantees:
+        Any thread may use it: each result goes to one of them. It reads its input no further ahead than `buffersize`
+        says. Tasks that are not yet begun are given up once nobody has the iterator any more.
+    """
 
     def __init__(self, engine: "Engine", call: StreamCall, owner: object) -> None:
         self._engine = engine
@@ -37,9 +45,18 @@ class IMapIterator(Iterator[Any]):
         return self.next()
 
     def next(self, timeout: float | None = None) -> Any:
-        """The next result. Raises `multiprocessing.TimeoutError` after `timeout` seconds, StopIteration at the end.
+        """Return the next result. Blocks until it is there.
 
-        A task's exception is raised in its place; the iteration can go on after it.
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            StopIteration: There are no more results.
+            multiprocessing.TimeoutError: There is no result after `timeout` seconds. It can be asked for again.
+            Exception: Whatever the task raised. The iteration can go on after it.
         """
         while True:
             if self._items:

@@ -14,11 +14,16 @@ Scope = Literal["pool", "machine"]  # whose regions wait for each other
 
 
 class State(NamedTuple):
-    """A pool at one moment.
+    """A pool at one moment, as a policy sees it.
 
-    cpus: the CPUs of the pool, neighbours side by side; n_threads: how many threads may run on them.
-    own: each worker's budget as long as all have work.
-    awake: for each worker, whether it has work. If any worker is idle, no task waits.
+    Args:
+        cpus: The numbers of the pool's CPUs, with neighbours side by side.
+        n_threads: The number of threads that may run on them.
+        own: Each worker's budget as long as all have work.
+        awake: For each worker, whether it has work. If any worker is idle, no task waits.
+
+    Guarantees:
+        It is a tuple, and never changes.
     """
 
     cpus: tuple[int, ...]
@@ -28,10 +33,29 @@ class State(NamedTuple):
 
 
 class Policy(Protocol):
-    """What divides a pool's CPUs among its workers."""
+    """What divides a pool's CPUs among its workers: an object of your own with a method `shares`.
+
+    Its attribute `name`, if there is one, is what statistics call it.
+
+    Raises:
+        Exception: What `shares` raises is logged, and each worker has its own budget meanwhile.
+
+    Guarantees:
+        `shares` is called in a thread of the pool's own, whenever a worker falls asleep or wakes up. It must not block.
+    """
 
     def shares(self, state: State) -> Sequence[WorkerBudget]:
-        """The budget of each worker, from now on."""
+        """Return the budget of each worker, from now on. It must not block.
+
+        Args:
+            state: The pool at this moment.
+
+        Returns:
+            A `WorkerBudget` for each worker.
+
+        Raises:
+            Exception: It is logged, and each worker has its own budget until the next call.
+        """
         ...
 
 

@@ -9,7 +9,15 @@ THREADS_MAX = 1 << 16  # of one worker; guess: more CPUs than a machine has, and
 
 
 class WorkerBudget(NamedTuple):
-    """A worker's budget: so many threads, on these CPUs."""
+    """A worker's budget of threads. A policy of your own returns one for each worker.
+
+    Args:
+        n_threads: The number of threads that native libraries may use in the worker's tasks, from 1 to 65,536.
+        cpus: The numbers of the CPUs on which they run, which must be some of the pool's.
+
+    Guarantees:
+        It is a tuple, and never changes. What is out of range is refused by the pool, and not here.
+    """
 
     n_threads: int
     cpus: tuple[int, ...]

@@ -110,12 +110,21 @@ def current() -> Topology:
 
 
 def cpu_count() -> int:
-    """How many CPUs the calling thread may use: its affinity mask, cut by the quotas of its control groups.
+    """Return how many CPUs the calling thread may use: its affinity mask, cut by the quotas of its control groups.
 
     An override wins, whatever the machine has: the environment variable POOL_PARTY_CPU_COUNT, else CPython's own
-    `-X cpu_count` and PYTHON_CPU_COUNT, in that order, which count on Python 3.12 too. Environment, mask and quota are
-    looked at in every call. In a task, it is at most what its worker may use: pools in workers share that.
-    Raises ValueError for an override that is no positive integer.
+    `-X cpu_count` and PYTHON_CPU_COUNT, in that order, which count on Python 3.12 too. In a task it is at most what the
+    worker may use, since pools in workers share that.
+
+    Returns:
+        The number of CPUs, at least 1. A quota is rounded down.
+
+    Raises:
+        ValueError: An override is no positive integer.
+
+    Guarantees:
+        Any thread may call it, and it does not block. Environment, mask and quota are looked at in every call, in a
+        forked child, too.
     """
     n = _overriding_count()
     if n is None:

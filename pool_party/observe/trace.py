@@ -49,7 +49,18 @@ def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
 
 
 class Tracing:
-    """A trace that is being recorded: a context manager, which writes the file at its end, as does `stop`."""
+    """A trace that is being recorded: a context manager, which writes the file at its end, as does `stop`.
+
+    It comes from `ComposablePool.trace` or `ComposableExecutor.trace`, and is not made by hand. Its attribute `path` is
+    the file's absolute path.
+
+    Raises:
+        OSError: At the end of a `with` block, if the file cannot be written.
+
+    Guarantees:
+        Any thread may end it, and the end of the pool does. No worker ever waits for a trace. In a forked child it does
+        nothing.
+    """
 
     def __init__(
         self,
@@ -112,11 +123,15 @@ class Tracing:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still records."""
+        """Return whether it still records. Does not block, and never raises."""
         return not self._is_over.is_set()
 
     def stop(self) -> None:
-        """Ends the trace and writes its file; if another thread is at it, waits for that one. Raises: OSError."""
+        """End the trace, and write its file. Blocks until that is done; a second call does nothing.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         self._write_once()
         if os.getpid() == self._pid and self._writer != get_ident():
             with self._writing:

@@ -13,17 +13,26 @@ from pool_party import _native
 
 
 def share(array: Any, *, readonly: bool = False) -> Any:
-    """A copy of `array` in shared memory: what one task writes there, all others and the caller see.
+    """Copy `array` into shared memory: what one task writes there, all others and the caller see.
 
-    array: a NumPy array of any type that has a buffer, or another object with a buffer, as bytes or array.array.
-    readonly: nobody can write to it.
+    Args:
+        array: A NumPy array of any type that has a buffer, or another object with a buffer, such as bytes or
+            array.array.
+        readonly: Whether nobody can write to it.
 
-    Returns an ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format.
-    It and its contiguous parts are passed to tasks, and returned, by handle, in every kind of pool; other parts, and
-    results of computations, are copied as usual. The memory is freed when the last array or view of it goes, in all
-    processes.
+    Returns:
+        An ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format. It and its
+        contiguous parts are passed to tasks, and returned, by handle, in every kind of pool. Other parts, and results
+        of computations, are copied as usual.
 
-    Raises: TypeError if `array` has no buffer (objects, datetime64).
+    Raises:
+        TypeError: `array` has no buffer, as arrays of objects and of datetime64.
+        OSError: There is not enough memory, or no file descriptor.
+
+    Guarantees:
+        Any thread may call it, and it blocks only to copy. There is no lock: tasks that write to the same place must
+        agree among themselves. A forked child sees the same memory. The memory has no name, and is freed when the last
+        array or view of it goes, in all processes.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.ndarray):
