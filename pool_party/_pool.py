@@ -35,7 +35,7 @@ class ComposablePool:
     processes: number of workers; None: the CPUs that this process may use.
     initializer, initargs: called once in each worker, before its first task.
     maxtasksperchild: tasks (chunks of a map) after which a worker is replaced by a fresh one.
-    context: a `multiprocessing` context or its name; kind="process" only.
+    context: a `multiprocessing` context or its name, which says how processes start; the other kinds ignore it.
     kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
     policy: how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its part of the
         CPUs. "dynamic": CPUs of workers without work are lent to the others. "exclusive" and "counting": a
