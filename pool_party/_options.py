@@ -36,12 +36,20 @@ def resolve_context(context: Any) -> Any:
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
 
 
-def _check_context(context: Any) -> None:
-    if context.get_start_method() == "fork" and _native.n_interpreters():
+def _choose_context(kind: str, context: Any) -> Any:
+    """The context that starts processes; None for other kinds, which accept one so that the kind alone can be changed.
+
+    multiprocessing is imported only where it is needed: for processes, or to check a context that was given.
+    """
+    resolved = resolve_context(context) if kind == "process" or context is not None else None
+    if kind != "process":
+        return None
+    if context is not None and resolved.get_start_method() == "fork" and _native.n_interpreters():
         raise ValueError(
             "context 'fork' cannot be used while a pool of kind 'interp' is open: CPython crashes in the forked child "
             "(CPython issue 139759); use 'forkserver' or 'spawn'"
         )
+    return resolved
 
 
 def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...]:
@@ -80,10 +88,7 @@ def open_engine(
         raise ValueError("maxtasksperchild must be a positive int or None")
     if initializer is not None and not callable(initializer):
         raise TypeError("initializer must be a callable")
-    if kind == "process":
-        if context is not None:
-            _check_context(resolve_context(context))
-        context = resolve_context(context)
+    context = _choose_context(kind, context)
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
     interpreters = prestart.begin(kind, channel, n_workers)

@@ -92,6 +92,26 @@ def test_stdin(kind, args, guarded):
     fresh.check(fresh.run(args, stdin_text=text), EXPECTED)
 
 
+@pytest.mark.parametrize("kind", UNGUARDED_KINDS)
+def test_script_that_names_a_start_method_for_workers_that_are_no_processes(tmp_path, kind):
+    """A program that changes its kind changes nothing else: the context is the processes' alone."""
+    text = f"""
+        from multiprocessing import get_context
+        from pool_party import ComposableExecutor, ComposablePool
+
+        def f(x):
+            return x + 1
+
+        for method in ("fork", "forkserver", "spawn"):
+            for context in (method, get_context(method)):
+                with ComposablePool(1, context=context, kind={kind!r}) as pool:
+                    print(pool.map(f, [1, 2]))
+                with ComposableExecutor(1, context=context, kind={kind!r}) as executor:
+                    print(executor.submit(f, 3).result())
+    """
+    fresh.check(run_script(tmp_path, textwrap.dedent(text)), 6 * "[2, 3] 4 ")
+
+
 @pytest.mark.parametrize(("kind", "guarded"), KINDS_AND_GUARDS)
 def test_module_of_a_package(tmp_path, kind, guarded):
     package = tmp_path / "pkg"

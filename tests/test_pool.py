@@ -109,6 +109,11 @@ def test_a_pool_cannot_be_pickled(pool):
 # ---- process workers and start methods -------------------------------------
 
 
+def test_unknown_start_method_is_named(make_pool, kind):
+    with pytest.raises(ValueError, match="cannot find context for 'frok'"):
+        make_pool(1, kind=kind, context="frok")
+
+
 def test_start_method_of_the_context_is_used(make_pool, start_method, context):
     pool = make_pool(2, context=context, kind="process")
     assert pool._ctx.get_start_method() == start_method
