@@ -19,12 +19,14 @@ class State(NamedTuple):
     cpus: the CPUs of the pool, neighbours side by side; n_threads: how many threads may run on them.
     own: each worker's budget as long as all have work.
     awake: for each worker, whether it has work. If any worker is idle, no task waits.
+    n_left: how many of these threads would find a CPU that other programs do not use, as far as is known.
     """
 
     cpus: tuple[int, ...]
     n_threads: int
     own: tuple[WorkerBudget, ...]
     awake: tuple[bool, ...]
+    n_left: int = THREADS_MAX
 
 
 class Policy(Protocol):
@@ -45,15 +47,16 @@ class Static:
 
 
 class Dynamic:
-    """The CPUs of workers that have no work are lent to those that have some, until a task comes."""
+    """The CPUs of workers that have no work are lent to those that have some, until a task comes or others need them."""
 
     name = "dynamic"
 
     def shares(self, state: State) -> Sequence[WorkerBudget]:
         busy = [n for n, is_awake in enumerate(state.awake) if is_awake]
         shares = list(state.own)
-        if 0 < len(busy) < min(len(state.own), state.n_threads):
-            lots = split(state.cpus, len(busy), oversubscription=state.n_threads / len(state.cpus))
+        n_threads = min(state.n_threads, state.n_left)
+        if 0 < len(busy) < min(len(state.own), n_threads):
+            lots = split(state.cpus, len(busy), oversubscription=n_threads / len(state.cpus))
             for n, lot in zip(busy, lots, strict=True):
                 if lot.n_threads >= shares[n].n_threads:  # else the pool was given more threads than CPUs
                     shares[n] = lot
