@@ -170,7 +170,7 @@ typedef struct {
 typedef struct pp_memory pp_memory_t;
 typedef struct pp_pins pp_pins_t;
 
-typedef struct {           /* one mapping of a segment, shared by reference count within a process */
+typedef struct pp_segment {   /* one mapping of a segment, shared by reference count within a process */
     _Atomic long refs;
     int fd;
     size_t core_size;
@@ -183,6 +183,8 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     bool is_local;         /* both sides are interpreters of this process */
     _Atomic(pp_pins_t *) orphans;
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
+    struct pp_segment *next_lender;         /* of the pools that lend, and how many CPUs; see others.c */
+    unsigned n_lent_cpus;
     struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* of each arena; see blocks.c */
 } pp_segment_t;
 
@@ -452,6 +454,20 @@ void pp_copy(void *to, const void *from, size_t n, int n_helpers);
 void pp_copy_strided(void *to, const void *from, const pp_layout_t *layout, int n_helpers);   /* to C order */
 uint64_t pp_copy_n_helped(void);                          /* pieces that helpers did so far */
 void pp_copy_after_fork_in_child(void);
+
+/* others.c: CPUs that other programs leave, for pools that lend */
+typedef struct {           /* an estimate of the threads of others, from readings; all of them may be 0 at first, but for: */
+    uint32_t n_others;     /* UINT32_MAX: unknown */
+    int n_readings, n_lent, least[3], most[3];   /* the newest first */
+    int64_t lent_until_ns, lowered_ns, hold_ns, held_until_ns;
+} pp_others_t;
+uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, int64_t now_ns);
+void pp_others_open(pp_segment_t *s, unsigned n_cpus);                 /* a pool lends so many CPUs from now on */
+void pp_others_close(pp_segment_t *s);                                 /* before the segment is; also where it does not lend */
+unsigned pp_others_leave(unsigned n_cpus);                             /* how many of these are idle or ours */
+void pp_others_note(unsigned n_awake);                                 /* workers of all pools of this process */
+void pp_others_pretend(uint32_t n_running_and_one);                    /* for tests: what pp_n_running() is taken for; 0: not */
+void pp_others_after_fork_in_child(void);
 
 /* loaded.c: the libraries of this process. The GIL may be held for the first alone: the others wait for the loader */
 uint64_t pp_n_loads(void);                                             /* differs once more libraries are loaded; never 0 */

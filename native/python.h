@@ -275,6 +275,7 @@ PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored);
 extern const char pp_limit_doc[], pp_wait_pulse_doc[], pp_counts_doc[], pp_awake_doc[], pp_read_events_doc[],
     pp_present_doc[];
 PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_lend(pp_channel_t *self, PyObject *arg);
 PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored);

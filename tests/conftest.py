@@ -10,7 +10,7 @@ import subprocess
 import gates
 import pytest
 
-from pool_party import ComposableExecutor, ComposablePool
+from pool_party import ComposableExecutor, ComposablePool, _native
 
 KINDS = ("thread", "process", "interp")
 REMOTE_KINDS = ("process", "interp")
@@ -43,6 +43,14 @@ def _hang_is_a_failure(request):
     faulthandler.dump_traceback_later(limit, exit=True, file=_stderr_fd)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def _machine_is_idle():
+    """Policies that lend take all CPUs to be idle, whatever else runs here."""
+    _native.pretend_running(0)
+    yield
+    _native.pretend_running(None)
 
 
 @pytest.fixture(params=KINDS)

@@ -6,7 +6,7 @@
  * For the first the process has one count. It follows the workers of this process that are awake, of all pools together:
  *
  *     none                      what the user has set
- *     any of a pool that lends  the pool's CPUs over all workers that are awake, at least 1
+ *     any of a pool that lends  the pool's CPUs that others.c finds idle, over all workers that are awake, or its count
  *     any of another pool       its count; if several pools have workers awake, no more than the CPUs over all of these
  *
  * and the smallest of these, but never more than the user has set. A worker process keeps its own count as well, whether it
@@ -50,6 +50,11 @@ static _Atomic uint32_t most = UINT32_MAX;   /* threads for each worker where se
 
 static unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
 
+static void count_awake(unsigned n) {
+    pp_store_relaxed(&n_awake, n);
+    pp_others_note(n);
+}
+
 static unsigned over_awake(unsigned n_cpus) {
     unsigned awake = pp_load_relaxed(&n_awake);
     return awake > 0 && n_cpus > awake ? n_cpus / awake : 1;
@@ -57,8 +62,10 @@ static unsigned over_awake(unsigned n_cpus) {
 
 /* What a worker may use of a library now, if it has `own` threads for as long as all workers of its pool have work. */
 static unsigned count_for(const pp_budget_t *b, unsigned own) {
-    if (pp_load_relaxed(&b->lends))
-        own = over_awake(pp_load_relaxed(&b->n_cpus));
+    if (pp_load_relaxed(&b->lends)) {
+        unsigned n_cpus = pp_load_relaxed(&b->n_cpus), left = over_awake(pp_others_leave(n_cpus));
+        own = left > own ? left : smaller(own, over_awake(n_cpus));
+    }
     return smaller(own, pp_load_relaxed(&most));
 }
 
@@ -173,9 +180,18 @@ static void set_own(pp_own_library_t *own, unsigned users) {
         keep_to(&own->library, &own->count, n);
 }
 
+static void note_lends(pp_budget_t *b) {
+    bool lends = pp_load_relaxed(&b->lends) && b->n_awake > 0 && limits.applied > b->n_threads;
+    pp_add_seq_cst(&b->n_lends, lends && !b->is_lent);
+    pp_add_seq_cst(&b->n_reclaims, b->is_lent && !lends && b->n_awake > 0);
+    b->is_lent = lends;
+}
+
 static void apply(void) {
     pp_store_relaxed(&most, most_for_each());
     limits.applied = wanted();
+    for (pp_budget_t *b = limits.budgets; b; b = b->next)
+        note_lends(b);
     for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
         if (!limits.libraries[i].per_thread)
             keep_to(&limits.libraries[i], &limits.counts[i], limits.applied);
@@ -323,7 +339,7 @@ void pp_limits_changed(void) {
 
 void pp_limits_foreign(unsigned n) {
     pthread_mutex_lock(&limits.lock);
-    pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) - limits.n_foreign + n);
+    count_awake(pp_load_relaxed(&n_awake) - limits.n_foreign + n);
     limits.n_foreign = n;
     apply();
     pthread_mutex_unlock(&limits.lock);
@@ -379,7 +395,7 @@ void pp_budget_close(pp_budget_t *b) {
     for (pp_budget_t **p = &limits.budgets; *p; p = &(*p)->next)
         if (*p == b) {   /* not in a forked child, whose parent's pool it was */
             *p = b->next;
-            pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) - b->n_awake);
+            count_awake(pp_load_relaxed(&n_awake) - b->n_awake);
             break;
         }
     pp_store_relaxed(&b->is_open, false);
@@ -394,18 +410,14 @@ static void count(pp_budget_t *b, int change) {
     pthread_mutex_lock(&limits.lock);
     if (pp_load_relaxed(&b->is_open) && !b->is_kept) {
         b->n_awake += (unsigned)change;
-        pp_store_relaxed(&n_awake, pp_load_relaxed(&n_awake) + (unsigned)change);
+        count_awake(pp_load_relaxed(&n_awake) + (unsigned)change);
         apply();
-        bool lends = pp_load_relaxed(&b->lends) && b->n_awake > 0 && limits.applied > b->n_threads;
-        pp_add_seq_cst(&b->n_lends, lends && !b->is_lent);
-        pp_add_seq_cst(&b->n_reclaims, b->is_lent && !lends && b->n_awake > 0);
-        b->is_lent = lends;
     }
     pthread_mutex_unlock(&limits.lock);
 }
 
 unsigned pp_budget_lent(const pp_budget_t *b) {
-    return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? count_for(b, 0) : 0;
+    return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? count_for(b, b->n_threads) : 0;
 }
 
 void pp_budget_enter(pp_budget_t *b) { count(b, +1); }
@@ -492,6 +504,6 @@ void pp_limits_after_fork_in_child(void) {
     limits.n_foreign = 0;
     for (unsigned i = 0; i < PP_LIBRARIES_MAX; i++)
         limits.counts[i].n_made = 0;
-    pp_store_relaxed(&n_awake, 0);
+    count_awake(0);
     pp_store_relaxed(&most, UINT32_MAX);
 }

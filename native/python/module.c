@@ -24,6 +24,7 @@ static void in_child(void) {
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
     pp_limits_after_fork_in_child();
+    pp_others_after_fork_in_child();
     pp_loads_after_fork();
     pp_interrupts_after_fork();
 }
@@ -182,6 +183,43 @@ static PyObject *user_most(PyObject *module, PyObject *ignored) {
     return PyLong_FromUnsignedLong(n);
 }
 
+static PyObject *cpus_left(PyObject *module, PyObject *arg) {
+    (void)module;
+    unsigned long n = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromUnsignedLong(pp_others_leave((unsigned)n));
+}
+
+static PyObject *pretend_running(PyObject *module, PyObject *arg) {
+    (void)module;
+    unsigned long n = Py_IsNone(arg) ? 0 : PyLong_AsUnsignedLong(arg) + 1;
+    if (PyErr_Occurred())
+        return NULL;
+    pp_others_pretend((uint32_t)n);
+    Py_RETURN_NONE;
+}
+
+static PyObject *estimate_others(PyObject *module, PyObject *readings) {
+    (void)module;
+    pp_others_t o = {.n_others = UINT32_MAX};
+    PyObject *all = PyList_New(0);
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(readings); i++) {
+        int n_running, n_awake, n_lent;
+        double at_s;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(readings, i), "iiid", &n_running, &n_awake, &n_lent, &at_s)) {
+            Py_CLEAR(all);
+            break;
+        }
+        uint32_t n = pp_others_read(&o, n_running, n_awake, n_lent, (int64_t)(at_s * 1e9));
+        PyObject *number = n == UINT32_MAX ? Py_NewRef(Py_None) : PyLong_FromUnsignedLong(n);
+        if (number == NULL || PyList_Append(all, number) < 0)
+            Py_CLEAR(all);
+        Py_XDECREF(number);
+    }
+    return all;
+}
+
 static PyObject *own_grant(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromUnsignedLong(pp_own_grant());
@@ -282,6 +320,13 @@ static PyMethodDef functions[] = {
      "user_most() -> int\n\nThe least that the user has set of any library with one count for the process; if none, a very large number."},
     {"limit_foreign", limit_foreign, METH_O,
      "limit_foreign(n)\n\nWorkers of this process's pools that are awake in other processes: libraries here get the less."},
+    {"cpus_left", cpus_left, METH_O,
+     "cpus_left(n) -> int\n\nHow many of n CPUs other programs do not use, as far as is known: a pool that lends has it looked for."},
+    {"pretend_running", pretend_running, METH_O,
+     "pretend_running(n)\n\nFor tests: so many threads of the machine run, with the one that counts; 0: the system does not say;\n"
+     "None: what it says."},
+    {"estimate_others", estimate_others, METH_VARARGS,
+     "estimate_others(*readings) -> list\n\nFor tests: threads of others, or None, after each reading of (running, awake, lent, seconds)."},
     {"own_grant", own_grant, METH_NOARGS,
      "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
     {"own_threads", own_threads, METH_NOARGS,

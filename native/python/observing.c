@@ -20,6 +20,19 @@ PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+PyObject *pp_channel_lend(pp_channel_t *self, PyObject *arg) {
+    unsigned long n_cpus = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (n_cpus > 0)
+        pp_others_open(self->segment, (unsigned)n_cpus);
+    else
+        pp_others_close(self->segment);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args) {
     PyObject *n;
     unsigned n_threads;

@@ -493,6 +493,7 @@ GUARDED(channel_is_begun)
 GUARDED(channel_interrupt)
 GUARDED_QUIET(channel_stop, Py_None)
 GUARDED(pp_channel_limit)
+GUARDED(pp_channel_lend)
 GUARDED(pp_channel_grant)
 GUARDED(pp_channel_wait_pulse)
 GUARDED(pp_channel_trace)
@@ -547,6 +548,8 @@ static PyMethodDef methods[] = {
     METHOD("notify_all", channel_notify_all, METH_NOARGS, "notify_all()\n\nSomething happened to a worker: wakes all."),
     METHOD("take_events", pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"),
     METHOD("limit", pp_channel_limit, METH_VARARGS, pp_limit_doc),
+    METHOD("lend", pp_channel_lend, METH_O,
+           "lend(n_cpus)\n\nThis pool lends so many CPUs: it is looked which of them others leave. The pulse tells of changes. 0: no longer."),
     METHOD("grant", pp_channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."),
     METHOD("watch", pp_channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."),
     METHOD("pulse", pp_channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."),

@@ -58,10 +58,12 @@ class Enforcer:
 
     def start(self) -> None:
         """After the first workers have started."""
-        if self.plan.is_balanced:
-            self.balance()
         if not self.plan.is_gated:
             neighbours.join(self)
+        if self.plan.lends or self.plan.is_balanced:
+            self._channel.lend(self.plan.n_threads)
+        if self.plan.is_balanced:
+            self.balance()
 
     def balance(self) -> None:
         """Starts the thread that follows who is awake, if it does not run yet."""
@@ -159,6 +161,7 @@ class Enforcer:
                 return
             self._is_closed.set()
             neighbours.leave(self)
+            self._channel.lend(0)
             arbiter.close_pool(self._rebound)
             if self.plan.kind != "process":
                 self._channel.limit(self.plan.n_threads, 0, False)
@@ -187,10 +190,11 @@ class Enforcer:
             self._apply(shares)
 
     def _ask(self) -> Sequence[WorkerBudget]:
-        state = policies.State(self.plan.cpus, self.plan.n_threads, self.plan.own, self._channel.awake())
-        n_awake = sum(state.awake)
+        plan, awake = self.plan, self._channel.awake()
+        n_awake = sum(awake)
         neighbours.tell(self, n_awake)
-        return policies.bound(self._shares(state), self.plan.n_threads, n_awake, neighbours.n_others_awake(self))
+        state = policies.State(plan.cpus, plan.n_threads, plan.own, awake, _native.cpus_left(plan.n_threads))
+        return policies.bound(self._shares(state), plan.n_threads, n_awake, neighbours.n_others_awake(self))
 
     def _shares(self, state: policies.State) -> Sequence[WorkerBudget]:
         try:

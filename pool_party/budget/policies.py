@@ -21,6 +21,7 @@ class State(NamedTuple):
         n_threads: The number of threads that may run on them.
         own: Each worker's budget as long as all have work.
         awake: For each worker, whether it has work. If any worker is idle, no task waits.
+        n_left: How many of these threads would find a CPU that other programs do not use, as far as is known.
 
     Guarantees:
         It is a tuple, and never changes.
@@ -30,6 +31,7 @@ class State(NamedTuple):
     n_threads: int
     own: tuple[WorkerBudget, ...]
     awake: tuple[bool, ...]
+    n_left: int = THREADS_MAX
 
 
 class Policy(Protocol):
@@ -69,15 +71,16 @@ class Static:
 
 
 class Dynamic:
-    """The CPUs of workers that have no work are lent to those that have some, until a task comes."""
+    """The CPUs of workers that have no work are lent to those that have some, until a task comes or others need them."""
 
     name = "dynamic"
 
     def shares(self, state: State) -> Sequence[WorkerBudget]:
         busy = [n for n, is_awake in enumerate(state.awake) if is_awake]
         shares = list(state.own)
-        if 0 < len(busy) < min(len(state.own), state.n_threads):
-            lots = split(state.cpus, len(busy), oversubscription=state.n_threads / len(state.cpus))
+        n_threads = min(state.n_threads, state.n_left)
+        if 0 < len(busy) < min(len(state.own), n_threads):
+            lots = split(state.cpus, len(busy), oversubscription=n_threads / len(state.cpus))
             for n, lot in zip(busy, lots, strict=True):
                 if lot.n_threads >= shares[n].n_threads:  # else the pool was given more threads than CPUs
                     shares[n] = lot

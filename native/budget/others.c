@@ -1,0 +1,271 @@
+/* How many CPUs other programs use: what a policy may not lend.
+ *
+ * A library that computes with more threads than it has CPUs is slow beyond proportion: its threads spin for the one that
+ * was pushed aside. So nothing is lent that has not been seen idle, and what others come to need is taken back.
+ *
+ * The reading is the number of threads of the machine that run or could run, /proc/loadavg's fourth field: it costs a
+ * microsecond, and counts the present. Of n such threads at most `most` are ours, the threads that workers may use now, and
+ * at least `least`, the workers that are awake. So others have between n - most and n - least. The estimate stays as it is
+ * while it is in between; else it moves to the nearer end. Beyond the last readings it knows nothing, which damps it:
+ *
+ *     up     at the second reading in a row that asks for it: another program is noticed after 5 to 10 ms
+ *     down   at the third, and not before a time that doubles each time that lending was a mistake
+ *
+ * One thread of the process reads, every 5 ms, while a worker of a pool that lends is awake and another one asleep, and for
+ * 0.1 s after that. Then it sleeps, and knows nothing: CPUs that are to be lent are looked at for 10 ms before. Whoever counts
+ * workers wakes it (`pp_others_note`), which costs a waking worker one read of memory otherwise.
+ *
+ * Where the number is not to be had, or where this process may not use all CPUs of the machine, which it counts, all CPUs
+ * are taken to be idle.
+ */
+#include "native.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PERIOD_NS 5000000LL
+#define SPIN_NS 60000000LL         /* OpenBLAS's threads spin for 51 ms after a call: measured */
+#define STAY_NS 100000000LL        /* guess */
+#define HOLD_MIN_NS 50000000LL     /* guess: a mistake costs some 10 ms, so lending that is always one costs a fifth at first */
+#define HOLD_MAX_NS 3200000000LL   /* and 0.3 % in the end */
+#define EARNS 10                   /* lending was no mistake if it lasted that many times as long as the hold before it */
+#define UNKNOWN UINT32_MAX         /* others: nobody has looked, so they have all */
+
+enum { STOPPED, READING, ASLEEP };
+
+static struct {
+    pthread_mutex_t life;          /* guards the start and the end of the thread; held while it is awaited */
+    pthread_mutex_t lock;          /* guards the list */
+    pp_segment_t *lenders;         /* pools that lend, by their `next_lender` */
+    pthread_t thread;
+    _Atomic uint32_t state;        /* futex word of the thread; STOPPED: there is none */
+    _Atomic uint32_t n_cpus;       /* the most that one of the pools may lend; 0: there is none */
+    _Atomic uint32_t n_awake;      /* workers */
+    _Atomic uint32_t n_others;     /* threads of others, or UNKNOWN */
+    _Atomic uint32_t n_machine;    /* CPUs of the machine */
+    _Atomic uint32_t pretended;    /* by a test, plus one: what is read instead; 0: nothing */
+} others = {.life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .n_others = UNKNOWN};
+
+/* ---- the estimate: pure ---- */
+
+static void forget(pp_others_t *o) { *o = (pp_others_t){.n_others = UNKNOWN, .hold_ns = o->hold_ns}; }
+
+static void remember(int *last, int n) {
+    memmove(last + 1, last, 2 * sizeof *last);
+    last[0] = n > 0 ? n : 0;
+}
+
+/* Threads that were lent until now may spin on for a while. */
+static int still_lent(pp_others_t *o, int n_lent, int64_t now_ns) {
+    if (n_lent >= o->n_lent || now_ns > o->lent_until_ns) {
+        o->n_lent = n_lent;
+        o->lent_until_ns = now_ns + SPIN_NS;
+    }
+    return o->n_lent;
+}
+
+static void punish(pp_others_t *o, int64_t now_ns) {
+    bool was_mistake = now_ns - o->lowered_ns < EARNS * o->hold_ns;
+    int64_t hold_ns = was_mistake ? 2 * o->hold_ns : HOLD_MIN_NS;
+    o->hold_ns = hold_ns < HOLD_MIN_NS ? HOLD_MIN_NS : hold_ns > HOLD_MAX_NS ? HOLD_MAX_NS : hold_ns;
+    o->held_until_ns = now_ns + o->hold_ns;
+}
+
+/* n_running: without the thread that reads; n_lent: threads that workers may use beyond one for each that is awake. */
+uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, int64_t now_ns) {
+    remember(o->least, n_running - n_awake - still_lent(o, n_lent, now_ns));
+    remember(o->most, n_running - n_awake);
+    o->n_readings += o->n_readings < 3;
+    int up = o->least[0] < o->least[1] ? o->least[0] : o->least[1];
+    int down = o->most[0] > o->most[1] ? o->most[0] : o->most[1];
+    down = down > o->most[2] ? down : o->most[2];
+    if (o->n_readings >= 2 && o->n_others != UNKNOWN && (uint32_t)up > o->n_others) {
+        o->n_others = (uint32_t)up;
+        if (n_lent > 0)
+            punish(o, now_ns);
+    } else if (o->n_readings == 3 && (uint32_t)down < o->n_others && now_ns >= o->held_until_ns) {
+        o->n_others = (uint32_t)down;
+        o->lowered_ns = now_ns;
+    }
+    return o->n_others;
+}
+
+/* ---- what follows from it ---- */
+
+/* Where a pool counts on more CPUs than there are, so be it: others still take theirs. */
+unsigned pp_others_leave(unsigned n_cpus) {
+    unsigned n_machine = pp_load_relaxed(&others.n_machine), n_others = pp_load_relaxed(&others.n_others);
+    unsigned n_all = n_machine > n_cpus ? n_machine : n_cpus, n = n_others < n_all ? n_all - n_others : 0;
+    return n < n_cpus ? n : n_cpus;
+}
+
+static bool could_lend(void) {
+    uint32_t n_awake = pp_load_seq_cst(&others.n_awake);
+    return n_awake > 0 && n_awake < pp_load_relaxed(&others.n_cpus);
+}
+
+static void wake(uint32_t from, uint32_t to) {
+    if (pp_cas_seq_cst(&others.state, &from, to))
+        pp_futex_wake(&others.state, 1, UINT32_MAX);
+}
+
+void pp_others_note(unsigned n_awake) {
+    pp_store_seq_cst(&others.n_awake, n_awake);
+    if (could_lend() && pp_load_seq_cst(&others.state) == ASLEEP)
+        wake(ASLEEP, READING);
+}
+
+/* ---- the thread ---- */
+
+/* Without the calling thread; -1: unknown. */
+static int read_running(void) {
+    uint32_t pretended = pp_load_seq_cst(&others.pretended);
+    int n = pretended ? (int)pretended - 1 : pp_n_running();
+    return n > 0 ? n - 1 : -1;
+}
+
+static void publish(uint32_t n_others) {
+    if (n_others == pp_load_relaxed(&others.n_others))
+        return;
+    pp_store_seq_cst(&others.n_others, n_others);
+    pp_limits_changed();
+    pthread_mutex_lock(&others.lock);
+    for (pp_segment_t *s = others.lenders; s; s = s->next_lender)
+        pp_pulse(s->shared);
+    pthread_mutex_unlock(&others.lock);
+}
+
+static void look(pp_others_t *o) {
+    int n_running = read_running(), n_awake = (int)pp_load_seq_cst(&others.n_awake);
+    if (n_running < 0) {
+        forget(o);
+        publish(0);
+    } else if (n_awake > 0) {   /* else what runs are the threads that wait for the next task, and those that spin */
+        int n_usable = (int)pp_others_leave(pp_load_relaxed(&others.n_cpus));
+        publish(pp_others_read(o, n_running, n_awake, n_usable > n_awake ? n_usable - n_awake : 0, pp_now_ns()));
+    }
+}
+
+static void sleep_until_needed(pp_others_t *o) {
+    uint32_t state = READING;
+    forget(o);
+    publish(UNKNOWN);
+    if (!pp_cas_seq_cst(&others.state, &state, ASLEEP))
+        return;
+    if (could_lend())   /* counted before the store above was seen: nobody may have woken us */
+        wake(ASLEEP, READING);
+    while (pp_load_seq_cst(&others.state) == ASLEEP)
+        pp_futex_wait(&others.state, ASLEEP, -1, UINT32_MAX);
+}
+
+static void *run(void *arg) {
+    (void)arg;
+    pp_name_thread("pp-others");
+    pp_run_on_all_cpus();   /* libraries' threads that a lend makes inherit that */
+    pp_others_t o = {0};
+    forget(&o);
+    int64_t needed_ns = pp_now_ns();
+    while (pp_load_seq_cst(&others.state) != STOPPED) {
+        int64_t now_ns = pp_now_ns();
+        if (could_lend())
+            needed_ns = now_ns;
+        if (now_ns - needed_ns > STAY_NS) {
+            sleep_until_needed(&o);
+            needed_ns = pp_now_ns();
+            continue;
+        }
+        look(&o);
+        pp_futex_wait(&others.state, READING, now_ns + PERIOD_NS, UINT32_MAX);
+    }
+    return NULL;
+}
+
+/* ---- pools that lend ---- */
+
+static bool can_tell(void) {
+    long n_machine = sysconf(_SC_NPROCESSORS_ONLN);
+    pp_store_relaxed(&others.n_machine, n_machine > 0 ? (uint32_t)n_machine : 1);
+    return pp_load_seq_cst(&others.pretended) ? read_running() >= 0 : pp_n_cpus() >= n_machine && read_running() >= 0;
+}
+
+/* Signals are not for this thread. */
+static bool start(void) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pp_store_seq_cst(&others.state, READING);
+    bool is_started = pthread_create(&others.thread, NULL, run, NULL) == 0;
+    if (!is_started)
+        pp_store_seq_cst(&others.state, STOPPED);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return is_started;
+}
+
+static void stop(void) {
+    if (pp_swap_seq_cst(&others.state, STOPPED) != STOPPED) {
+        pp_futex_wake(&others.state, 1, UINT32_MAX);
+        pthread_join(others.thread, NULL);
+    }
+    pp_store_seq_cst(&others.n_others, UNKNOWN);
+}
+
+static void enlist(pp_segment_t *s, unsigned n_cpus) {
+    pthread_mutex_lock(&others.lock);
+    s->n_lent_cpus = n_cpus;
+    s->next_lender = others.lenders;
+    others.lenders = s;
+    if (n_cpus > pp_load_relaxed(&others.n_cpus))
+        pp_store_seq_cst(&others.n_cpus, n_cpus);
+    pthread_mutex_unlock(&others.lock);
+}
+
+static bool strike_off(pp_segment_t *s) {
+    bool is_found = false;
+    uint32_t n_cpus = 0;
+    pthread_mutex_lock(&others.lock);
+    for (pp_segment_t **p = &others.lenders; *p;) {
+        if (*p == s) {
+            *p = s->next_lender;
+            is_found = true;
+            continue;
+        }
+        n_cpus = (*p)->n_lent_cpus > n_cpus ? (*p)->n_lent_cpus : n_cpus;
+        p = &(*p)->next_lender;
+    }
+    pp_store_seq_cst(&others.n_cpus, n_cpus);
+    pthread_mutex_unlock(&others.lock);
+    return is_found;
+}
+
+/* After the last fork of a pool's start, since this may make a thread. */
+void pp_others_open(pp_segment_t *s, unsigned n_cpus) {
+    pthread_mutex_lock(&others.life);
+    strike_off(s);
+    bool is_first = pp_load_relaxed(&others.n_cpus) == 0;
+    enlist(s, n_cpus);
+    if (is_first && (!can_tell() || !start()))
+        publish(0);
+    pthread_mutex_unlock(&others.life);
+}
+
+void pp_others_close(pp_segment_t *s) {
+    pthread_mutex_lock(&others.life);
+    if (strike_off(s) && pp_load_relaxed(&others.n_cpus) == 0)
+        stop();
+    pthread_mutex_unlock(&others.life);
+}
+
+void pp_others_pretend(uint32_t n_running_and_one) { pp_store_seq_cst(&others.pretended, n_running_and_one); }
+
+/* The pools and the thread are the parent's, and a mutex may have been held. */
+void pp_others_after_fork_in_child(void) {
+    pthread_mutex_init(&others.life, NULL);
+    pthread_mutex_init(&others.lock, NULL);
+    others.lenders = NULL;
+    pp_store_seq_cst(&others.state, STOPPED);
+    pp_store_seq_cst(&others.n_cpus, 0);
+    pp_store_seq_cst(&others.n_awake, 0);
+    pp_store_seq_cst(&others.n_others, UNKNOWN);
+}

@@ -1,0 +1,214 @@
+"""What other programs use is not lent: the estimate of it, and what follows from it in pools of each kind.
+
+Nothing here depends on what runs on the machine: the readings are the tests' own.
+"""
+
+import contextlib
+import itertools
+import os
+import pathlib
+
+import gates
+import pytest
+import tasks
+
+from pool_party import ComposablePool, WorkerBudget, _native
+
+N_CPUS = 4
+PERIOD_S = 0.005
+
+
+def estimates(*readings, after=()):
+    """The threads of others after each reading of (running, awake, lent), 5 ms apart; `after` others that go before."""
+    rows = [(*reading, PERIOD_S * i) for i, reading in enumerate([*after, *readings])]
+    return _native.estimate_others(*rows)[len(after) :]
+
+
+IDLE = [(1, 1, 0)] * 3  # a lone task, before anything is lent
+LENT = [*IDLE, *[(2, 1, 1)] * 20]  # it computes with two threads
+
+
+# ---- the estimate ----------------------------------------------------------
+
+
+def test_nothing_is_known_before_three_readings():
+    assert estimates(*IDLE) == [None, None, 0]
+
+
+@pytest.mark.parametrize(("n_running", "expected"), [(1, 0), (2, 1), (5, 4)])
+def test_before_lending_each_thread_but_the_workers_is_anothers(n_running, expected):
+    assert estimates(*[(n_running, 1, 0)] * 3)[-1] == expected
+
+
+def test_threads_that_were_lent_are_not_anothers():
+    assert set(estimates(*[(2, 1, 1)] * 100, after=IDLE)) == {0}
+
+
+@pytest.mark.parametrize("n_busy", [1, 2])
+def test_another_program_is_noticed_at_the_second_reading(n_busy):
+    assert estimates(*[(2 + n_busy, 1, 1)] * 3, after=LENT) == [0, n_busy, n_busy]
+
+
+def test_a_moment_of_another_program_is_not():
+    assert set(estimates((4, 1, 1), (2, 1, 1), (3, 1, 1), (1, 1, 1), after=LENT)) == {0}
+
+
+def test_another_program_that_ends_is_noticed():
+    busy = [*LENT, *[(3, 1, 1)] * 2, *[(2, 1, 0)] * 100]
+    assert estimates(*[(1, 1, 0)] * 4, after=busy)[-1] == 0
+
+
+def test_a_gap_between_two_tasks_of_another_program_is_not_its_end():
+    after = [(2, 1, 0)] * 10
+    assert estimates((1, 1, 0), (1, 1, 0), (2, 1, 0), (1, 1, 0), (1, 1, 0), (2, 1, 0), after=after) == [1] * 6
+
+
+def test_threads_that_spin_after_a_reclaim_are_not_anothers():
+    """OpenBLAS's threads do so for 51 ms."""
+    assert set(estimates(*[(3, 2, 0)] * 10, after=LENT)) == {0}
+
+
+def test_threads_that_run_long_after_a_reclaim_are():
+    assert estimates(*[(3, 2, 0)] * 20, after=LENT)[-1] == 1
+
+
+def test_readings_below_what_is_awake_mean_no_others():
+    assert set(estimates(*[(0, 2, 0)] * 5)[2:]) == {0}
+
+
+def test_lending_that_is_a_mistake_is_tried_less_and_less():
+    """Another program comes whenever something is lent, and goes when it was taken back."""
+    readings, lent_at = [], []
+    n_others = None
+    for i in range(500):
+        n_lent = int(n_others == 0)
+        readings.append((3 if n_lent else 1, 1, n_lent, PERIOD_S * i))
+        now = _native.estimate_others(*readings)[-1]
+        if now == 0 and n_others != 0:
+            lent_at.append(i)
+        n_others = now
+    gaps = [later - earlier for earlier, later in itertools.pairwise(lent_at)]
+    assert len(gaps) >= 4 and gaps == sorted(gaps) and gaps[3] > 6 * gaps[0]
+
+
+# ---- pools -----------------------------------------------------------------
+
+MANY = 50
+
+
+def pretend(n_others, n_ours=1):
+    """So many threads of others run, so many of ours, and the one that reads."""
+    _native.pretend_running(1 + n_ours + n_others)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    with gates.Gate(tmp_path / "gate") as opened:
+        yield opened
+
+
+@pytest.fixture
+def lone(kind, monkeypatch, gate):
+    """A pool that lends, of two workers on four CPUs; one of them is in a task. Others have used all CPUs until now."""
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
+    pretend(MANY)
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool:
+        pool.map(tasks.square, range(10), 1)
+        held = pool.apply_async(tasks.pass_gate, (gate.path,))
+        gate.wait_arrived(1)
+        yield pool
+        gate.release(1)
+        held.get(60)
+
+
+def n_threads(pool):
+    return max(pool.statistics().n_threads)
+
+
+@pytest.mark.parametrize(("n_others", "expected"), [(0, 4), (1, 3)])
+def test_what_others_leave_is_lent(lone, n_others, expected):
+    assert n_threads(lone) == 2 and lone.statistics().n_lends == 0
+    pretend(n_others)
+    gates.wait_until(lambda: n_threads(lone) == expected, "lent")
+    gates.wait_until(lambda: lone.statistics().n_lends == 1, "counted")
+
+
+def test_what_others_use_is_not(lone):
+    pretend(3)
+    gates.wait_until(lambda: _native.cpus_left(N_CPUS) == 1, "they are seen")
+    pretend(2)
+    gates.wait_until(lambda: _native.cpus_left(N_CPUS) == 2, "they are seen")
+    assert n_threads(lone) == 2 and lone.statistics().n_lends == 0
+
+
+def test_what_others_come_to_need_is_taken_back(lone):
+    pretend(0)
+    gates.wait_until(lambda: n_threads(lone) == N_CPUS, "lent")
+    pretend(MANY, n_ours=N_CPUS)
+    gates.wait_until(lambda: n_threads(lone) == 2, "taken back")
+    gates.wait_until(lambda: lone.statistics().n_reclaims == 1, "counted")
+    pretend(0)
+    gates.wait_until(lambda: n_threads(lone) == N_CPUS, "lent again")
+
+
+def test_a_system_that_does_not_say_what_runs_is_taken_to_be_idle(lone):
+    _native.pretend_running(0)
+    gates.wait_until(lambda: n_threads(lone) == N_CPUS, "lent")
+
+
+class Asked:
+    """A policy that is told how many threads find a CPU."""
+
+    def shares(self, state):
+        return [WorkerBudget(max(1, min(state.n_left, N_CPUS)), state.cpus)] * len(state.own)
+
+
+def test_a_policy_of_ones_own_is_told(kind, monkeypatch, gate):
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
+    pretend(MANY)
+    with ComposablePool(2, kind=kind, policy=Asked()) as pool:
+        held = pool.apply_async(tasks.pass_gate, (gate.path,))
+        gate.wait_arrived(1)
+        for n_others in (2, 1, 0):
+            pretend(n_others)
+            gates.wait_until(lambda: set(pool.statistics().n_threads) == {N_CPUS - n_others}, "told")  # noqa: B023
+        gate.release(1)
+        held.get(60)
+
+
+# ---- the thread that reads --------------------------------------------------
+
+
+def readers():
+    """Threads of this process that read, and libraries' threads, which may have been made by one and have its name."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            if pathlib.Path(f"/proc/self/task/{thread}/comm").read_text() == "pp-others\n":
+                found.add(thread)
+    return found
+
+
+def test_there_is_one_reader_while_pools_lend(kind):
+    pretend(0)
+    before = readers()
+    with ComposablePool(2, kind=kind):
+        assert readers() == before
+        with ComposablePool(2, kind=kind, policy="dynamic"), ComposablePool(2, kind=kind, policy="dynamic"):
+            gates.wait_until(lambda: len(readers() - before) == 1, "it has its name")
+        gates.wait_until(lambda: readers() <= before, "it ends with the last of them")
+
+
+def test_an_idle_pool_reads_nothing(kind):
+    pretend(0)
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool:
+        pool.map(tasks.square, range(10), 1)
+        gates.wait_until(lambda: _native.cpus_left(1) == 0, "it knows nothing, and sleeps")
+        pool.apply(tasks.square, (1,))
+
+
+def test_a_system_that_does_not_say_needs_no_reader(kind):
+    before = readers()
+    with ComposablePool(2, kind=kind, policy="dynamic"):
+        assert readers() <= before and _native.cpus_left(N_CPUS) == N_CPUS
+    gates.wait_until(lambda: _native.cpus_left(N_CPUS) == 0, "nothing is known any more")
