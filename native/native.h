@@ -172,13 +172,15 @@ typedef struct pp_pins pp_pins_t;
 
 typedef struct pp_segment {   /* one mapping of a segment, shared by reference count within a process */
     _Atomic long refs;
-    int fd;
+    int fd;                /* -1 once the segment is closed and nothing is kept of it */
+    uint64_t file_number;  /* tells whether `fd` is still this file */
     size_t core_size;
     unsigned n_workers;
     bool by_reference;
     uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as a whole */
     pp_shared_t *shared;   /* NULL once the segment is closed */
-    bool is_closed;        /* guarded by the mutex in memory.c */
+    bool is_closed;        /* guarded by the mutex in memory.c, as is n_kept: blocks that are kept of it */
+    uint32_t n_kept;
     pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
     bool is_local;         /* both sides are interpreters of this process */
     _Atomic(pp_pins_t *) orphans;
@@ -528,14 +530,15 @@ void pp_prefer_huge_pages(void *memory, size_t size);
 void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
 int pp_robust_mutex_init(pthread_mutex_t *mutex);                 /* for several processes */
 bool pp_is_robust_mutex(const pthread_mutex_t *mutex);            /* whether that has made it; where the C library does not tell: true */
+uint64_t pp_whole_pages(uint64_t size);                           /* that many bytes, or more: 4, 16 or 64 KB each */
+uint64_t pp_file_number(int fd);                                  /* tells files apart; 0: not known */
 uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
 int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
 void pp_fix_size(int fd);                                         /* a write to it fails from now on; mappings are written as before */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
-int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
 void pp_protect(void *memory, size_t size);                       /* read-only from now on */
-void pp_make_private(void *memory, size_t size);                  /* copies what is still mapped copy-on-write */
+int pp_make_private(int fd, uint64_t at, size_t size, void *memory);   /* copies what is mapped there from the file */
 void pp_unmap(void *memory, size_t size);
 int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */

@@ -161,13 +161,23 @@ def make_executor():
 @pytest.fixture(scope="session")
 def openmp_library(tmp_path_factory):
     """A small library that uses libgomp."""
+    return build_library(tmp_path_factory, "omp.c", "-fopenmp")
+
+
+@pytest.fixture(scope="session")
+def pages_library(tmp_path_factory):
+    """A library that, preloaded, makes pages larger."""
+    return build_library(tmp_path_factory, "pages.c", "-D_GNU_SOURCE", "-ldl")
+
+
+def build_library(tmp_path_factory, source, *options):
     if shutil.which("gcc") is None:
-        pytest.skip("there is no gcc to build a library with OpenMP")
-    path = tmp_path_factory.mktemp("openmp") / "libregion.so"
-    command = ["gcc", "-shared", "-fPIC", "-fopenmp", pathlib.Path(__file__).parent / "native/omp.c", "-o", path]
+        pytest.skip("there is no gcc")
+    path = tmp_path_factory.mktemp("built") / "library.so"
+    command = ["gcc", "-shared", "-fPIC", pathlib.Path(__file__).parent / "native" / source, *options, "-o", path]
     completed = subprocess.run(command, capture_output=True, text=True)
     if completed.returncode != 0:
-        pytest.skip(f"gcc builds nothing with OpenMP here: {completed.stderr}")
+        pytest.skip(f"gcc does not build it here: {completed.stderr}")
     return path
 
 

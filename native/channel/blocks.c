@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define MIN_CAPACITY 4096ull
 #define IDLE_MAX (256ull << 20)      /* guess: four of the 64 MB arrays that people pass around */
 #define WINDOW_CAPACITY_MAX (4ull << 20)
 #define NO_WINDOW ((void *)1)        /* the system refused (ulimit -v): blocks are mapped one by one */
@@ -295,12 +294,12 @@ static bool is_room_coming(const pp_arena_t *a) {
     return false;
 }
 
-/* A power of two, unless only that does not fit into the arena. */
+/* A power of two, unless only that does not fit into the arena; whole pages, as these are what can be mapped and given back. */
 static uint64_t capacity_for(const pp_arena_t *a, uint64_t size) {
-    uint64_t capacity = MIN_CAPACITY;
+    uint64_t capacity = pp_whole_pages(1);
     while (capacity < size && capacity <= a->segment->arena_bytes / 2)
         capacity <<= 1;
-    return capacity >= size ? capacity : (size + MIN_CAPACITY - 1) / MIN_CAPACITY * MIN_CAPACITY;
+    return capacity >= size ? capacity : pp_whole_pages(size);
 }
 
 int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory) {
@@ -322,7 +321,7 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
     b->open = true;
     b->is_held = b->names_own = false;
     uint32_t id = (uint32_t)(b - a->blocks);
-    note_touched(a->flags, id, size);
+    note_touched(a->flags, id, pp_whole_pages(size));
     pp_store_relaxed(&a->flags->n_opened, pp_load_relaxed(&a->flags->n_opened) + 1);
     *ref = (pp_blockref_t){.at = b->at, .size = size, .id = id};
     *memory = b->memory;

@@ -1,10 +1,11 @@
 /* Memory that values may lie in, counted by reference within a process.
  *
- * A *kept block* is a payload that its receiver uses where it is, through a private (copy-on-write) mapping: it may write
- * there, and nobody else sees it. It is released when the last value in it goes. What a forked child inherits of such a
- * mapping would change once the block is used again; so before each fork kept blocks are copied, page by page, by the kernel,
- * and released: from then on they are ordinary private memory. Threads that write there meanwhile lose nothing. Once its segment
- * is closed a kept block belongs to nobody else: then its release gives its part of the file back, through a second mapping.
+ * A *kept block* is a payload that its receiver uses where it is, and may write to: a block has one receiver, and its owner does not
+ * look at it until it is released, which is when the last value in it goes. A forked child must not share it. So before each fork
+ * kept blocks are mapped anew, copy-on-write, over themselves, then copied page by page by the kernel, and released: from then on
+ * they are ordinary private memory. A thread that writes there meanwhile writes to the file before it is copied, or to the copy.
+ * The descriptor that this needs stays open after the segment is closed, until nothing is kept of it any more; and the release of
+ * a block then gives its part of the file back. Of no more than CLOSED_MAX segments: what is kept of others is copied as they close.
  *
  * *Shared memory* is a memfd, made by `share`. Its name on the way is a descriptor of a process that has it open; the
  * receiver opens that through /proc, and checks by a random number that it is the one that is meant. Nothing has to be
@@ -22,7 +23,8 @@
 #include <unistd.h>
 
 #define KEPT_MAX 16384u     /* mappings of kept blocks in a process, a quarter of what vm.max_map_count allows unless it was changed */
-#define HEADER_BYTES 4096u   /* the number, then unused: what is shared begins on a page of its own */
+#define CLOSED_MAX 64u       /* guess: few beside the 1,024 descriptors that a process usually may have */
+#define HEADER_BYTES 4096u   /* the number, then unused: what is shared is aligned for every use */
 
 struct pp_memory {
     _Atomic long refs;
@@ -34,7 +36,6 @@ struct pp_memory {
     unsigned arena;
     uint32_t block;
     uint64_t at;
-    void *whole;           /* a kept block of a closed segment: the file's pages; NULL if mapping them was refused */
     int fd;                /* shared: a descriptor of our own */
     unsigned char id[PP_SHARE_ID];
     pp_memory_t *next, **link;
@@ -42,9 +43,10 @@ struct pp_memory {
     void (*drop)(void *);  /* a loan: what becomes of it else */
 };
 
-/* Guards the list, `is_released`, and `is_closed` of segments; a leaf but for the kernel. */
+/* Guards the list, `is_released`, and of segments `is_closed`, `n_kept` and what becomes of `fd`; a leaf but for the kernel. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pp_memory_t *all;
+static unsigned n_closed;   /* segments that are closed, but for their descriptor */
 static _Atomic unsigned n_shared, n_kept;
 
 static void enlist(pp_memory_t *m) {
@@ -73,7 +75,7 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     void *start;
     if (!may_keep(s, arena))
         return EMFILE;
-    int error = pp_map_private(s->fd, ref->at, ref->size, &start);
+    int error = pp_map(s->fd, ref->at, ref->size, &start);
     if (error)
         return error;
     pp_memory_t *m = calloc(1, sizeof *m);
@@ -88,25 +90,45 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     pp_store_seq_cst(&pp_segment_flags(s, arena)->in_use[ref->id], keeper);
     pthread_mutex_lock(&mutex);
     enlist(m);
+    s->n_kept++;
     pthread_mutex_unlock(&mutex);
     *out = m;
     return 0;
 }
 
-/* With the mutex, as the segment may be closed at any time. */
+static bool has_file(const pp_segment_t *s) { return pp_file_number(s->fd) == s->file_number; }
+
+static void close_file(pp_segment_t *s) {
+    if (has_file(s))
+        close(s->fd);
+    s->fd = -1;
+}
+
+/* With the mutex, as the segment may be closed at any time. Once it is closed, only the pages are left to give back. */
 static void release_block(pp_memory_t *m) {
-    if (m->is_released)
-        return;
+    pp_segment_t *s = m->segment;
     m->is_released = true;
-    if (m->segment->is_closed) {
-        if (m->whole) {
-            pp_drop_pages(m->whole, m->size);
-            pp_unmap(m->whole, m->size);
-        }
+    s->n_kept--;
+    if (!s->is_closed) {
+        pp_add_seq_cst(&s->windows[m->arena].n_kept, -1);
+        pp_block_release(s, m->arena, m->block);
+    } else if (s->n_kept == 0) {
+        n_closed--;
+        close_file(s);
+    }
+}
+
+/* With the mutex. A program may have closed descriptors that it did not know: then nothing can be copied, the block stays in use, and
+ * a child that is forked has the same memory. */
+static void make_private(pp_memory_t *m) {
+    pp_segment_t *s = m->segment;
+    if (!has_file(s) || pp_make_private(s->fd, m->at, m->size, m->start) != 0) {
+        m->is_released = true;
         return;
     }
-    pp_add_seq_cst(&m->segment->windows[m->arena].n_kept, -1);
-    pp_block_release(m->segment, m->arena, m->block);
+    if (s->is_closed)
+        pp_punch_hole(s->fd, m->at, m->size);
+    release_block(m);
 }
 
 static int by_address(const void *a, const void *b) {
@@ -115,12 +137,6 @@ static int by_address(const void *a, const void *b) {
 }
 
 static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) { return m->segment == s && !m->is_released; }
-
-/* So that its pages can be given back without the file's descriptor. */
-static void own(pp_memory_t *m) {
-    if (pp_map(m->segment->fd, m->at, m->size, &m->whole) != 0)
-        m->whole = NULL;
-}
 
 /* The file lives as long as a mapping of it: so the memory between kept blocks has to be given back. Without any kept block it
  * goes by itself. */
@@ -132,16 +148,14 @@ static void keep_nothing_else(pp_segment_t *s) {
     if (refs == NULL)
         return;
     for (pp_memory_t *m = all; m; m = m->next)
-        if (is_kept_of(m, s)) {
-            own(m);
+        if (is_kept_of(m, s))
             refs[i++] = (pp_blockref_t){.at = m->at, .size = m->size};
-        }
     qsort(refs, n, sizeof *refs, by_address);
     uint64_t at = 0, end = pp_segment_arena_at(s, 1 + s->n_workers);
     for (i = 0; i < n; i++) {
         if (refs[i].at > at)
             pp_punch_hole(s->fd, at, refs[i].at - at);
-        at = refs[i].at + refs[i].size;
+        at = refs[i].at + pp_whole_pages(refs[i].size);
     }
     pp_punch_hole(s->fd, at, end - at);
     free(refs);
@@ -151,9 +165,17 @@ static void keep_nothing_else(pp_segment_t *s) {
 bool pp_memory_close(pp_segment_t *s) {
     pthread_mutex_lock(&mutex);
     bool is_first = !s->is_closed;
-    if (is_first)
+    if (is_first) {
+        for (pp_memory_t *m = n_closed >= CLOSED_MAX ? all : NULL; m; m = m->next)
+            if (is_kept_of(m, s))
+                make_private(m);
         keep_nothing_else(s);
-    s->is_closed = true;
+        s->is_closed = true;
+        if (s->n_kept > 0)
+            n_closed++;
+        else
+            close_file(s);
+    }
     pthread_mutex_unlock(&mutex);
     return is_first;
 }
@@ -314,6 +336,15 @@ pp_memory_t *pp_memory_ref(pp_memory_t *m) {
     return m;
 }
 
+/* With the mutex. The memory of a block goes: to its owner, or if that is closed to the system. Only an owner may write to it at once,
+ * so the pages of a closed one are dropped while they are mapped, and others released once they are not. */
+static void drop_pages(pp_memory_t *m) {
+    if (!m->is_released && m->segment->is_closed) {
+        pp_drop_pages(m->start, m->size);
+        release_block(m);
+    }
+}
+
 /* The last reference goes under the mutex, so that nobody finds what is on its way out. */
 void pp_memory_unref(pp_memory_t *m) {
     if (m == NULL)
@@ -327,8 +358,11 @@ void pp_memory_unref(pp_memory_t *m) {
     }
     pthread_mutex_lock(&mutex);
     bool is_last = pp_add_seq_cst(&m->refs, -1) == 1;
-    if (is_last)
+    if (is_last) {
         delist(m);
+        if (!m->is_shared)
+            drop_pages(m);
+    }
     pthread_mutex_unlock(&mutex);
     if (!is_last)
         return;
@@ -340,7 +374,8 @@ void pp_memory_unref(pp_memory_t *m) {
     pp_unmap(m->start, m->size);   /* before the release: the owner may write to it at once */
     pp_add_seq_cst(&n_kept, -1);
     pthread_mutex_lock(&mutex);
-    release_block(m);
+    if (!m->is_released)
+        release_block(m);
     pthread_mutex_unlock(&mutex);
     pp_segment_unref(m->segment);
     free(m);
@@ -418,10 +453,8 @@ void pp_orphans_free(pp_segment_t *s) {
 void pp_memory_before_fork(void) {
     pthread_mutex_lock(&mutex);
     for (pp_memory_t *m = all; m; m = m->next)
-        if (!m->is_shared && !m->is_released) {
-            pp_make_private(m->start, m->size);
-            release_block(m);
-        }
+        if (!m->is_shared && !m->is_released)
+            make_private(m);
 }
 
 void pp_memory_after_fork(void) { pthread_mutex_unlock(&mutex); }

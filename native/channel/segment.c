@@ -53,6 +53,7 @@ static int segment_new(int fd, unsigned n_workers, bool by_reference, uint64_t a
         return ENOMEM;
     s->refs = 1;
     s->fd = fd;
+    s->file_number = pp_file_number(fd);
     s->n_workers = n_workers;
     s->by_reference = by_reference;
     s->core_size = core_size(n_workers);
@@ -132,15 +133,14 @@ void pp_segment_unref(pp_segment_t *s) {
 
 /* For who knows that all workers have ended, that the arenas of this process are freed, and that nobody will use the channel:
  * unmaps and closes everything at once, whoever still has a reference. Of the file's memory stay the kept blocks, as their
- * receivers' mappings; these may be released at any time, also now, by any thread. A second call does nothing. */
+ * receivers' mappings, and with them its descriptor; these may be released at any time, also now, by any thread. A second call does
+ * nothing. */
 void pp_segment_close(pp_segment_t *s) {
     if (!pp_memory_close(s))
         return;
     pp_windows_close(s);
     pp_unmap(s->shared, s->core_size);
-    close(s->fd);
     s->shared = NULL;
-    s->fd = -1;
 }
 
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) { return s->arenas_at + arena * s->arena_bytes; }

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -100,6 +101,16 @@ bool pp_is_robust_mutex(const pthread_mutex_t *mutex) {
 #endif
 }
 
+uint64_t pp_whole_pages(uint64_t size) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (size + page - 1) / page * page;
+}
+
+uint64_t pp_file_number(int fd) {
+    struct stat status;
+    return fstat(fd, &status) == 0 ? (uint64_t)status.st_dev << 32 ^ status.st_ino : 0;
+}
+
 uint64_t pp_file_size_max(void) {
     struct rlimit limit;
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
@@ -139,10 +150,6 @@ int pp_map(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory);
 }
 
-int pp_map_private(int fd, uint64_t at, size_t size, void **memory) {
-    return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory);
-}
-
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ, MAP_SHARED, memory);
 }
@@ -162,16 +169,22 @@ void pp_protect(void *memory, size_t size) { mprotect(memory, size, PROT_READ); 
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Other threads may write there meanwhile: a byte is replaced by itself only if it is still the same. */
-void pp_make_private(void *memory, size_t size) {
+/* Other threads may write there meanwhile. The kernel replaces the mapping in one step: what they wrote before is in the file, and is
+ * copied; later they have pages of their own. Where it does not copy all at once, each page is written to: a byte is replaced by
+ * itself only if it is still the same. */
+int pp_make_private(int fd, uint64_t at, size_t size, void *memory) {
+    int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
+    if (mmap(memory, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)at) == MAP_FAILED)
+        return errno;
     if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
-        return;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (size_t at = 0; at < size; at += page) {
-        _Atomic unsigned char *byte = (_Atomic unsigned char *)memory + at;
+        return 0;
+    size_t page = pp_whole_pages(1);
+    for (size_t i = 0; i < size; i += page) {
+        _Atomic unsigned char *byte = (_Atomic unsigned char *)memory + i;
         unsigned char seen = pp_load_relaxed(byte);
         while (!pp_cas_seq_cst(byte, &seen, seen)) {}
     }
+    return 0;
 }
 
 void pp_unmap(void *memory, size_t size) { munmap(memory, size); }

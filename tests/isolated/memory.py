@@ -1,9 +1,11 @@
 """Received and shared memory: given back when its values go, whoever dies, and its own in a forked child."""
 
+import ctypes
 import gc
 import os
 import signal
 import tempfile
+import threading
 
 import psutil
 from probe import TIMEOUT_S, ComposablePool, expect, gates, is_gone, main, open_fds, resources, tasks
@@ -93,11 +95,106 @@ def results_in_a_forked_child(kind):
         assert [bytes(blob.data) for blob in other] == [tasks.pattern(4 * MiB, seed) for seed in (0, 1, 2)] * 2
 
 
+def pss_mb():
+    """Memory of this process and its part of what it shares; the pool's file counts once, whoever maps it."""
+    with open("/proc/self/smaps_rollup") as file:
+        private = sum(int(line.split()[1]) for line in file if line.startswith("Pss_Anon:")) / 1024
+    return private + file_mb()
+
+
+def write_to(blob):
+    before = pss_mb()
+    memoryview(blob.data)[:] = bytes(1) * len(blob.data)
+    gc.collect()
+    return pss_mb() - before
+
+
+def results_that_are_written_to(kind):
+    """They are written where they are, while the pool lives, later, and by whoever got them."""
+    with ComposablePool(2, kind=kind) as pool:
+        first, second = pool.starmap(tasks.make_blob, [(32 * MiB, i) for i in range(2)], 1)
+        grown = [write_to(first)]
+    pool.join(timeout=TIMEOUT_S)
+    grown.append(write_to(second))
+    assert all(mb < 8 for mb in grown), f"{grown} MB more than the results"
+    assert not any(first.data) and not any(second.data)
+
+
+def arguments_that_are_written_to(kind):
+    with ComposablePool(1, kind=kind) as pool:
+        blob = tasks.make_blob(32 * MiB, 1)
+        pool.apply(write_to, (tasks.make_blob(32 * MiB, 1),))  # imports what it needs
+        grown = pool.apply(write_to, (blob,))
+        assert grown < 8, f"{grown} MB more than the argument"
+        assert blob == tasks.make_blob(32 * MiB, 1)
+        assert pool.apply(tasks.checksum, (blob.data,)) == tasks.checksum(blob.data)
+
+
+def written_to_while_children_are_forked(kind):
+    """What other threads write at that moment is lost nowhere, and no child sees what was written later."""
+    with ComposablePool(2, kind=kind) as pool:
+        blobs = [pool.apply(tasks.make_blob, (4 * MiB, 0)) for _ in range(8)]
+        for blob in blobs[:4]:
+            fork_beside_a_writer(blob.data)
+    pool.join(timeout=TIMEOUT_S)
+    for blob in blobs[4:]:
+        fork_beside_a_writer(blob.data)
+
+
+def fork_beside_a_writer(data):
+    address, n_written, stopped = ctypes.addressof(ctypes.c_char.from_buffer(data)), 0, threading.Event()
+
+    def write():
+        nonlocal n_written
+        while not stopped.is_set():
+            ctypes.memset(address, (n_written + 1) % 256, len(data))  # which needs no GIL
+            n_written += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    gates.wait_until(lambda: n_written > 2, "it writes")
+    to_child, to_parent = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        seen = bytes(data)
+        os.write(to_parent[1], b"1")
+        os.read(to_child[0], 1)
+        os._exit(bytes(data) != seen)
+    os.read(to_parent[0], 1)
+    at_fork = n_written
+    gates.wait_until(lambda: n_written > at_fork + 2, "it goes on")
+    stopped.set()
+    thread.join()
+    assert bytes(data) == bytes([n_written % 256]) * len(data), "a write was lost"
+    os.write(to_child[1], b"1")
+    assert os.waitpid(pid, 0)[1] == 0, "the child saw the parent's writes"
+    for fd in (*to_child, *to_parent):
+        os.close(fd)
+
+
 def many_results_are_kept(kind):
     """All at once, each in its block, with as many blocks in use."""
     with ComposablePool(2, kind=kind) as pool:
         results = pool.starmap(tasks.make_blob, [(2 * MiB, i % 7) for i in range(40)], 1)
         assert all(bytes(blob.data) == tasks.pattern(2 * MiB, i % 7) for i, blob in enumerate(results))
+
+
+def blocks_of_all_sizes(kind):
+    """Each begins with a page, is given back by itself, and is the child's own after a fork."""
+    sizes = [1000 << i for i in range(13)]
+    with ComposablePool(2, kind=kind) as pool:
+        results = pool.map(tasks.make_blob, sizes, 1)
+        assert pool.map(tasks.identity, results, 1) == results == list(map(tasks.make_blob, sizes))
+        if kind == "process" and (pid := os.fork()) == 0:
+            os._exit(0)
+        elif kind == "process":
+            os.waitpid(pid, 0)
+        results += pool.map(tasks.make_blob, [3 * MiB, 5000] * 5, 1)
+        assert pool.apply(len, (bytes(80 * MiB),)) == 80 * MiB
+        del results[: len(sizes)]
+        wait_until_given_back(pool, 5 * 3)
+    pool.join(timeout=TIMEOUT_S)
+    assert results == list(map(tasks.make_blob, [3 * MiB, 5000] * 5))
 
 
 def shared_memory_is_freed(kind):
@@ -236,11 +333,15 @@ if __name__ == "__main__":
     main(
         {
             "results_that_are_kept": results_that_are_kept,
+            "results_that_are_written_to": results_that_are_written_to,
+            "arguments_that_are_written_to": arguments_that_are_written_to,
+            "written_to_while_children_are_forked": written_to_while_children_are_forked,
             "idle_after_results": idle_after_results,
             "idle_after_arguments": idle_after_arguments,
             "idle_after_a_fork": idle_after_a_fork,
             "arguments_of_dead_workers": arguments_of_dead_workers,
             "results_in_a_forked_child": results_in_a_forked_child,
+            "blocks_of_all_sizes": blocks_of_all_sizes,
             "many_results_are_kept": many_results_are_kept,
             "shared_memory_is_freed": shared_memory_is_freed,
             "bytes_that_never_arrive": bytes_that_never_arrive,

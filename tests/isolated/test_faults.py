@@ -322,11 +322,27 @@ def test_process_pools_leave_nothing(method, how, n_pools):
 
 
 @pytest.mark.parametrize(
-    "how", ["results_that_are_kept", "many_results_are_kept", "shared_memory_is_freed", "bytes_that_never_arrive"]
+    "how",
+    [
+        "results_that_are_kept",
+        "results_that_are_written_to",
+        "arguments_that_are_written_to",
+        "many_results_are_kept",
+        "shared_memory_is_freed",
+        "bytes_that_never_arrive",
+    ],
 )
 @pytest.mark.parametrize("kind", ["process", "interp"])
 def test_memory_goes_with_its_values(kind, how):
     check("memory.py", how, kind, timeout=100)
+
+
+@pytest.mark.parametrize("kind", ["process", "interp"])
+def test_memory_where_pages_are_larger(kind, pages_library):
+    extra = {"LD_PRELOAD": str(pages_library), "POOL_PARTY_PAGE": "65536"}
+    options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is on purpose
+    process = fresh.start([HERE / "memory.py", "blocks_of_all_sizes", kind], options=options, extra=extra)
+    fresh.check(fresh.finish(process, timeout=100))
 
 
 @pytest.mark.parametrize("how", ["idle_after_results", "idle_after_arguments"])
@@ -340,6 +356,7 @@ def test_an_idle_pool_gives_memory_back(kind, how):
     [
         "arguments_of_dead_workers",
         "results_in_a_forked_child",
+        "written_to_while_children_are_forked",
         "idle_after_a_fork",
         "worker_dies_with_a_handle",
         "worker_dies_in_the_next_task",

@@ -653,7 +653,9 @@ static void test_kept_blocks(void) {
     pp_worker_t ends[1];
     pp_blockref_t small, large, sent, next;
     void *memory;
-    pp_memory_t *kept[2], *more;
+    pp_memory_t *kept[2];
+    static pp_memory_t *more[PP_BLOCKS / 2 + 1];
+    unsigned n = 0;
     open_units(&s, &h, ends, 1);
     pp_arena_t *arena = pp_arena_new(s, 1);
     CHECK(pp_block_open(arena, 100, &small, &memory) == 0, "open", 0);
@@ -680,11 +682,11 @@ static void test_kept_blocks(void) {
     pp_memory_unref(kept[0]);
     pp_memory_unref(kept[1]);
     CHECK(pp_block_open(arena, 100, &next, &memory) == 0, "open", 0);
-    for (unsigned n = 0; n < PP_BLOCKS; n++)                 /* a receiver that keeps everything leaves the owner some */
-        if (pp_block_open(arena, 100, &next, &memory) != 0 || pp_memory_keep(s, 1, &next, PP_KEPT, &more) != 0) {
-            CHECK(n == PP_BLOCKS / 2, "kept at most", n);
-            break;
-        }
+    while (pp_block_open(arena, 100, &next, &memory) == 0 && pp_memory_keep(s, 1, &next, PP_KEPT, &more[n]) == 0)
+        n++;                                                 /* a receiver that keeps everything leaves the owner some */
+    CHECK(n == PP_BLOCKS / 2, "kept at most", n);
+    while (n-- > 0)
+        pp_memory_unref(more[n]);
     pp_arena_free(arena);
     pp_segment_unref(s);
 }
@@ -722,6 +724,8 @@ static void test_close(void) {
     pthread_t threads[4];
     void *memory;
     int status;
+    char byte;
+    off_t kept_at = 0;
     open_units(&s, &h, ends, 2);
     int fd = dup(s->fd);
     CHECK(put_one(&h, 0, PP_INLINE_MAX, PP_IN_RING) == 0, "put", 0);
@@ -730,6 +734,8 @@ static void test_close(void) {
         CHECK(pp_block_open(arenas[i % 2], CLOSED_BYTES, &ref, &memory) == 0, "open", i);
         memset(memory, i + 1, CLOSED_BYTES);
         CHECK(pp_memory_keep(s, 1 + (unsigned)i % 2, &ref, PP_KEPT, &kept[i]) == 0, "keep", i);
+        if (i == 4)
+            kept_at = (off_t)ref.at;
         CHECK(pp_block_open(arenas[i % 2], CLOSED_BYTES / 2, &ref, &memory) == 0, "open", i);
         memset(memory, 99, CLOSED_BYTES / 2);                /* on its way to nobody */
     }
@@ -740,11 +746,12 @@ static void test_close(void) {
     pp_segment_ref(s);
     pp_segment_close(s);
     pp_segment_close(s);
-    CHECK(s->shared == NULL && s->fd == -1, "closed", 0);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
+    CHECK(s->shared == NULL && pp_file_number(s->fd) == pp_file_number(fd), "closed, but for the descriptor", 0);
     check_file_bytes(fd, 4 * CLOSED_BYTES, "only what is kept");
     memset(pp_memory_start(kept[4]), 44, CLOSED_BYTES);
+    CHECK(pread(fd, &byte, 1, kept_at) == 1 && byte == 44, "written where it is", byte);
     pp_memory_unref(kept[7]);
     check_file_bytes(fd, 3 * CLOSED_BYTES, "one released");
     pp_memory_before_fork();
@@ -753,6 +760,7 @@ static void test_close(void) {
     for (int i = 4; i < 7; i++)
         CHECK(is_all(kept[i], (char)(i == 4 ? 44 : i + 1)), "still what was sent", i);
     check_file_bytes(fd, 0, "private memory");
+    CHECK(s->fd == -1, "nobody needs the descriptor any more", s->fd);
     for (int i = 4; i < 7; i++)
         pp_memory_unref(kept[i]);
     pp_segment_unref(s);
@@ -761,6 +769,95 @@ static void test_close(void) {
         _exit(0);
     CHECK(waitpid(pid, &status, 0) == pid && status == 0, "child", status);
     close(fd);
+}
+
+/* A process keeps no more blocks than it can map, however many workers and pools they come from. */
+static void test_kept_at_most(void) {
+    enum { N_SEGMENTS = 9, N_MAX = 16384 };
+    pp_segment_t *s[N_SEGMENTS];
+    static pp_memory_t *kept[N_MAX];
+    unsigned n = 0;
+    int error = 0;
+    for (int i = 0; i < N_SEGMENTS; i++) {
+        pp_parent_t h;
+        pp_worker_t ends[1];
+        pp_blockref_t ref;
+        void *memory;
+        open_units(&s[i], &h, ends, 1);
+        pp_arena_t *arena = pp_arena_new(s[i], 1);
+        for (unsigned k = 0; k < PP_BLOCKS / 2 && !error; k++) {
+            CHECK(pp_block_open(arena, 100, &ref, &memory) == 0, "open", k);
+            if ((error = pp_memory_keep(s[i], 1, &ref, PP_KEPT, &kept[n % N_MAX])) == 0)
+                n++;
+        }
+        pp_arena_free(arena);
+    }
+    CHECK(error == EMFILE && n == N_MAX, "kept", n);
+    while (n-- > 0)
+        pp_memory_unref(kept[n]);
+    for (int i = 0; i < N_SEGMENTS; i++)
+        pp_segment_unref(s[i]);
+}
+
+#define MANY 70
+
+/* Closed segments of which something is kept have a descriptor each, but not more than 64: what is kept of others is copied. */
+static void test_many_closed(void) {
+    pp_segment_t *s[MANY];
+    pp_memory_t *kept[MANY];
+    unsigned n_open = 0;
+    for (int i = 0; i < MANY; i++) {
+        pp_parent_t h;
+        pp_worker_t ends[1];
+        pp_blockref_t ref;
+        void *memory;
+        open_units(&s[i], &h, ends, 1);
+        pp_arena_t *arena = pp_arena_new(s[i], 1);
+        CHECK(pp_block_open(arena, 10000, &ref, &memory) == 0, "open", i);
+        memset(memory, i, 10000);
+        CHECK(pp_memory_keep(s[i], 1, &ref, PP_KEPT, &kept[i]) == 0, "keep", i);
+        pp_arena_free(arena);
+        pp_segment_close(s[i]);
+        n_open += s[i]->fd >= 0;
+    }
+    CHECK(n_open == 64, "descriptors", n_open);
+    for (int i = 0; i < MANY; i++) {
+        CHECK(is_all(kept[i], (char)i), "what was sent", i);
+        pp_memory_unref(kept[i]);
+        CHECK(s[i]->fd == -1, "the last of it is gone", i);
+        pp_segment_unref(s[i]);
+    }
+}
+
+/* A program that has closed all descriptors, or uses their numbers for its own files, keeps its values, and its files. */
+static void test_stolen_descriptor(bool forks) {
+    pp_segment_t *s;
+    pp_parent_t h;
+    pp_worker_t ends[1];
+    pp_blockref_t ref;
+    pp_memory_t *kept;
+    void *memory;
+    char bytes[10000];
+    open_units(&s, &h, ends, 1);
+    pp_arena_t *arena = pp_arena_new(s, 1);
+    CHECK(pp_block_open(arena, sizeof bytes, &ref, &memory) == 0, "open", 0);
+    memset(memory, 7, sizeof bytes);
+    CHECK(pp_memory_keep(s, 1, &ref, PP_KEPT, &kept) == 0, "keep", 0);
+    pp_arena_free(arena);
+    pp_segment_close(s);
+    int other = memfd_create("other", 0);
+    memset(bytes, 1, sizeof bytes);
+    CHECK(dup2(other, s->fd) == s->fd && pwrite(other, bytes, sizeof bytes, (off_t)ref.at) == sizeof bytes, "stolen", errno);
+    if (forks) {
+        pp_memory_before_fork();
+        pp_memory_after_fork();
+    }
+    CHECK(is_all(kept, 7), "still what was sent", 0);
+    int number = s->fd;
+    pp_memory_unref(kept);
+    CHECK(pread(other, bytes, 1, (off_t)ref.at) == 1 && bytes[0] == 1, "still the program's file", bytes[0]);
+    CHECK(close(number) == 0 && close(other) == 0, "the descriptor is left alone", errno);
+    pp_segment_unref(s);
 }
 
 /* Payloads of all sizes, in arenas that RLIMIT_FSIZE has made small: there is room as soon as nothing is on its way, and what never
@@ -885,7 +982,7 @@ static void test_loans(void) {
         CHECK(pp_memory_lend(&objects[i], 1000, drop, &loans[i]) == 0 && pp_pins_add(&pins, loans[i]) == 0, "loan", i);
         pp_block_pin(arena, &refs[i], pins);
     }
-    CHECK(pp_arena_open_bytes(arena) == 3 * (4096 + 1000), "bytes", pp_arena_open_bytes(arena));
+    CHECK(pp_arena_open_bytes(arena) == 3 * (pp_whole_pages(1) + 1000), "bytes", pp_arena_open_bytes(arena));
     CHECK(pp_memory_take(loans[0]) == &objects[0] && pp_memory_take(loans[0]) == NULL, "taken once", 0);
     pp_block_release(s, 0, refs[0].id);
     pp_arena_unpin(arena);
@@ -964,14 +1061,15 @@ static void test_blocks(void) {
     pp_worker_t ends[1];
     pp_blockref_t a, b;
     void *at_a, *at_b;
+    uint64_t page = pp_whole_pages(1);
     open_units(&s, &h, ends, 1);
     pp_arena_t *arena = pp_arena_new(s, 0);
-    CHECK(pp_block_open(arena, 1, &a, &at_a) == 0 && pp_block_open(arena, 4096, &b, &at_b) == 0, "open", 0);
-    CHECK(a.id != b.id && b.at - a.at == 4096 && pp_arena_open_bytes(arena) == 8192, "classes", b.at - a.at);
+    CHECK(pp_block_open(arena, 1, &a, &at_a) == 0 && pp_block_open(arena, page, &b, &at_b) == 0, "open", 0);
+    CHECK(a.id != b.id && b.at - a.at == page && pp_arena_open_bytes(arena) == 2 * page, "classes", b.at - a.at);
     pp_block_release(s, 0, a.id);
-    CHECK(pp_arena_open_bytes(arena) == 4096, "released", pp_arena_open_bytes(arena));
+    CHECK(pp_arena_open_bytes(arena) == page, "released", pp_arena_open_bytes(arena));
     uint32_t id = a.id;
-    CHECK(pp_block_open(arena, 4097, &a, &at_a) == 0 && a.id != id && a.size == 4097, "another class", a.id);
+    CHECK(pp_block_open(arena, page + 1, &a, &at_a) == 0 && a.id != id && a.size == page + 1, "another class", a.id);
     CHECK(pp_block_open(arena, 100, &a, &at_a) == 0 && a.id == id, "used again", a.id);
     CHECK(pp_block_open(arena, PP_ARENA_BYTES + 1, &a, &at_a) == EFBIG, "too big", 0);
     memset(at_a, 7, 100);                                    /* the receiver's mapping shows the same bytes */
@@ -980,11 +1078,11 @@ static void test_blocks(void) {
     pp_block_unmap(s, &(pp_blockref_t){.at = a.at, .size = 100, .id = id}, at_b);
     int error;
     unsigned n = 3;
-    while ((error = pp_block_open(arena, 4096, &a, &at_a)) == 0)
+    while ((error = pp_block_open(arena, page, &a, &at_a)) == 0)
         n++;
     CHECK(error == EAGAIN && n == PP_BLOCKS, "exhausted after", n);
     pp_block_release(s, 0, 17);
-    CHECK(pp_block_open(arena, 4096, &a, &at_a) == 0 && a.id == 17, "after exhaustion", a.id);
+    CHECK(pp_block_open(arena, page, &a, &at_a) == 0 && a.id == 17, "after exhaustion", a.id);
     pp_block_release(s, 0, 17);
     CHECK(pp_block_open(arena, 1 << 20, &a, &at_a) == 0, "another class after exhaustion", 0);
     memset(at_a, 1, 1 << 20);
@@ -1310,6 +1408,10 @@ int main(int argc, char **argv) {
         test_blocks();
         test_kept_blocks();
         test_close();
+        test_many_closed();
+        test_kept_at_most();
+        test_stolen_descriptor(false);
+        test_stolen_descriptor(true);
         test_small_arenas();
         test_copies();
         test_shared_memory();
