@@ -58,10 +58,11 @@ FAULTS = {
 }
 
 
-SLOW = ("wrong-value", "descriptor", "late")
+def of_faults(name):
+    return pytest.param(name, marks=pytest.mark.slow) if name in ("wrong-value", "descriptor", "late") else name
 
 
-@pytest.mark.parametrize("fault", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FAULTS])
+@pytest.mark.parametrize("fault", map(of_faults, FAULTS))
 def test_the_machine_sees_faults(fault, monkeypatch):
     """The oracle has teeth: a pool with one fault, which is put between it and the machine, does not pass."""
     if fault == "hang":

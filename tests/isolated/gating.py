@@ -354,7 +354,8 @@ def damaged():
     gate = Gate(mark)
     at = os.pread(gate.fd, 4096, 0).index(struct.pack("II", mark, mark))
     others = itertools.cycle(itertools.product((0, mark, (1 << 32) - 1), (0, 7)))
-    for n_tokens, n_rows in itertools.product((mark, 0, (1 << 32) - 1), (0, 1, 2, 4096, 1 << 31, (1 << 32) - 2, (1 << 32) - 1)):
+    rows = (0, 1, 2, 4096, 1 << 31, (1 << 32) - 2, (1 << 32) - 1)
+    for n_tokens, n_rows in itertools.product((mark, 0, (1 << 32) - 1), rows):
         n_free, n_waiting = next(others)
         os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
         gate.acquire(5)
