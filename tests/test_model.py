@@ -58,11 +58,10 @@ FAULTS = {
 }
 
 
-def of_faults(name):
-    return pytest.param(name, marks=pytest.mark.slow) if name in ("wrong-value", "descriptor", "late") else name
+SLOW_FAULTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("wrong-value", "descriptor", "late")]
 
 
-@pytest.mark.parametrize("fault", map(of_faults, FAULTS))
+@pytest.mark.parametrize("fault", [*SLOW_FAULTS, "lost-result", "two-callbacks", "rerun", "hang"])
 def test_the_machine_sees_faults(fault, monkeypatch):
     """The oracle has teeth: a pool with one fault, which is put between it and the machine, does not pass."""
     if fault == "hang":
