@@ -5,6 +5,7 @@ text. A comment before the fence, `<!-- needs: numpy, CPython 3.14 -->`, names w
 where that is missing it is skipped. Fences of `pycon`, `sh` and `text` are not run.
 """
 
+import ast
 import functools
 import importlib.util
 import itertools
@@ -89,6 +90,17 @@ def test_programs_run_and_print_what_the_page_says(program, tmp_path):
     assert completed.returncode == 0, completed
     if program.output is not None:
         assert matches(program.output, completed.out), f"the page says:\n{program.output}\n{completed}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
+def test_programs_name_the_packages_that_they_need(program):
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(program.text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert imported - sys.stdlib_module_names - {"pool_party"} <= set(program.needs)
 
 
 def test_the_pages_have_programs():
