@@ -9,6 +9,7 @@ import ast
 import functools
 import importlib.util
 import itertools
+import json
 import pathlib
 import re
 import runpy
@@ -248,6 +249,42 @@ def test_the_picture_is_drawn_from_the_results():
     pictures = ROOT / "docs" / "pictures"
     draw = runpy.run_path(str(pictures / "draw_figures.py"))
     assert (pictures / "figures.svg").read_text() == draw["draw"](draw["RESULTS"])
+
+
+WAYS = {  # rows of docs/policies.md, as benchmarks/cells.py calls them
+    "one BLAS thread": "one-thread",
+    "one worker": "one-worker",
+    "as it is": "default",
+    "joblib": "joblib",
+    '"static"': "static",
+    '"dynamic"': "dynamic",
+    '"exclusive"': "exclusive",
+    '"counting"': "counting",
+}
+KINDS = {"Threads": "thread", "Processes": "process", "Interpreters": "interp"}
+
+
+def measured_cells(kind, way):
+    results = json.loads((ROOT / "benchmarks/results/two-cores/cells.json").read_text())["results"]
+    entries = [entry for entry in results if (entry["kind"], entry["way"], entry["n_workers"]) == (kind, way, 2)]
+    return [
+        f"{entry['median_s']:.2f} ({entry['ratio']:.2f})" if "median_s" in entry else entry["failure"]
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize("heading", KINDS)
+def test_the_tables_of_policies_have_the_benchmarks_own_figures(heading):
+    section = (ROOT / "docs" / "policies.md").read_text().split(f"### {heading}\n")[1].split("###")[0]
+    seen = set()
+    for row in re.findall(r"^\| (.*) \|$", section, re.M):
+        name, *cells = row.replace("**", "").split(" | ")
+        way = next((way for words, way in WAYS.items() if words in name), None)
+        if way is not None:
+            plain = [re.sub(r"^over (.*)$", r"> \1 s", cell) for cell in cells]
+            assert plain == measured_cells(KINDS[heading], way), name
+            seen.add(way)
+    assert len(seen) >= 7
 
 
 # ---- the tables of docs/migrating.md -----------------------------------------
