@@ -153,4 +153,4 @@ def read_page(app: object, page: str, source: list[str]) -> None:
 
 def setup(app: object) -> None:
     """Called by Sphinx."""
-    app.connect("source-read", read_page)  # type: ignore[attr-defined]
+    app.connect("source-read", read_page)
