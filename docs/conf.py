@@ -122,8 +122,9 @@ def link_to_pages(text: str, folder: Path) -> str:
 
 def describe_example(program: Path) -> str:
     """A section of the gallery: the docstring, the picture and the output if there are any, and the code."""
-    title, _, rest = (ast.get_docstring(ast.parse(program.read_text())) or program.stem).partition("\n")
-    parts = [f"## {title.strip().rstrip('.')}", rest.strip()]
+    tree = ast.parse(program.read_text())
+    title, _, rest = (ast.get_docstring(tree) or program.stem).partition("\n")
+    parts = [f"## {title.strip().rstrip('.')}", rest.strip("\n")]
     results = program.parent / "output"
     for picture in sorted(p for p in results.glob(f"{program.stem}.*") if p.suffix in (".svg", ".png")):
         parts.append(f"![What {program.name} draws]({os.path.relpath(picture, DOCS)})")
@@ -131,7 +132,9 @@ def describe_example(program: Path) -> str:
         path = os.path.relpath(results / f"{program.stem}.txt", DOCS)
         parts.append(f"It prints:\n\n```{{literalinclude}} {path}\n:language: output\n```")
     path = os.path.relpath(program, DOCS)
-    parts.append(f"`examples/{program.name}`:\n\n```{{literalinclude}} {path}\n:language: python\n```")
+    first = tree.body[1].lineno if len(tree.body) > 1 else 1  # after the docstring, which is the text above
+    options = f":language: python\n:lines: {first}-"
+    parts.append(f"`examples/{program.name}`:\n\n```{{literalinclude}} {path}\n{options}\n```")
     return "\n\n".join(filter(None, parts))
 
 
@@ -151,6 +154,12 @@ def read_page(app: object, page: str, source: list[str]) -> None:
         source[0] = link_to_pages(source[0], (DOCS / page).parent)
 
 
+def list_filled_pages(app: object, env: object, added: object, changed: object, removed: object) -> list[str]:
+    """Called by Sphinx: pages to be read again although their own file has not changed."""
+    return [*FILES, "gallery"]
+
+
 def setup(app: object) -> None:
     """Called by Sphinx."""
     app.connect("source-read", read_page)
+    app.connect("env-get-outdated", list_filled_pages)
