@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo test test-all model soak lint types bench docs pyperformance sanitize explore clean
+.PHONY: help demo test test-all model soak lint types bench pyperformance sanitize explore clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -35,6 +35,7 @@ types:     ## mypy, strict; and whether the native module is what its stub says
 bench:     ## all benchmarks and their report, 45 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
 
+.PHONY: docs
 docs:      ## the documentation, into build/docs/html; a warning is an error, and so is a dead link
 	@set -e; python=$$(tools/setup-env docs); for builder in html linkcheck; do \
 	  "$$python" -m sphinx -W --keep-going -q -b $$builder docs build/docs/$$builder $(ARGS); done

@@ -320,9 +320,7 @@ def program_of(lines):
 
 # Old lines where their library is installed, which need not be so in the tests' own environment.
 COLUMNS = [(name, "new") for name in TABLES] + [
-    pytest.param(name, "old", marks=pytest.mark.slow)
-    for name, section in TABLES.items()
-    if is_there(section["needs"])
+    pytest.param(name, "old", marks=pytest.mark.slow) for name, section in TABLES.items() if is_there(section["needs"])
 ]
 
 
