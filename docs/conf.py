@@ -8,7 +8,6 @@ import ast
 import os
 import re
 import sys
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -24,7 +23,6 @@ copyright = author
 release = version = pool_party.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
-exclude_patterns = ["pictures/README.md"]
 source_suffix = {".md": "markdown"}
 
 html_theme = "pydata_sphinx_theme"
@@ -64,7 +62,8 @@ default_role = "py:obj"  # in docstrings: a link where there is such a name, els
 
 def write_empty_inventory() -> str:
     """The way out without a network: links to other projects are plain text then, and the build goes on."""
-    path = Path(tempfile.gettempdir()) / f"pool_party-empty-{os.getuid()}.inv"
+    path = ROOT / "build" / "docs" / "empty.inv"
+    path.parent.mkdir(parents=True, exist_ok=True)
     header = "# Sphinx inventory version 2\n# Project: none\n# Version: 0\n"
     path.write_bytes(f"{header}# The remainder of this file is compressed using zlib.\n".encode() + zlib.compress(b""))
     return str(path)

@@ -22,11 +22,15 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 UNTRACKED = {"build", "dist", "venv"}  # and whatever begins with a dot
-PAGES = sorted(
-    path
-    for path in ROOT.rglob("*.md")
-    if not any(part in UNTRACKED or part.startswith(".") for part in path.relative_to(ROOT).parts)
-)
+
+
+def list_pages():
+    for folder, folders, files in ROOT.walk():
+        folders[:] = [name for name in folders if name not in UNTRACKED and not name.startswith(".")]
+        yield from (folder / name for name in files if name.endswith(".md"))
+
+
+PAGES = sorted(list_pages())
 FENCE = re.compile(r"^(?P<ticks>```+|:::+)(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=ticks)[ ]*$", re.M | re.S)
 NEEDS = re.compile(r"<!-- needs: (.*?) -->\s*$")
 
