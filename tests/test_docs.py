@@ -21,6 +21,7 @@ import fresh
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIMIT_S = 100  # of a program, beside whatever else the machine does
 UNTRACKED = {"build", "dist", "venv"}  # and whatever begins with a dot
 
 
@@ -68,6 +69,12 @@ def programs_of(page):
 
 
 PROGRAMS = [program for page in PAGES for program in programs_of(page)]
+FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}  # what a new user tries is always run, and the rest is slow
+
+
+def as_parameter(program):
+    marks = () if program.place.split(":")[0] in FIRST else pytest.mark.slow
+    return pytest.param(program, id=program.place, marks=marks)
 
 
 def is_there(need):
@@ -83,7 +90,7 @@ def matches(pattern, text):
     return re.fullmatch(".*".join(parts), "\n".join(map(str.rstrip, text.splitlines())).strip(), re.S) is not None
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
+@pytest.mark.parametrize("program", [as_parameter(program) for program in PROGRAMS])
 def test_programs_run_and_print_what_the_page_says(program, tmp_path):
     missing = [need for need in program.needs if not is_there(need)]
     if missing:
@@ -91,7 +98,7 @@ def test_programs_run_and_print_what_the_page_says(program, tmp_path):
     (tmp_path / "program.py").write_text(program.text)
     # As a reader runs it, but for the checkout's own package; beside heavy load it may take long.
     process = fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore:This process:DeprecationWarning"))
-    completed = fresh.finish(process)
+    completed = fresh.finish(process, timeout=LIMIT_S)
     assert completed.returncode == 0, completed
     if program.output is not None:
         assert matches(program.output, completed.out), f"the page says:\n{program.output}\n{completed}"
@@ -324,15 +331,17 @@ def program_of(lines):
 
 # Old lines where their library is installed, which need not be so in the tests' own environment.
 COLUMNS = [(name, "new") for name in TABLES] + [
-    pytest.param(name, "old", marks=pytest.mark.slow) for name, section in TABLES.items() if is_there(section["needs"])
+    (name, "old") for name, section in TABLES.items() if is_there(section["needs"])
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "column"), COLUMNS)
 def test_lines_of_migrating_run(name, column, tmp_path):
     lines = [row[column] for row in ROW.finditer(TABLES[name]["text"])]
     (tmp_path / "program.py").write_text(program_of(lines))
-    completed = fresh.finish(fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore")))
+    process = fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore"))
+    completed = fresh.finish(process, timeout=LIMIT_S)
     assert completed.returncode == 0 and completed.out.endswith("done\n"), f"{program_of(lines)}\n{completed}"
 
 
