@@ -40,6 +40,7 @@ types:     ## mypy, strict; and whether the native module is what its stub says
 bench:     ## all benchmarks and their report, 45 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
 
+.PHONY: docs
 docs:      ## the documentation, into build/docs/html; a warning is an error, and so is a dead link
 	@set -e; python=$$(tools/setup-env docs); for builder in html linkcheck; do \
 	  "$$python" -m sphinx -W --keep-going -q -b $$builder docs build/docs/$$builder $(ARGS); done

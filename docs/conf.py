@@ -8,7 +8,6 @@ import ast
 import os
 import re
 import sys
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -24,7 +23,6 @@ copyright = author
 release = version = pool_party.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
-exclude_patterns = ["pictures/README.md"]
 source_suffix = {".md": "markdown"}
 
 html_theme = "pydata_sphinx_theme"
@@ -64,7 +62,8 @@ default_role = "py:obj"  # in docstrings: a link where there is such a name, els
 
 def write_empty_inventory() -> str:
     """The way out without a network: links to other projects are plain text then, and the build goes on."""
-    path = Path(tempfile.gettempdir()) / f"pool_party-empty-{os.getuid()}.inv"
+    path = ROOT / "build" / "docs" / "empty.inv"
+    path.parent.mkdir(parents=True, exist_ok=True)
     header = "# Sphinx inventory version 2\n# Project: none\n# Version: 0\n"
     path.write_bytes(f"{header}# The remainder of this file is compressed using zlib.\n".encode() + zlib.compress(b""))
     return str(path)
@@ -78,7 +77,7 @@ intersphinx_mapping = {
     "joblib": ("https://joblib.readthedocs.io/en/stable", (None, nothing)),
     "dask": ("https://docs.dask.org/en/stable", (None, nothing)),
 }
-# `make docs` looks at links within the repository only; the workflow that has a network takes this away.
+# `make docs` looks at links within the repository only, and with LINKCHECK=all at others, too.
 linkcheck_ignore = [] if os.environ.get("LINKCHECK") == "all" else [r"https?://"]
 
 
@@ -122,8 +121,9 @@ def link_to_pages(text: str, folder: Path) -> str:
 
 def describe_example(program: Path) -> str:
     """A section of the gallery: the docstring, the picture and the output if there are any, and the code."""
-    title, _, rest = (ast.get_docstring(ast.parse(program.read_text())) or program.stem).partition("\n")
-    parts = [f"## {title.strip().rstrip('.')}", rest.strip()]
+    tree = ast.parse(program.read_text())
+    title, _, rest = (ast.get_docstring(tree) or program.stem).partition("\n")
+    parts = [f"## {title.strip().rstrip('.')}", rest.strip("\n")]
     results = program.parent / "output"
     for picture in sorted(p for p in results.glob(f"{program.stem}.*") if p.suffix in (".svg", ".png")):
         parts.append(f"![What {program.name} draws]({os.path.relpath(picture, DOCS)})")
@@ -131,7 +131,9 @@ def describe_example(program: Path) -> str:
         path = os.path.relpath(results / f"{program.stem}.txt", DOCS)
         parts.append(f"It prints:\n\n```{{literalinclude}} {path}\n:language: output\n```")
     path = os.path.relpath(program, DOCS)
-    parts.append(f"`examples/{program.name}`:\n\n```{{literalinclude}} {path}\n:language: python\n```")
+    first = tree.body[1].lineno if len(tree.body) > 1 else 1  # after the docstring, which is the text above
+    options = f":language: python\n:lines: {first}-"
+    parts.append(f"`examples/{program.name}`:\n\n```{{literalinclude}} {path}\n{options}\n```")
     return "\n\n".join(filter(None, parts))
 
 
@@ -151,6 +153,12 @@ def read_page(app: object, page: str, source: list[str]) -> None:
         source[0] = link_to_pages(source[0], (DOCS / page).parent)
 
 
+def list_filled_pages(app: object, env: object, added: object, changed: object, removed: object) -> list[str]:
+    """Called by Sphinx: pages to be read again although their own file has not changed."""
+    return [*FILES, "gallery"]
+
+
 def setup(app: object) -> None:
     """Called by Sphinx."""
-    app.connect("source-read", read_page)  # type: ignore[attr-defined]
+    app.connect("source-read", read_page)
+    app.connect("env-get-outdated", list_filled_pages)

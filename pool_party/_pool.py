@@ -38,8 +38,8 @@ class ComposablePool:
         initargs: The arguments of `initializer`.
         maxtasksperchild: The number of tasks (chunks of a map) after which a worker is replaced by a fresh one. None:
             never.
-        context: A `multiprocessing` context or its name: "fork", "forkserver" or "spawn". None: Python's default. The
-            other kinds ignore it.
+        context: A `multiprocessing` context or its name: "fork", "forkserver" or "spawn". It says how processes start,
+            and the other kinds ignore it. None: Python's default.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
         policy: How many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its part of the
             CPUs. "dynamic": the CPUs of workers without work are lent to the others. "exclusive" and "counting": a

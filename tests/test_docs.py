@@ -5,9 +5,11 @@ text. A comment before the fence, `<!-- needs: numpy, CPython 3.14 -->`, names w
 where that is missing it is skipped. Fences of `pycon`, `sh` and `text` are not run.
 """
 
+import ast
 import functools
 import importlib.util
 import itertools
+import json
 import pathlib
 import re
 import runpy
@@ -19,12 +21,17 @@ import fresh
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIMIT_S = 100  # of a program, beside whatever else the machine does
 UNTRACKED = {"build", "dist", "venv"}  # and whatever begins with a dot
-PAGES = sorted(
-    path
-    for path in ROOT.rglob("*.md")
-    if not any(part in UNTRACKED or part.startswith(".") for part in path.relative_to(ROOT).parts)
-)
+
+
+def list_pages():
+    for folder, folders, files in ROOT.walk():
+        folders[:] = [name for name in folders if name not in UNTRACKED and not name.startswith(".")]
+        yield from (folder / name for name in files if name.endswith(".md"))
+
+
+PAGES = sorted(list_pages())
 FENCE = re.compile(r"^(?P<ticks>```+|:::+)(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=ticks)[ ]*$", re.M | re.S)
 NEEDS = re.compile(r"<!-- needs: (.*?) -->\s*$")
 
@@ -62,6 +69,12 @@ def programs_of(page):
 
 
 PROGRAMS = [program for page in PAGES for program in programs_of(page)]
+FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}  # what a new user tries is always run, and the rest is slow
+
+
+def as_parameter(program):
+    marks = () if program.place.split(":")[0] in FIRST else pytest.mark.slow
+    return pytest.param(program, id=program.place, marks=marks)
 
 
 def is_there(need):
@@ -77,7 +90,7 @@ def matches(pattern, text):
     return re.fullmatch(".*".join(parts), "\n".join(map(str.rstrip, text.splitlines())).strip(), re.S) is not None
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
+@pytest.mark.parametrize("program", [as_parameter(program) for program in PROGRAMS])
 def test_programs_run_and_print_what_the_page_says(program, tmp_path):
     missing = [need for need in program.needs if not is_there(need)]
     if missing:
@@ -85,10 +98,21 @@ def test_programs_run_and_print_what_the_page_says(program, tmp_path):
     (tmp_path / "program.py").write_text(program.text)
     # As a reader runs it, but for the checkout's own package; beside heavy load it may take long.
     process = fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore:This process:DeprecationWarning"))
-    completed = fresh.finish(process)
+    completed = fresh.finish(process, timeout=LIMIT_S)
     assert completed.returncode == 0, completed
     if program.output is not None:
         assert matches(program.output, completed.out), f"the page says:\n{program.output}\n{completed}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
+def test_programs_name_the_packages_that_they_need(program):
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(program.text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert imported - sys.stdlib_module_names - {"pool_party"} <= set(program.needs)
 
 
 def test_the_pages_have_programs():
@@ -238,6 +262,42 @@ def test_the_picture_is_drawn_from_the_results():
     assert (pictures / "figures.svg").read_text() == draw["draw"](draw["RESULTS"])
 
 
+WAYS = {  # rows of docs/policies.md, as benchmarks/cells.py calls them
+    "one BLAS thread": "one-thread",
+    "one worker": "one-worker",
+    "as it is": "default",
+    "joblib": "joblib",
+    '"static"': "static",
+    '"dynamic"': "dynamic",
+    '"exclusive"': "exclusive",
+    '"counting"': "counting",
+}
+KINDS = {"Threads": "thread", "Processes": "process", "Interpreters": "interp"}
+
+
+def measured_cells(kind, way):
+    results = json.loads((ROOT / "benchmarks/results/two-cores/cells.json").read_text())["results"]
+    entries = [entry for entry in results if (entry["kind"], entry["way"], entry["n_workers"]) == (kind, way, 2)]
+    return [
+        f"{entry['median_s']:.2f} ({entry['ratio']:.2f})" if "median_s" in entry else entry["failure"]
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize("heading", KINDS)
+def test_the_tables_of_policies_have_the_benchmarks_own_figures(heading):
+    section = (ROOT / "docs" / "policies.md").read_text().split(f"### {heading}\n")[1].split("###")[0]
+    seen = set()
+    for row in re.findall(r"^\| (.*) \|$", section, re.M):
+        name, *cells = row.replace("**", "").split(" | ")
+        way = next((way for words, way in WAYS.items() if words in name), None)
+        if way is not None:
+            plain = [re.sub(r"^over (.*)$", r"> \1 s", cell) for cell in cells]
+            assert plain == measured_cells(KINDS[heading], way), name
+            seen.add(way)
+    assert len(seen) >= 7
+
+
 # ---- the tables of docs/migrating.md -----------------------------------------
 
 MIGRATING = ROOT / "docs" / "migrating.md"
@@ -271,17 +331,17 @@ def program_of(lines):
 
 # Old lines where their library is installed, which need not be so in the tests' own environment.
 COLUMNS = [(name, "new") for name in TABLES] + [
-    pytest.param(name, "old", marks=pytest.mark.slow)
-    for name, section in TABLES.items()
-    if is_there(section["needs"])
+    (name, "old") for name, section in TABLES.items() if is_there(section["needs"])
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "column"), COLUMNS)
 def test_lines_of_migrating_run(name, column, tmp_path):
     lines = [row[column] for row in ROW.finditer(TABLES[name]["text"])]
     (tmp_path / "program.py").write_text(program_of(lines))
-    completed = fresh.finish(fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore")))
+    process = fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore"))
+    completed = fresh.finish(process, timeout=LIMIT_S)
     assert completed.returncode == 0 and completed.out.endswith("done\n"), f"{program_of(lines)}\n{completed}"
 
 

@@ -153,7 +153,7 @@ LEFT_OUT = {
         "process",
         "ExecutorDeadlockTest",
         "expects what cannot be unpickled to break the executor; here it fails its own task with the error that it "
-        "raised, or with RemoteError if it is a result (README.md), and test_data.py has both",
+        "raised, or with RemoteError if it is a result (docs/howto/faults.md), and test_data.py has both",
         "test_exit_at_task_unpickle",
         "test_error_at_task_unpickle",
         "test_exit_during_result_unpickle_in_result_handler",

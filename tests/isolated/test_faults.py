@@ -199,7 +199,7 @@ FORGOTTEN = (
 )
 
 
-# The end of a program must wait for an interpreter that is inside a C function: a limit that the README states.
+# The end of a program must wait for an interpreter that is inside a C function: a limit that docs/limits.md states.
 FORGOTTEN_OF_KINDS = [(kind, how) for kind in KINDS for how in FORGOTTEN if (kind, how) != ("interp", "stuck")]
 
 

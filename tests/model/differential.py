@@ -4,7 +4,7 @@ the same, wherever the standard library defines the answer.
 A program is a list of statements on one pool. Each statement gives a line of what was seen: the value, or the type and
 the arguments of the error, and which callbacks were called with what. Left out is what the standard library leaves to
 chance (which of several errors arrives first) or would hang at (SystemExit, raising callbacks), and what we do another
-way on purpose (README, "What differs").
+way on purpose (docs/migrating.md).
 """
 
 import argparse
