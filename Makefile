@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl clean
+.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl wheel clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -51,6 +51,9 @@ explore:   ## channel and gate under a scheduler that tries interleavings: ARGS=
 
 test-arm64:  ## the C stress test and the smoke test for arm64, cross-compiled and emulated (Debian or Ubuntu, x86-64)
 	@tools/test-arm64 $(ARGS)
+
+wheel:     ## the sdist and a wheel for each CPython here, each tried in an empty environment: ARGS=3.14 for one
+	@tools/build-wheels $(ARGS)
 
 musl:      ## the C code with musl: whether it compiles, and the channel's stress test (Debian: musl-tools)
 	@tools/check-musl
