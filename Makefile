@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo check format test test-all model soak lint types bench pyperformance sanitize explore cpython test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -53,6 +53,9 @@ sanitize:  ## the C code under ASAN, UBSAN and TSAN
 
 explore:   ## channel and gate under a scheduler that tries interleavings: ARGS='60 7' for an hour from seed 7 on, ARGS=exhaust for all
 	@tests/native/explore $(ARGS)
+
+cpython:   ## CPython's own tests of pools and executors, on ours
+	$(call with_env,test) tests/cpython/run.py $(ARGS)
 
 test-arm64:  ## the C stress test and the smoke test for arm64, cross-compiled and emulated (Debian or Ubuntu, x86-64)
 	@tools/test-arm64 $(ARGS)
