@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo check format test test-all model soak lint types bench docs pyperformance sanitize explore test-arm64 musl clean
+.PHONY: help demo check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -19,6 +19,11 @@ test:      ## the tests but the slow ones
 
 test-all:  ## all tests
 	$(call with_env,test) -m pytest $(ARGS)
+
+test-nightly:  ## the tests with development versions of NumPy and others; make test has these from then on, until make clean
+	@set -e; python=$$(tools/setup-env test); "$$python" -m pip install -q --upgrade --pre --only-binary=:all: \
+	  --extra-index-url https://pypi.anaconda.org/scientific-python-nightly-wheels/simple numpy scipy pandas scikit-learn
+	$(call with_env,test) -m pytest -m 'not slow' $(ARGS)
 
 model:     ## new random programs against the interface: KIND=interp SECONDS=600, ARGS='--seed 1' or ARGS=--shrink
 	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests:tests/isolated "$$python" tests/model/play.py $(or $(KIND),process) --profile random --seconds $(or $(SECONDS),60) $(ARGS)
@@ -54,12 +59,24 @@ sanitize:  ## the C code under ASAN, UBSAN and TSAN
 explore:   ## channel and gate under a scheduler that tries interleavings: ARGS='60 7' for an hour from seed 7 on, ARGS=exhaust for all
 	@tests/native/explore $(ARGS)
 
+cpython:   ## CPython's own tests of pools and executors, on ours
+	$(call with_env,test) tests/cpython/run.py $(ARGS)
+
 test-arm64:  ## the C stress test and the smoke test for arm64, cross-compiled and emulated (Debian or Ubuntu, x86-64)
 	@tools/test-arm64 $(ARGS)
+
+wheel:     ## the sdist and a wheel for each CPython here, each tried in an empty environment: ARGS=3.14 for one
+	@tools/build-wheels $(ARGS)
+
+cibuildwheel:  ## the wheels that are published, into wheelhouse/, in containers (needs docker): the settings are in pyproject.toml
+	@set -e; python=$$(tools/setup-env); "$$python" -m pip install -q 'cibuildwheel ~= 4.3'; "$$python" -m cibuildwheel --platform linux $(ARGS)
+
+workflows: ## actionlint on .github/workflows, from PATH or else by Go
+	@if command -v actionlint >/dev/null; then actionlint; else go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12; fi
 
 musl:      ## the C code with musl: whether it compiles, and the channel's stress test (Debian: musl-tools)
 	@tools/check-musl
 
 clean:     ## remove everything that the other targets made
-	@rm -rf .venv venv build dist *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv venv build dist wheelhouse *.egg-info pool_party/_native*.so pool_party_demo.png .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ from pool_party.cli import main as _cli
 from pool_party.cli.demo import measure, pools, show, sweep
 from pool_party.cli.demo.conclusions import conclusions
 from pool_party.cli.demo.measure import Meter, Usage
+from pool_party.cli.demo.next_steps import _PAGES, next_steps
 from pool_party.cli.demo.plan import default_n_workers, make_plan
 from pool_party.cli.demo.png import encode_png
 from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
@@ -193,6 +194,54 @@ def test_conclusions_mention_a_busy_machine() -> None:
     busy = {"sequential": Usage(1.0, 1.0, None), "process": Usage(0.5, 1.0, None, 1.5)}
     n_cpus = os.cpu_count() or 1
     assert "Other programs kept 1.0 cores busy" in conclusions(n_cpus, busy, {})[-1]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tutorial.md").touch()
+    (tmp_path / "Makefile").touch()
+    return tmp_path
+
+
+def test_it_ends_with_the_picture_and_three_pages(tmp_path: Path) -> None:
+    said = list(next_steps(tmp_path / "x.png", checkout=tmp_path, site="https://there", version=(3, 14), has_gil=True))
+    assert said[0] == f"The picture: file://{tmp_path}/x.png"
+    assert [line.split()[-1] for line in said if "https://" in line] == [
+        *("https://there/tutorial.html", "https://there/howto/choose-a-kind.html", "https://there/migrating.html")
+    ]
+    assert "3.14" not in " ".join(said)
+
+
+def test_pages_of_a_checkout_are_files(checkout: Path) -> None:
+    said = " ".join(next_steps(Path("x.png"), checkout=checkout, site="https://there"))
+    assert str(checkout / "docs" / "tutorial.md") in said
+    assert "https://there/tutorial.html" not in said
+
+
+def test_the_pages_are_there() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    if (docs / "conf.py").is_file():  # the site's
+        assert [page for _, page in _PAGES if not (docs / f"{page}.md").is_file()] == []
+
+
+def test_a_copy_without_documentation_names_none(tmp_path: Path) -> None:
+    assert len(list(next_steps(Path("x.png"), checkout=tmp_path, site="", version=(3, 15), has_gil=True))) == 1
+
+
+@pytest.mark.parametrize(("version", "has_gil", "name"), [((3, 12), True, "3.12"), ((3, 14), False, "3.14t")])
+def test_it_says_how_to_get_a_python_that_loads_numpy(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory, version: tuple[int, int], has_gil: bool, name: str
+) -> None:
+    options = {"site": "", "version": version, "has_gil": has_gil}
+    said = " ".join(next_steps(Path("x.png"), checkout=checkout, **options))
+    assert f"this is {name}." in said
+    assert "uv python install 3.14" in said
+    assert "pyenv install 3.14" in said
+    assert "make demo PYTHON=3.14" in said
+    installed = " ".join(next_steps(Path("x.png"), checkout=tmp_path_factory.mktemp("site-packages"), **options))
+    assert "make demo" not in installed
+    assert "pool-party demo" in installed
 
 
 # ---- command

@@ -5,6 +5,9 @@ import pathlib
 import re
 import tomllib
 
+import fresh
+import pytest
+
 import pool_party
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -36,3 +39,10 @@ def test_the_extension_is_built_from_all_of_native():
     assert sorted(extension["sources"]) == sorted(
         str(path.relative_to(ROOT)) for path in (ROOT / "native").rglob("*.c")
     )
+
+
+@pytest.mark.slow
+def test_the_smoke_test_of_wheels():
+    done = fresh.run([ROOT / "tests" / "smoke.py"])
+    assert done.returncode == 0, done
+    assert done.out.count("an executor") == 5

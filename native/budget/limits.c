@@ -24,7 +24,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -450,7 +449,7 @@ static void *follow(void *arg) {
     follower_t f = *(follower_t *)arg;
     free(arg);
     pp_name_thread("pp-limits");
-    sched_setaffinity(0, sizeof f.cpus, &f.cpus);   /* here, since musl has no attribute for it */
+    sched_setaffinity(0, sizeof f.cpus, &f.cpus);
     for (;;) {
         uint32_t grant = pp_load_seq_cst(&f.worker->grant);
         if (grant)
@@ -467,16 +466,7 @@ int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus) {
     if (f == NULL)
         return ENOMEM;
     *f = (follower_t){.segment = pp_segment_ref(e->segment), .worker = e->own, .cpus = *cpus};
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, &attributes, follow, f);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    int error = pp_start_detached(follow, f);
     if (error) {
         pp_segment_unref(f->segment);
         free(f);

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -141,17 +140,10 @@ static void count_down(_Atomic uint32_t *n_left) {
         pp_futex_wake(n_left, 1, ~0u);
 }
 
-/* The mask of the process's first thread, not of the worker that happens to come first. */
-static void use_all_cpus(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(getpid(), sizeof set, &set) == 0)
-        sched_setaffinity(0, sizeof set, &set);
-}
-
 static void *help(void *arg) {
     helper_t *h = arg;
     pp_name_thread("pool_party-blas");
-    use_all_cpus();
+    pp_run_on_all_cpus();        /* not only on those of the worker that happens to come first */
     inside = true;               /* a region that a job began would wait for tokens which its caller holds */
     for (;;) {
         wait_for_work(h);
@@ -167,24 +159,11 @@ static void *help(void *arg) {
     return NULL;
 }
 
-/* Deaf to signals. */
 static int create_helper(helper_t *h) {
     cpu_set_t set;
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_t thread;
-    int error = pthread_attr_init(&attr);
-    if (error)
-        return error;
     if (sched_getaffinity(getpid(), sizeof set, &set) == 0)
         pp_store_relaxed(&n_cpus, (uint32_t)CPU_COUNT(&set));
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, &attr, help, h);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return error;
+    return pp_start_detached(help, h);
 }
 
 /* The jobs of the region that run already wait for this one in a loop, so there is no way back. */

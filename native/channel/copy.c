@@ -86,7 +86,7 @@ static void *run_helper(void *ignored) {
 }
 
 static unsigned start_helpers(unsigned n) {
-    while (pp_load_relaxed(&n_started) < n && pp_start_detached(run_helper) == 0)
+    while (pp_load_relaxed(&n_started) < n && pp_start_detached(run_helper, NULL) == 0)
         pp_add_seq_cst(&n_started, 1);
     unsigned started = pp_load_relaxed(&n_started);
     return n < started ? n : started;

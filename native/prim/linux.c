@@ -213,12 +213,12 @@ void pp_drop_pages(void *memory, size_t size) { madvise(memory, size, MADV_REMOV
 
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
 
-int pp_start_detached(void *(*main)(void *)) {
+int pp_start_detached(void *(*main)(void *), void *arg) {
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
     pthread_t thread;
-    int error = pthread_create(&thread, NULL, main, NULL);
+    int error = pthread_create(&thread, NULL, main, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error ? error : pthread_detach(thread);
 }

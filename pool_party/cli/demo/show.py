@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pool_party.cli.demo.conclusions import conclusions
 from pool_party.cli.demo.measure import Meter, Usage, memory_measure
+from pool_party.cli.demo.next_steps import next_steps
 from pool_party.cli.demo.plan import Plan
 from pool_party.cli.demo.png import write_png
 from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
@@ -88,12 +89,13 @@ def run_plan(plan: Plan) -> int:
     print(_intro(plan), flush=True)
     pictures, usages = _render_all(plan)
     write_png(plan.output, plan.width_px, plan.height_px, pictures[ALONE])
-    print(f"\n{_table(pictures, usages)}\n\nThe picture is in {plan.output}.\n", flush=True)
+    print(f"\n{_table(pictures, usages)}\n", flush=True)
 
     outcome = run_sweep(plan)
     print("What this shows:")
     for sentence in conclusions(plan.n_workers, usages, outcome.rates):
         print(f"  - {sentence}")
+    print("", *next_steps(plan.output), sep="\n")
     is_same = all(picture == pictures[ALONE] for picture in pictures.values())
     if is_same and outcome.is_same:
         return 0
