@@ -18,12 +18,12 @@ def share(array: Any, *, readonly: bool = False) -> Any:
     array: a NumPy array of any type that has a buffer, or another object with a buffer, as bytes or array.array.
     readonly: nobody can write to it.
 
-    Returns an ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format.
+    Returns a plain ndarray of the same shape, dtype and order for a NumPy array, else a memoryview of the same format.
     It and its contiguous parts are passed to tasks, and returned, by handle, in every kind of pool; other parts, and
     results of computations, are copied as usual. The memory is freed when the last array or view of it goes, in all
     processes.
 
-    Raises: TypeError if `array` has no buffer (objects, datetime64).
+    Raises: TypeError if `array` has no buffer (objects, datetime64, lists, pandas' tables), or has a mask.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.ndarray):
@@ -32,6 +32,8 @@ def share(array: Any, *, readonly: bool = False) -> Any:
 
 
 def _share_array(numpy: Any, array: Any, readonly: bool) -> Any:
+    if "numpy.ma" in sys.modules and isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError("masked arrays cannot be shared: share the data and the mask as two arrays")
     flags = array.flags
     order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
     try:
@@ -48,7 +50,12 @@ def _share_array(numpy: Any, array: Any, readonly: bool) -> Any:
 
 
 def _share_buffer(buffer: Any, readonly: bool) -> memoryview:
-    with memoryview(buffer) as view:
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        name = type(buffer).__name__
+        raise TypeError(f"a {name} has no buffer to share: pass an array, as numpy.asarray() makes") from None
+    with view:
         memory = _native.share(view.nbytes)
         with memoryview(memory) as target:
             target[:] = view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
