@@ -2,18 +2,17 @@
 
     python examples/duplicates.py [FOLDER] [--kind KIND] [--context METHOD] [--quick]
 
-`imap_unordered` yields each result when it is there, whichever comes first, so that the bar moves evenly; each task
-returns its file's path with the checksum, since the order says nothing. `chunksize` makes one task of several small
-files.
+`imap_unordered` yields each result as soon as it is there, so that the bar moves evenly; each task returns its file's
+path with the checksum, since the order says nothing. `chunksize` makes one task of several small files.
 
-Without FOLDER it looks through Python's standard library. It prints how many files there are more than once, the
-largest of them, and whether a plain loop finds the same.
+Without FOLDER it looks through the packages that are installed. It prints the largest files that occur more
+than once, how long the pool and a plain loop took, and whether these found the same.
 """
 
 import argparse
 import hashlib
-import os
 import sys
+import sysconfig
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -51,8 +50,8 @@ def group(checksums: Iterable[tuple[Path, str]]) -> list[list[Path]]:
 
 def main() -> bool:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=Path(os.__file__).parent)
-    parser.add_argument("--kind", choices=("thread", "process", "interp"), default="process")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(sysconfig.get_path("purelib")))
+    parser.add_argument("--kind", choices=("thread", "process", "interp"), default="thread")
     parser.add_argument("--context", choices=("fork", "forkserver", "spawn"), help="how processes start")
     parser.add_argument("--quick", action="store_true", help="no more than 200 files")
     args = parser.parse_args()
@@ -67,7 +66,7 @@ def main() -> bool:
     expected = group(map(checksum, paths))
     loop_s = time.perf_counter() - started_s
 
-    print(f"{len(paths)} files, {len(groups)} of them more than once")
+    print(f"{len(paths)} files; {len(groups)} contents occur more than once")
     for same in groups[:3]:
         print(f"{same[0].stat().st_size:>9} bytes: {', '.join(str(path.relative_to(args.folder)) for path in same)}")
     print(f"pool: {pool_s:.2f} s, its start included; plain loop: {loop_s:.2f} s, when all files have been read before")

@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 
-from pool_party import ComposablePool
+from pool_party import ComposablePool, InitializerFailed
 
 try:
     import numpy as np
@@ -71,5 +71,5 @@ def main() -> bool:
 if __name__ == "__main__":
     try:
         sys.exit(not main())
-    except ImportError as error:
-        print(f"Skipped: {error}")
+    except InitializerFailed as error:  # NumPy does not load in these workers
+        print(f"Skipped: {error.__cause__}")

@@ -16,7 +16,7 @@ import itertools
 import sys
 import time
 
-from pool_party import ComposablePool, share
+from pool_party import ComposablePool, InitializerFailed, share
 
 try:
     import numpy as np
@@ -75,5 +75,5 @@ def main() -> bool:
 if __name__ == "__main__":
     try:
         sys.exit(not main())
-    except ImportError as error:
-        print(f"Skipped: {error}")
+    except InitializerFailed as error:  # scikit-learn does not load in these workers
+        print(f"Skipped: {error.__cause__}")

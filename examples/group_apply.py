@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 
-from pool_party import ComposablePool, share
+from pool_party import ComposablePool, InitializerFailed, share
 
 try:
     import numpy as np
@@ -74,5 +74,5 @@ def main() -> bool:
 if __name__ == "__main__":
     try:
         sys.exit(not main())
-    except ImportError as error:
-        print(f"Skipped: {error}")
+    except InitializerFailed as error:  # pandas does not load in these workers
+        print(f"Skipped: {error.__cause__}")

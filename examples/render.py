@@ -46,13 +46,12 @@ def main() -> bool:
     expected, loop_s = render(map, width, height)
     with ComposablePool(kind=args.kind, context=args.context) as pool:
         picture, pool_s = render(pool.imap_unordered, width, height)
-        print(f"{width} x {height} pixels with {pool.statistics().n_workers} workers of kind {pool.kind!r}")
     is_same = picture == expected
+    print(f"{width} x {height} pixels, workers of kind {args.kind!r}")
     print(f"plain loop: {loop_s:.2f} s")
     print(f"pool:       {pool_s:.2f} s, {loop_s / pool_s:.2f} times as fast")
     print(f"same picture: {'yes' if is_same else 'NO'}")
     write_png(args.output, width, height, picture)
-    print(f"written to {args.output}")
     return is_same
 
 

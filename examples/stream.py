@@ -5,8 +5,8 @@
 `imap` reads its input as its results are consumed, `buffersize` items ahead at most. So the input may be larger than
 memory, and a producer that is faster than the consumer is held back. `multiprocessing.Pool.imap` goes on reading.
 
-It prints, for both pools, how many blocks were between the producer and a consumer who pauses, at the most, and
-whether the counts are those of the lines that were produced.
+It prints how many blocks were on their way at most, in both pools, while the consumer paused for a moment, and whether
+the counts are those of the lines that were produced.
 """
 
 import argparse

@@ -41,7 +41,7 @@ def _choose_context(kind: str, context: Any) -> Any:
 
     multiprocessing is imported only where it is needed: for processes, or to check a context that was given.
     """
-    resolved = resolve_context(context) if kind == "process" or context is not None else None
+    resolved: Any = resolve_context(context) if kind == "process" or context is not None else None
     if kind != "process":
         return None
     if context is not None and resolved.get_start_method() == "fork" and _native.n_interpreters():

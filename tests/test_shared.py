@@ -108,7 +108,7 @@ def test_a_handle_travels_and_not_the_data(remote_pool):
 
 
 def test_what_has_no_buffer_is_refused():
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"a list has no buffer to share: pass an array, as numpy.asarray\(\) makes"):
         share([1, 2])
 
 
@@ -163,6 +163,11 @@ def test_types_without_a_buffer_are_refused():
     for odd in (np.array([None, "x"]), np.array(["2026-01-01"], "M8[D]"), np.zeros(2, [("o", object)])):
         with pytest.raises(TypeError, match="cannot be shared"):
             share(odd)
+
+
+def test_a_masked_array_is_refused_since_its_mask_would_be_lost():
+    with pytest.raises(TypeError, match="masked arrays cannot be shared"):
+        share(np.ma.masked_array([1.0, 2.0], [False, True]))
 
 
 def test_share_is_public():

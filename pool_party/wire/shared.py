@@ -21,12 +21,13 @@ def share(array: Any, *, readonly: bool = False) -> Any:
         readonly: Whether nobody can write to it.
 
     Returns:
-        An ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format. It and its
+        A plain ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format. It and its
         contiguous parts are passed to tasks, and returned, by handle, in every kind of pool. Other parts, and results
         of computations, are copied as usual.
 
     Raises:
-        TypeError: `array` has no buffer, as arrays of objects and of datetime64.
+        TypeError: `array` has no buffer, as arrays of objects and of datetime64, lists and pandas' tables; or it has
+            a mask.
         OSError: There is not enough memory, or no file descriptor.
 
     Guarantees:
@@ -41,6 +42,8 @@ def share(array: Any, *, readonly: bool = False) -> Any:
 
 
 def _share_array(numpy: Any, array: Any, readonly: bool) -> Any:
+    if "numpy.ma" in sys.modules and isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError("masked arrays cannot be shared: share the data and the mask as two arrays")
     flags = array.flags
     order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
     try:
@@ -57,7 +60,12 @@ def _share_array(numpy: Any, array: Any, readonly: bool) -> Any:
 
 
 def _share_buffer(buffer: Any, readonly: bool) -> memoryview:
-    with memoryview(buffer) as view:
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        name = type(buffer).__name__
+        raise TypeError(f"a {name} has no buffer to share: pass an array, as numpy.asarray() makes") from None
+    with view:
         memory = _native.share(view.nbytes)
         with memoryview(memory) as target:
             target[:] = view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
