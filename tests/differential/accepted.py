@@ -13,19 +13,23 @@ VALUES = {
 }
 
 _NOT_PICKLED = (
-    "RemoteError has the exception's repr and traceback; Pool's MaybeEncodingError that of a wrapper, and none"
+    "exceptions that do not pickle: RemoteError has their repr and traceback, where Pool's MaybeEncodingError has "
+    "the repr of a wrapper and no traceback"
 )
 # Exceptions of tasks: the name in errors.py, why.
 ERRORS = {
     "Opaque": _NOT_PICKLED,
     "Refuses": _NOT_PICKLED,
     "its own argument": _NOT_PICKLED,
-    "with a lambda": "arrives as it is, since functions without a name travel",
+    "with a lambda": "exceptions that hold a lambda arrive, since functions without a name travel",
 }
 
 # What a call does to its caller's objects: the function in effects.py, why.
 EFFECTS = {
-    "bad_arguments": "refused at once, with a clear error; Pool returns [None] for a chunksize of 0 in map",
+    "bad_arguments": (
+        "wrong arguments are refused at once, with a clear error; Pool returns [None] for `map(f, [1], 0)`, and an "
+        "iterator for `imap(f, 5)`"
+    ),
 }
 
 _NEEDS_STATE = "an interpreter has not run the script, and this cannot be sent to it"

@@ -280,25 +280,13 @@ def _traceback():
         return error.__traceback__
 
 
-def values():
-    """All values: alone, two and three times in one value, beside something large, and in a dict."""
-    all_values = {**SIMPLE, **LARGE, **STANDARD, **REFUSED, **_of_numpy(), **_of_pandas()}
-    for name, make in all_values.items():
-        yield name, make
-        if name not in REFUSED:
-            yield f"{name}, in a pair", functools.partial(lambda make: (lambda value: (value, value))(make()), make)
-            yield f"{name}, twice", functools.partial(lambda make: twice(make()), make)
-            yield f"{name}, beside bytes", functools.partial(lambda make: (b"b" * 50_000, make()), make)
-            yield f"{name}, in a dict", functools.partial(lambda make: {"key": make(), "other": [1.5] * 600}, make)
-
-
 def _of_numpy():
     try:
         import numpy
     except ImportError:
         return {}
     made = {
-        f"array of {dtype}, {n}": functools.partial(lambda dtype, n: numpy.zeros(n).astype(dtype), dtype, n)
+        f"{n} of {dtype}": functools.partial(lambda dtype, n: numpy.zeros(n).astype(dtype), dtype, n)
         for dtype in "? i1 u2 <i4 >i4 i8 f2 f4 f8 >f8 g c8 c16 S3 U3 M8[s] m8[D] O".split()
         for n in (0, 3, 20_000)
     }
@@ -321,7 +309,7 @@ def _of_numpy():
         "ufunc": lambda: numpy.add,
         "generator of numbers": lambda: numpy.random.default_rng(5),
         "texts of any length": lambda: numpy.array(["a", "b" * 100], dtype=numpy.dtypes.StringDType()),
-        "records, aligned": lambda: numpy.zeros(3000, numpy.dtype([("a", "i1"), ("b", "f8")], align=True)),
+        "aligned records": lambda: numpy.zeros(3000, numpy.dtype([("a", "i1"), ("b", "f8")], align=True)),
         "records with arrays": lambda: numpy.ones(3000, [("a", "i2", (2, 3)), ("b", [("c", ">f4")])]),
         "record array": lambda: numpy.rec.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
         "matrix": lambda: numpy.arange(20_000.0).reshape(100, 200).view(numpy.matrix),
@@ -360,13 +348,36 @@ def _of_pandas():
     except ImportError:
         return {}
     return {
-        "frame": lambda: pandas.DataFrame({"a": range(5000), "b": [str(i) for i in range(5000)]}),
+        "data frame": lambda: pandas.DataFrame({"a": range(5000), "b": [str(i) for i in range(5000)]}),
         "series": lambda: pandas.Series([1.0, None]),
         "index": lambda: pandas.date_range("2024-01-01", periods=5),
         "categories": lambda: pandas.Categorical(["a", "b", "a"]),
         "timestamp": lambda: pandas.Timestamp("2024-01-01"),
         "interval": lambda: pandas.Interval(0, 1),
     }
+
+
+GROUPS = {
+    "None, numbers, short strings and bytes, small containers": SIMPLE,
+    "large strings, bytes, lists, dicts, `array.array`": LARGE,
+    "the standard library, enums, dataclasses, own classes, exceptions; functions and classes by name": {
+        **STANDARD,
+        **REFUSED,
+    },
+    "NumPy: arrays of all types and layouts, scalars, dtypes, generators": _of_numpy(),
+    "pandas: frames, series, indexes, categories, scalars": _of_pandas(),
+}
+
+
+def values():
+    """All values: alone, two and three times in one value, beside something large, and in a dict."""
+    for name, make in itertools.chain.from_iterable(group.items() for group in GROUPS.values()):
+        yield name, make
+        if name not in REFUSED:
+            yield f"{name}, in a pair", functools.partial(lambda make: (lambda value: (value, value))(make()), make)
+            yield f"{name}, twice", functools.partial(lambda make: twice(make()), make)
+            yield f"{name}, beside bytes", functools.partial(lambda make: (b"b" * 50_000, make()), make)
+            yield f"{name}, in a dict", functools.partial(lambda make: {"key": make(), "other": [1.5] * 600}, make)
 
 
 def describe(value, depth=6):
