@@ -56,6 +56,11 @@ def test_a_reason_that_does_not_pickle_either():
     assert "in __reduce__" in str(error.__cause__)
 
 
+def test_an_exception_that_does_not_pickle_says_why():
+    error = error_of(_native.STATUS_FAILED, loop.describe(ValueError(threading.Lock())))
+    assert type(error) is RemoteError and "cannot pickle" in str(error)
+
+
 def test_the_repr_of_a_large_value_is_cut():
     _, (_, text, _) = outcome_of([threading.Lock(), "x" * 1_000_000])
     assert len(text) < 11_000 and text.endswith(" characters)")

@@ -40,14 +40,14 @@ def _unencodable(reason: str, text: str, description: object) -> BaseException:
     return error
 
 
-def _rebuild(payload: "codec.Payload | None", text: str, traceback_text: str) -> BaseException:
+def _rebuild(payload: "codec.Payload | str", text: str, traceback_text: str) -> BaseException:
     """An exception from a worker, which sent what `loop.describe` made of it; its cause is the remote traceback."""
     import multiprocessing.pool as pool
 
     error: BaseException
     try:
-        if payload is None:
-            raise TypeError("it does not pickle")
+        if isinstance(payload, str):
+            raise TypeError(f"it does not pickle: {payload}")
         error = codec.decode(payload)
         if not isinstance(error, BaseException):
             raise TypeError(f"it unpickles as {type(error).__name__}")

@@ -37,7 +37,7 @@ def safe_repr(value: object) -> str:
 
 
 def describe(error: BaseException) -> "tuple[object, str, str]":
-    """An exception as it travels: its payload or None, its repr, its traceback."""
+    """An exception as it travels: its payload, or why it has none as a str; its repr; its traceback."""
     from pool_party.wire import codec
 
     try:
@@ -45,10 +45,11 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
     except Exception as reason:
         text = f"(no traceback: formatting it raised {safe_repr(reason)})"
     error.__traceback__ = None
+    payload: object
     try:
         payload = codec.encode(error, is_local=_is_interpreter)
-    except Exception:
-        payload = None
+    except Exception as reason:
+        payload = safe_repr(reason)
     return payload, safe_repr(error), text
 
 

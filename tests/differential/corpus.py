@@ -280,25 +280,13 @@ def _traceback():
         return error.__traceback__
 
 
-def values():
-    """All values: alone, two and three times in one value, beside something large, and in a dict."""
-    all_values = {**SIMPLE, **LARGE, **STANDARD, **REFUSED, **_of_numpy(), **_of_pandas()}
-    for name, make in all_values.items():
-        yield name, make
-        if name not in REFUSED:
-            yield f"{name}, in a pair", functools.partial(lambda make: (lambda value: (value, value))(make()), make)
-            yield f"{name}, twice", functools.partial(lambda make: twice(make()), make)
-            yield f"{name}, beside bytes", functools.partial(lambda make: (b"b" * 50_000, make()), make)
-            yield f"{name}, in a dict", functools.partial(lambda make: {"key": make(), "other": [1.5] * 600}, make)
-
-
 def _of_numpy():
     try:
         import numpy
     except ImportError:
         return {}
     made = {
-        f"array of {dtype}, {n}": functools.partial(lambda dtype, n: numpy.zeros(n).astype(dtype), dtype, n)
+        f"{n} of {dtype}": functools.partial(lambda dtype, n: numpy.zeros(n).astype(dtype), dtype, n)
         for dtype in "? i1 u2 <i4 >i4 i8 f2 f4 f8 >f8 g c8 c16 S3 U3 M8[s] m8[D] O".split()
         for n in (0, 3, 20_000)
     }
@@ -320,7 +308,33 @@ def _of_numpy():
         "dtype": lambda: numpy.dtype([("a", "i4")]),
         "ufunc": lambda: numpy.add,
         "generator of numbers": lambda: numpy.random.default_rng(5),
+        "texts of any length": lambda: numpy.array(["a", "b" * 100], dtype=numpy.dtypes.StringDType()),
+        "aligned records": lambda: numpy.zeros(3000, numpy.dtype([("a", "i1"), ("b", "f8")], align=True)),
+        "records with arrays": lambda: numpy.ones(3000, [("a", "i2", (2, 3)), ("b", [("c", ">f4")])]),
+        "record array": lambda: numpy.rec.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
+        "matrix": lambda: numpy.arange(20_000.0).reshape(100, 200).view(numpy.matrix),
+        "bytes without a type": lambda: numpy.zeros(5, "V7"),
+        "long doubles": lambda: numpy.arange(3000, dtype="g"),
+        "dtype with metadata": lambda: numpy.zeros(3, numpy.dtype("i4", metadata={"a": 1})),
+        "unaligned": lambda: numpy.zeros(80_001, "u1")[1:].view("f8"),
+        "a part of records": lambda: numpy.zeros(20_000, [("a", "i4"), ("b", "f8")])["b"],
+        "swapped and reversed": lambda: numpy.arange(20_000, dtype=">i4")[::-2],
+        "no strides": lambda: numpy.lib.stride_tricks.as_strided(numpy.arange(5.0), (5000,), (0,)),
+        "overlapping": lambda: numpy.lib.stride_tricks.sliding_window_view(numpy.arange(500.0), 50),
+        "many dimensions": lambda: numpy.zeros((1,) * 30 + (2,)),
+        "two views": lambda: (lambda whole: [whole[:10_000], whole[5_000:]])(numpy.arange(20_000.0)),
+        "an array in itself": lambda: _in_itself(numpy.empty(2, object)),
+        "text scalar": lambda: numpy.str_("text"),
+        "record scalar": lambda: numpy.zeros(1, [("a", "i4")])[0],
+        "long scalar": lambda: numpy.longdouble(1) / 3,
+        "poly": lambda: numpy.polynomial.Polynomial([1, 2]),
+        "old generator": lambda: numpy.random.RandomState(5),
     }
+
+
+def _in_itself(array):
+    array[0] = array
+    return array
 
 
 def _read_only(array):
@@ -334,13 +348,36 @@ def _of_pandas():
     except ImportError:
         return {}
     return {
-        "frame": lambda: pandas.DataFrame({"a": range(5000), "b": [str(i) for i in range(5000)]}),
+        "data frame": lambda: pandas.DataFrame({"a": range(5000), "b": [str(i) for i in range(5000)]}),
         "series": lambda: pandas.Series([1.0, None]),
         "index": lambda: pandas.date_range("2024-01-01", periods=5),
         "categories": lambda: pandas.Categorical(["a", "b", "a"]),
         "timestamp": lambda: pandas.Timestamp("2024-01-01"),
         "interval": lambda: pandas.Interval(0, 1),
     }
+
+
+GROUPS = {
+    "None, numbers, short strings and bytes, small containers": SIMPLE,
+    "large strings, bytes, lists, dicts, `array.array`": LARGE,
+    "the standard library, enums, dataclasses, own classes, exceptions; functions and classes by name": {
+        **STANDARD,
+        **REFUSED,
+    },
+    "NumPy: arrays of all types and layouts, scalars, dtypes, generators": _of_numpy(),
+    "pandas: frames, series, indexes, categories, scalars": _of_pandas(),
+}
+
+
+def values():
+    """All values: alone, two and three times in one value, beside something large, and in a dict."""
+    for name, make in itertools.chain.from_iterable(group.items() for group in GROUPS.values()):
+        yield name, make
+        if name not in REFUSED:
+            yield f"{name}, in a pair", functools.partial(lambda make: (lambda value: (value, value))(make()), make)
+            yield f"{name}, twice", functools.partial(lambda make: twice(make()), make)
+            yield f"{name}, beside bytes", functools.partial(lambda make: (b"b" * 50_000, make()), make)
+            yield f"{name}, in a dict", functools.partial(lambda make: {"key": make(), "other": [1.5] * 600}, make)
 
 
 def describe(value, depth=6):
@@ -350,6 +387,8 @@ def describe(value, depth=6):
 
 def _describe(value, seen, depth):
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if type(value) in (float, complex):
+        return kind, struct.pack("dd", value.real, value.imag).hex()
     if isinstance(value, int | float | complex | None | type(...)):
         return kind, repr(value)
     if id(value) in seen:
@@ -368,12 +407,40 @@ def _describe(value, seen, depth):
         return kind, sorted(map(repr, value))
     if isinstance(value, str | bytes | bytearray):
         return kind, len(value), value[:100], value[-100:]
-    if kind == "numpy.ndarray":
-        flags = value.flags
-        is_exact = not value.dtype.hasobject and value.dtype.char not in "gG"  # which have bytes that mean nothing
-        content = value.tobytes() if is_exact else repr(value.tolist()[:50])
-        return kind, value.dtype.str, value.shape, flags.writeable, flags.c_contiguous, flags.f_contiguous, content
+    if hasattr(value, "__array_interface__") and kind.startswith("numpy.") and "masked" not in kind.lower():
+        return _describe_array(kind, value, seen, depth)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return kind, [_describe(field, seen, depth - 1) for field in fields]
     return kind, _text(value), _attributes(value, seen, depth)
+
+
+def _describe_array(kind, array, seen, depth):
+    if array.dtype.hasobject:
+        content = [_describe(item, seen, depth - 1) for item in array.ravel().tolist()[:50]]
+    elif _is_exact(array.dtype):
+        content = array.tobytes()
+    else:
+        content = repr(array.tolist()[:50] if array.ndim else array.item())
+    return (
+        kind,
+        repr(array.dtype),
+        dict(array.dtype.metadata or {}),
+        array.shape,
+        array.strides,
+        repr(array.flags),
+        content,
+    )
+
+
+def _is_exact(dtype):
+    """Whether all its bytes mean something."""
+    if dtype.subdtype:
+        return _is_exact(dtype.subdtype[0])
+    if dtype.names:
+        parts = [dtype[name] for name in dtype.names]
+        return all(map(_is_exact, parts)) and sum(part.itemsize for part in parts) == dtype.itemsize
+    return dtype.char not in "gGT"
 
 
 def _attributes(value, seen, depth):
@@ -386,9 +453,20 @@ def _attributes(value, seen, depth):
 def _text(value):
     if hasattr(value, "bit_generator"):
         return repr(value.bit_generator.state)
+    if hasattr(value, "get_state"):
+        return repr(value.get_state())
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def echo(value):
     """What the worker got, as it describes it, and the value again."""
     return describe(value), value
+
+
+def outcome(pool, value):
+    """What the task saw and what came back; or the type of the error."""
+    try:
+        seen, back = pool.apply_async(echo, (value,)).get(60)
+    except Exception as error:
+        return "error", type(error).__name__
+    return seen, describe(back)

@@ -9,6 +9,7 @@ import fresh
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
+import accepted
 import scripts
 
 pytestmark = [
@@ -17,25 +18,6 @@ pytestmark = [
 ]
 
 PROCESSES = ("process-fork", "process-forkserver", "process-spawn")
-NEEDS_STATE = "an interpreter has not run the script, and this cannot be sent to it"
-SHARED = "threads share the caller's objects"
-# What differs from multiprocessing.Pool, and why; `None` stands for an error that says so.
-ACCEPTED = {
-    ("interp", "global_lock"): (NEEDS_STATE, None),
-    ("interp", "sqlite_connection"): (NEEDS_STATE, None),
-    ("interp", "executor"): (NEEDS_STATE, None),
-    ("interp", "generator"): (NEEDS_STATE, None),
-    ("interp", "context_variable"): (NEEDS_STATE, None),
-    ("interp", "ctypes_library"): (NEEDS_STATE, None),
-    ("interp", "open_file"): (NEEDS_STATE, None),
-    ("interp", "weak_references"): (NEEDS_STATE, None),
-    ("interp", "unused_and_opaque"): (NEEDS_STATE, None),
-    ("thread", "class_counter"): (SHARED, "[True, True, True, True, True, True] 9\nTrue True 10\n"),
-    ("thread", "counter_in_worker"): (SHARED, "[1, 2, 3] 3 3\n"),
-    ("thread", "cache_in_worker"): (SHARED, "[1, 1, 2] [3] {1: 2, 2: 1, 3: 1}\n"),
-    ("thread", "value_changed_by_caller"): (SHARED, "[2]\n[11]\n"),
-    ("thread", "reducer_with_effects"): ("nothing is pickled", "[1, 2, 3] True 0\n"),
-}
 
 
 def run(subject, text):
@@ -56,8 +38,8 @@ def by_pool(method, name):
 @pytest.mark.parametrize("subject", [*PROCESSES, "interp", "thread"])
 def test_as_with_pool(subject, name):
     done = run(subject, scripts.text_of(name))
-    if (subject, name) in ACCEPTED:
-        _, expected = ACCEPTED[subject, name]
+    if (subject, name) in accepted.SCRIPTS:
+        _, expected = accepted.SCRIPTS[subject, name]
     else:
         expected = by_pool(subject.removeprefix("process-") if subject in PROCESSES else "fork", name)
     if expected is None:

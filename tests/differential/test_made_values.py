@@ -1,0 +1,38 @@
+"""Values that hypothesis makes arrive as through multiprocessing.Pool, by each kind; what differs is shrunk."""
+
+import contextlib
+import sys
+
+import corpus
+import pytest
+import subjects
+
+hypothesis = pytest.importorskip("hypothesis")
+pytest.importorskip("numpy")
+import made  # noqa: E402 # which imports both
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 14), reason="Pool itself changes some values")
+
+
+@pytest.fixture
+def pools():
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(subjects.make(name)) for name in (subjects.ORACLE, "process", "interp")]
+
+
+def test_made_values_arrive_as_through_multiprocessing(pools):
+
+    @hypothesis.settings(
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[*hypothesis.HealthCheck],
+    )
+    @hypothesis.given(made.values())
+    def check(value):
+        theirs, *ours = (corpus.outcome(pool, value) for pool in pools)
+        assert theirs[0] != "error"
+        assert ours == [theirs, theirs]
+
+    check()
