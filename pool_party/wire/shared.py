@@ -21,9 +21,9 @@ def share(array: Any, *, readonly: bool = False) -> Any:
         readonly: Whether nobody can write to it.
 
     Returns:
-        A plain ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format. It and its
-        contiguous parts are passed to tasks, and returned, by handle, in every kind of pool. Other parts, and results
-        of computations, are copied as usual.
+        A plain ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format. It
+        and its contiguous parts are passed to tasks, and returned, by handle, in every kind of pool. Other parts, and
+        results of computations, are copied as usual.
 
     Raises:
         TypeError: `array` has no buffer, as arrays of objects and of datetime64, lists and pandas' tables; or it has
