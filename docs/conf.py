@@ -91,12 +91,13 @@ FILES = {
     "benchmarks": "benchmarks/README.md",
     "report": "benchmarks/results/two-cores/report.md",
 }
+PAGES = FILES | {"gallery": "examples/README.md"}  # where links to a file of the repository lead
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
 def read_file(name: str) -> str:
     """A file's text, with links that hold in docs/: to the page of a file that has one, else to the file."""
-    pages = {(ROOT / file).resolve(): f"{page}.md" for page, file in FILES.items()}
+    pages = {(ROOT / file).resolve(): f"{page}.md" for page, file in PAGES.items()}
 
     def rewrite(match: re.Match[str]) -> str:
         target = (ROOT / name).parent.joinpath(match[1]).resolve()
@@ -107,7 +108,7 @@ def read_file(name: str) -> str:
 
 def link_to_pages(text: str, folder: Path) -> str:
     """A page's text, in which links to a file that is itself a page lead to that page."""
-    pages = {(ROOT / file).resolve(): DOCS / f"{page}.md" for page, file in FILES.items()}
+    pages = {(ROOT / file).resolve(): DOCS / f"{page}.md" for page, file in PAGES.items()}
 
     def rewrite(match: re.Match[str]) -> str:
         page = pages.get(folder.joinpath(match[1]).resolve())
