@@ -186,6 +186,14 @@ typedef struct {           /* one mapping of a segment, shared by reference coun
     struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* of each arena; see blocks.c */
 } pp_segment_t;
 
+static inline pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
+    return (pp_arena_flags_t *)(s->shared + 1) + arena;
+}
+
+static inline pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker) {
+    return (pp_worker_slot_t *)pp_segment_flags(s, 1 + s->n_workers) + worker;
+}
+
 /* segment.c: the memory that both sides map */
 int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out);
 int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
@@ -193,8 +201,6 @@ bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has writ
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
 void pp_segment_close(pp_segment_t *s);              /* gives all back but kept blocks; see there */
-pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker);
-pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena);
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker);
 void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */

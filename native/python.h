@@ -55,7 +55,9 @@ typedef struct {                        /* of a payload that is in a block */
     uint32_t next;                      /* the leaf that was asked for last, or 0, begins at `data` + */
     uint64_t next_at;                   /* these bytes: leaves are asked for in order */
 } pp_leaves_t;
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local);   /* is_local: for an interpreter of this process */
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local, PyObject *receivers);   /* is_local: for an interpreter
+                                                                    of this process; receivers: what `Channel.receivers` is, or NULL */
+PyObject *pp_encoding_for(void);   /* the receivers that this thread pickles a value for, or None */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
 bool pp_is_simple(PyObject *value, int depth);
@@ -189,7 +191,6 @@ PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
-PyObject *pp_channel_receivers(void);                             /* of the channel that this thread encodes for, or None */
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */

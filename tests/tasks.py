@@ -127,6 +127,8 @@ def write_all(path, data):
         return
     try:
         os.write(fd, data)
+    except BrokenPipeError:  # it has gone this moment
+        pass
     finally:
         os.close(fd)
 

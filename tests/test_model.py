@@ -39,7 +39,10 @@ def test_programs_see_what_they_see_with_multiprocessing(kind):
     run("differential.py", kind, "--seconds", SECONDS)
 
 
-@pytest.mark.parametrize(("kind", "n_workers"), [("thread", 1100), ("process", 56), ("interp", 40)])
+MORE_THAN_SLOTS = pytest.param("thread", 1100, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("kind", "n_workers"), [MORE_THAN_SLOTS, ("thread", 100), ("process", 56), ("interp", 40)])
 def test_no_worker_is_idle_while_a_task_waits(kind, n_workers):
     run("wide.py", kind, n_workers)
 
@@ -55,7 +58,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+SLOW_FAULTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("wrong-value", "descriptor", "late")]
+
+
+@pytest.mark.parametrize("fault", [*SLOW_FAULTS, "lost-result", "two-callbacks", "rerun", "hang"])
 def test_the_machine_sees_faults(fault, monkeypatch):
     """The oracle has teeth: a pool with one fault, which is put between it and the machine, does not pass."""
     if fault == "hang":

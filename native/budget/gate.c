@@ -78,8 +78,14 @@ static uint32_t n_adopters;
 
 /* ---- threads, alive and dead ---- */
 
-/* The state and the start of a thread, from the third and the 22nd field; ESRCH if there is no such thread. */
-static int read_stat(pid_t pid, pid_t tid, char *state, uint64_t *born) {
+typedef struct {
+    char state;
+    pid_t parent;   /* of its process */
+    uint64_t born;
+} thread_stat_t;
+
+/* The third, the fourth and the 22nd field; ESRCH if there is no such thread. */
+static int read_stat(pid_t pid, pid_t tid, thread_stat_t *out) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)tid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -94,10 +100,13 @@ static int read_stat(pid_t pid, pid_t tid, char *state, uint64_t *born) {
     char *field = strrchr(text, ')');   /* the name in parentheses may contain anything */
     if (field == NULL || field[1] == 0)
         return EIO;
-    *state = field[2];
-    for (int i = 2; i < 22 && field; i++)
+    *out = (thread_stat_t){.state = field[2]};
+    for (int i = 2; i < 22 && field; i++) {
         field = strchr(field + 1, ' ');
-    *born = field ? strtoull(field, NULL, 10) : 0;
+        if (i == 3 && field)
+            out->parent = (pid_t)strtol(field, NULL, 10);
+    }
+    out->born = field ? strtoull(field, NULL, 10) : 0;
     return 0;
 }
 
@@ -105,16 +114,15 @@ typedef enum { ALIVE, STOPPED, GONE } fate_t;
 
 /* STOPPED: by SIGSTOP, Ctrl-Z or a debugger. */
 static fate_t fate_of(pid_t pid, pid_t tid, uint64_t born) {
-    char state = 0;
-    uint64_t now = 0;
-    int error = read_stat(pid, tid, &state, &now);
+    thread_stat_t now = {0};
+    int error = read_stat(pid, tid, &now);
     if (error && born == 0)             /* no /proc when it came: its number alone must tell */
         return syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH ? GONE : ALIVE;
     if (error)
         return error == ESRCH ? GONE : ALIVE;
-    if ((born && now != born) || state == 'Z' || state == 'X' || state == 'x')
+    if ((born && now.born != born) || now.state == 'Z' || now.state == 'X' || now.state == 'x')
         return GONE;
-    return state == 'T' || state == 't' ? STOPPED : ALIVE;
+    return now.state == 'T' || now.state == 't' ? STOPPED : ALIVE;
 }
 
 /* getpid() in 2 ns instead of 300: the kernel clears this page in every forked child. NULL: it cannot. */
@@ -141,11 +149,11 @@ static void know_self(void) {
     pid_t pid = current_pid();
     if (self.pid == pid)
         return;
-    char state;
+    thread_stat_t now = {0};
     self.pid = pid;
     self.tid = (pid_t)syscall(SYS_gettid);
-    if (read_stat(self.pid, self.tid, &state, &self.born) != 0)
-        self.born = 0;
+    read_stat(self.pid, self.tid, &now);
+    self.born = now.born;   /* 0 without /proc */
     if (self.gate)
         pp_gate_unref(self.gate);
     self.gate = NULL;
@@ -154,18 +162,11 @@ static void know_self(void) {
 
 /* ---- ancestors ---- */
 
-/* The fourth field; 0 if it has none or is gone. */
+/* 0 if it has none or is gone. */
 static pid_t parent_of(pid_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC), parent = 0;
-    if (fd < 0)
-        return 0;
-    ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[size > 0 ? size : 0] = 0;
-    char *field = strrchr(text, ')');
-    return field && sscanf(field, ") %*c %d", &parent) == 1 ? parent : 0;
+    thread_stat_t now = {0};
+    read_stat(pid, pid, &now);
+    return now.parent;
 }
 
 unsigned pp_gate_line(int *pids, unsigned n_max) {

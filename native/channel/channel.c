@@ -150,8 +150,8 @@ int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence) {
     h->slot_bytes[tail & MASK] = h->bytes_tail;
     if (pp_is_traced(h->segment->shared))
         pp_trace_put(h->segment->shared, tail);
-    pp_store_seq_cst(&slot->state, state_of(tail, 0, READY));
-    pp_store_seq_cst(&h->tail, tail + 1);   /* before its put looks for seekers: one that is reaped meanwhile is not */
+    pp_store_release(&slot->state, state_of(tail, 0, READY));
+    pp_store_seq_cst(&h->tail, tail + 1);   /* no look for seekers, nor any other load, comes before this or the store above */
     *sequence = tail;
     return 0;
 }

@@ -16,8 +16,7 @@ enum { WOKEN = 1, LEADS = 2, STATE = 0xff };   /* the rest of a waiter's word co
 
 #ifndef PP_SCHEDULE   /* there the scheduler knows which of its actors runs */
 uintptr_t pp_this_thread(void) {
-    static _Thread_local char here;   /* its address differs between the threads that are alive */
-    return (uintptr_t)&here;
+    return (uintptr_t)pthread_self();
 }
 #endif
 

@@ -143,14 +143,6 @@ void pp_segment_close(pp_segment_t *s) {
     s->fd = -1;
 }
 
-pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
-    return (pp_arena_flags_t *)(s->shared + 1) + arena;
-}
-
-pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker) {
-    return (pp_worker_slot_t *)pp_segment_flags(s, 1 + s->n_workers) + worker;
-}
-
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena) { return s->arenas_at + arena * s->arena_bytes; }
 
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker) {

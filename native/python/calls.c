@@ -304,7 +304,7 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
 const char pp_set_doc[] = PyDoc_STR("set(event)\n\nSets an event, which is a Job that is never admitted: wakes whoever waits for it.");
 PyObject *pp_channel_set(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
-        PyErr_SetString(PyExc_TypeError, "a event is a Job");
+        PyErr_SetString(PyExc_TypeError, "an event is a Job");
         return NULL;
     }
     pp_channel_set_event(self, (pp_job_t *)arg);

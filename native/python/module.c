@@ -63,7 +63,7 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
 static PyObject *receivers(PyObject *module, PyObject *ignored) {
     (void)module;
     (void)ignored;
-    return pp_channel_receivers();
+    return pp_encoding_for();
 }
 
 static PyObject *n_interpreters(PyObject *module, PyObject *ignored) {

@@ -16,20 +16,8 @@ typedef struct {                        /* a map's function, for all its tasks *
     PyObject *object;                   /* by reference only */
 } function_t;
 
-static _Thread_local PyObject *encoding_for;    /* the `receivers` of the channel that this thread encodes for */
-
-PyObject *pp_channel_receivers(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
-
-/* Pickling may run code that uses another pool, so the outer channel is put back. */
 static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot) {
-    if (self->by_reference)
-        return Py_NewRef(value);
-    PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
-    encoding_for = receivers;
-    PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local);
-    encoding_for = outer;
-    Py_XDECREF(receivers);
-    return payload;
+    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, snapshot, self->is_local, self->receivers);
 }
 
 const char pp_encode_doc[] = PyDoc_STR("encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");

@@ -101,10 +101,7 @@ static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     return interrupt || failed ? -1 : 0;
 }
 
-/* The job of a result, or NULL if nobody waits for it any more. */
-static PyObject *find_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
-    if (*cached && ((pp_job_t *)*cached)->id == id)
-        return *cached;
+static PyObject *look_up_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
     PyObject *key = PyLong_FromUnsignedLongLong(id), *job = NULL;
     PP_LOCK(self);
     job = key ? Py_XNewRef(PyDict_GetItemWithError(self->calls, key)) : NULL;
@@ -112,6 +109,11 @@ static PyObject *find_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
     Py_XDECREF(key);
     Py_XSETREF(*cached, job);
     return job;
+}
+
+/* The job of a result, or NULL if nobody waits for it any more. */
+static inline PyObject *find_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
+    return *cached && ((pp_job_t *)*cached)->id == id ? *cached : look_up_job(self, id, cached);
 }
 
 /* Whether its value is made by code that may take its time: that of a class, or a copy of much memory. */
@@ -175,7 +177,7 @@ void pp_channel_drop_postponed(pp_channel_t *self) {
 static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for) {
     result_t r;
     take_result(self, worker, frame, &r);
-    PyObject *no_memory = PyErr_GetRaisedException();
+    PyObject *no_memory = r.payload || r.is_in_block ? NULL : PyErr_GetRaisedException();
     PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
     if (no_memory)
         PyErr_SetRaisedException(no_memory);

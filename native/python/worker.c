@@ -262,10 +262,10 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
             Py_DECREF(value);
         return error;
     }
-    PyObject *payload = pp_encode(self->module, value, false, self->end.segment->is_local);
+    PyObject *payload = pp_encode(self->module, value, false, self->end.segment->is_local, NULL);
     int error = payload ? send_payload(self, frame, payload, given) : -1;
     if (error == ESTALE) {
-        Py_SETREF(payload, pp_encode(self->module, value, true, self->end.segment->is_local));
+        Py_SETREF(payload, pp_encode(self->module, value, true, self->end.segment->is_local, NULL));
         error = payload ? send_payload(self, frame, payload, given) : -1;
     }
     Py_XDECREF(payload);

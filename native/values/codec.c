@@ -266,7 +266,7 @@ static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyOb
     return pickle;
 }
 
-static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local) {
+static PyObject *pickle_with_buffers(pp_module_t *m, PyObject *value, bool is_local) {
     if (ensure_pickle(m) < 0)
         return NULL;
     PyObject *buffers = PyList_New(0), *callback = NULL, *pickle = NULL;
@@ -276,6 +276,20 @@ static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local) {
         Py_SETREF(pickle, PyTuple_Pack(2, pickle, buffers));
     Py_XDECREF(callback);
     Py_XDECREF(buffers);
+    return pickle;
+}
+
+static _Thread_local PyObject *encoding_for;   /* borrowed from `encode_pickle` */
+
+PyObject *pp_encoding_for(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
+
+/* Pickling may run code that uses another pool, so the outer receivers are put back. */
+static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local, PyObject *receivers) {
+    PyObject *outer = encoding_for;
+    encoding_for = Py_XNewRef(receivers);
+    PyObject *pickle = pickle_with_buffers(m, value, is_local);
+    Py_XDECREF(encoding_for);
+    encoding_for = outer;
     return pickle;
 }
 
@@ -300,7 +314,7 @@ static PyObject *decode_float(const char *from) {
     return PyFloat_FromDouble(number);
 }
 
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local) {
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local, PyObject *receivers) {
     int64_t number;
     if (value == Py_None)
         return PyBytes_FromStringAndSize(NULL, 0);
@@ -312,7 +326,7 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_loca
         return PyMarshal_WriteObjectToString(value, PP_MARSHAL_VERSION);
     PyObject *payload;
     int is_flat = pp_flatten(m, value, snapshot, &payload);
-    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, is_local);
+    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, is_local, receivers);
 }
 
 static PyObject *loads(pp_module_t *m, const void *data, size_t size, PyObject *buffers) {

@@ -73,12 +73,9 @@ class Callbacks:
 
     def delegate(self) -> None:
         """The calling thread is going to wait: if it runs a callback, another one runs the others from now on."""
-        if (
-            get_ident() in self._running
-            and self._forget(threading.current_thread())
-            and self._channel.run_deferred(False)
-        ):
-            self._channel.notify()
+        if get_ident() in self._running and self._forget(threading.current_thread()):
+            if self._channel.run_deferred(False):
+                self._channel.notify()
 
     def leave(self) -> None:
         """The calling thread waits for the pool's end, which then does not wait for the callback that it runs."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import random
 import struct
@@ -352,17 +353,17 @@ def damaged():
     mark = 0x3A5C
     gate = Gate(mark)
     at = os.pread(gate.fd, 4096, 0).index(struct.pack("II", mark, mark))
-    for n_tokens in (mark, 0, 1 << 31, (1 << 32) - 1):
-        for n_free in (0, mark, (1 << 32) - 1):
-            for n_waiting in (0, 7):
-                for n_rows in (0, 1, 4096, 1 << 31, (1 << 32) - 1):
-                    os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
-                    gate.acquire(5)
-                    gate.forget(1)
-                    gate.release()
-                    gate.acquire(5)
-                    os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
-                    gate.release()
+    others = itertools.cycle(itertools.product((0, mark, (1 << 32) - 1), (0, 7)))
+    rows = (0, 1, 2, 4096, 1 << 31, (1 << 32) - 2, (1 << 32) - 1)
+    for n_tokens, n_rows in itertools.product((mark, 0, (1 << 32) - 1), rows):
+        n_free, n_waiting = next(others)
+        os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
+        gate.acquire(5)
+        gate.forget(1)
+        gate.release()
+        gate.acquire(5)
+        os.pwrite(gate.fd, struct.pack("IIII", n_tokens, n_free, n_waiting, n_rows), at)
+        gate.release()
     os.pwrite(gate.fd, struct.pack("IIII", mark, 0, 0, 0), at)
     gate.acquire(5)
     gate.release()

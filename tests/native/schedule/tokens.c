@@ -111,6 +111,8 @@ static bool is_number_free(int thread) {
 static int open_stat(const char *path) {
     int pid, tid;
     if (sscanf(path, "/proc/%d/task/%d/stat", &pid, &tid) != 2)
+        abort();
+    if (tid < FIRST_THREAD)
         return pid;
     sch_system_call();
     if (!sch_note(is_number_free(tid - FIRST_THREAD)))
