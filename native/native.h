@@ -546,6 +546,7 @@ void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_drop_pages(void *memory, size_t size);                    /* as that, of a file that is mapped shared */
 void pp_name_thread(const char *name);
 void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
+int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg);   /* for Python code: with a large stack */
 int pp_start_detached(void *(*main)(void *), void *arg);          /* a thread without signals */
 int pp_n_cpus(void);                                              /* that this process's main thread could run on when first asked */
 void pp_forget_cpus(void);                                        /* in a forked child, whose main thread is another one */

@@ -55,7 +55,7 @@ static void thread_unref(thread_t *t) {
 /* No signal is blocked there: processes that tasks start would inherit that. The kernel prefers the main thread anyhow. */
 static int start_thread(void *(*main)(void *), thread_t *t, bool is_joined) {
     pthread_t thread;
-    int error = pthread_create(&thread, NULL, main, t);
+    int error = pp_create_thread(&thread, main, t);
     if (error == 0 && !is_joined)
         pthread_detach(thread);
     return error;

@@ -213,6 +213,18 @@ void pp_drop_pages(void *memory, size_t size) { madvise(memory, size, MADV_REMOV
 
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
 
+/* musl's threads have 128 KiB, on which Python code cannot recurse deeply; this is what glibc's usually have. */
+int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg) {
+#ifdef __GLIBC__
+    return pthread_create(thread, NULL, main, arg);
+#else
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 8 << 20);
+    return pthread_create(thread, &attributes, main, arg);
+#endif
+}
+
 int pp_start_detached(void *(*main)(void *), void *arg) {
     sigset_t every, before;
     sigfillset(&every);

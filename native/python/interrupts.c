@@ -89,7 +89,7 @@ PyObject *pp_call_apart(PyObject *module, PyObject *function) {
         return PyObject_CallNoArgs(function);
     call_t c = {.interpreter = PyInterpreterState_Get(), .function = function};
     pthread_t thread;
-    if (pthread_create(&thread, NULL, call, &c) != 0)
+    if (pp_create_thread(&thread, call, &c) != 0)
         return PyErr_Format(PyExc_RuntimeError, "can't start new thread");
     Py_BEGIN_ALLOW_THREADS
     pthread_join(thread, NULL);

@@ -691,6 +691,21 @@ static void test_kept_blocks(void) {
     pp_segment_unref(s);
 }
 
+#define STACK_BYTES (4 << 20)
+
+static void *use_stack(void *arg) {
+    volatile char bytes[STACK_BYTES];
+    for (int i = STACK_BYTES - 1; i >= 0; i -= 4096)
+        bytes[i] = 1;
+    return bytes[0] ? NULL : arg;
+}
+
+static void test_stack(void) {
+    pthread_t thread;
+    CHECK(pp_create_thread(&thread, use_stack, NULL) == 0, "thread", 0);
+    pthread_join(thread, NULL);
+}
+
 #define CLOSED_BYTES (4u << 20)
 
 /* Not under qemu-user, which does not pass MADV_REMOVE on to the kernel. */
@@ -1427,6 +1442,7 @@ int main(int argc, char **argv) {
         test_stop();
         test_trace();
         test_present();
+        test_stack();
         puts("units: passed");
     } else if (strcmp(mode, "stop") == 0) {
         for (unsigned i = 0; i < n_rounds; i++)

@@ -108,7 +108,7 @@ def _introduce() -> bool:
     try:
         version, n_threads = eigen.describe_numpy()
     except ImportError as error:
-        print(f"The second part needs NumPy, which is missing here ({error}).\n", flush=True)
+        print(f"The second part needs NumPy, which is missing here ({error}): pip install numpy\n", flush=True)
         return False
     print(
         f"Eigenvalues of random matrices, with NumPy {version}, problems of three sizes. "
