@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -13,6 +13,9 @@ help:      ## this list
 
 demo:      ## a short tour on this machine
 	$(call with_env,demo) -m pool_party.cli.main demo $(ARGS)
+
+examples:  ## all examples in full, on a quiet machine; keeps what they print in examples/output
+	@set -e; python=$$(tools/setup-env examples); cd examples/output; for file in ../*.py; do echo "$$file"; "$$python" "$$file" >"$$(basename "$$file" .py).txt"; done
 
 test:      ## the tests but the slow ones
 	$(call with_env,test) -m pytest -m 'not slow' $(ARGS)

@@ -6,8 +6,7 @@ A chain of masses and springs is shaken at one end. For each frequency a system 
 end moves. Each worker's BLAS keeps to its part of the CPUs by itself. `preload` imports NumPy when a worker starts.
 
 It prints how long a plain loop and the pool took, whether they agree, and at which frequencies the chain resonates.
-These must be its natural frequencies, which another computation gives. NumPy loads in interpreters from CPython 3.14
-on.
+These must be its natural frequencies, which another computation gives. In interpreters, NumPy needs CPython 3.14.
 """
 
 import argparse

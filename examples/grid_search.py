@@ -7,8 +7,7 @@ workers see, so a task carries a handle of some bytes and no copy. With `policy=
 the CPUs of workers that have run out of tasks.
 
 It prints the best parameters, the accuracy of cross-validation, and how long that took beside scikit-learn's own
-`GridSearchCV` in one process, which must find the same accuracies. scikit-learn loads in interpreters from CPython
-3.14 on.
+`GridSearchCV` in one process, which must find the same accuracies. In interpreters, scikit-learn needs CPython 3.14.
 """
 
 import argparse

@@ -7,7 +7,7 @@ task, not with the worker: which worker runs a batch, and when, then changes not
 order of the batches, so that the sum is rounded in the same way each time, too.
 
 It prints the price for 1, 2 and 3 workers, which must be equal, beside the exact price by the formula of Black and
-Scholes. NumPy loads in interpreters from CPython 3.14 on.
+Scholes. In interpreters, NumPy needs CPython 3.14.
 """
 
 import argparse

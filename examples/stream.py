@@ -61,10 +61,10 @@ def main() -> bool:
     parser.add_argument("--quick", action="store_true", help="a short log")
     args = parser.parse_args()
     log, other = (Log(100 if args.quick else 4_000) for _ in range(2))
-    with ComposablePool(kind=args.kind, context=args.context) as pool:
-        total = log.count(pool.imap(count_statuses, log.blocks(), buffersize=AHEAD))
     with multiprocessing.get_context(args.context).Pool() as pool:
         other_total = other.count(pool.imap(count_statuses, other.blocks()))
+    with ComposablePool(kind=args.kind, context=args.context) as pool:
+        total = log.count(pool.imap(count_statuses, log.blocks(), buffersize=AHEAD))
     is_right, is_bounded = total == other_total == log.written, log.peak <= AHEAD + 1
     print(f"{total.total()} lines in {log.n_blocks} blocks: {dict(sorted(total.items()))}")
     print(f"most blocks in flight: {log.peak} here, {other.peak} in multiprocessing.Pool")
