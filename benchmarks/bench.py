@@ -1,6 +1,7 @@
 """All benchmarks, one after the other, and a report of what they found.
 
     python benchmarks/bench.py [NAME...] [--quick] [--results FOLDER]
+    python benchmarks/bench.py cells --beside-load [--quick]
     python benchmarks/bench.py --list
     python benchmarks/bench.py --report [--results FOLDER]
 
@@ -25,6 +26,7 @@ from suite import BENCHMARKS, Benchmark, default_folder, n_usable_cpus
 _BUSY_SHARE = 0.25  # of the CPUs: with a higher load, figures are not worth much
 _PATIENCE = 5.0  # a benchmark is ended when it takes this many times longer than expected
 _LEAST_LIMIT_S = 600.0
+_LIMIT_BESIDE_S = 3600.0  # what takes five minutes on an idle machine takes long on a busy one
 _GRACE_S = 15.0  # for a program that is told to end to end what it has started
 _SOME_FAILED = 1  # the exit status of a program that reports a failed measurement
 
@@ -140,7 +142,10 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--results", type=Path, metavar="FOLDER", help="default: benchmarks/results/MACHINE, say two-cores")
     add("--report", action="store_true", help="only write the report again, from the figures that are there")
     add("--list", action="store_true", help="name the benchmarks, with how long each takes, and end")
+    add("--beside-load", action="store_true", help="with cells: only dynamic against static, beside busy processes")
     options = parser.parse_args(argv)
+    if options.beside_load and options.names != ["cells"]:
+        parser.error("--beside-load belongs to the benchmark cells")
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     return options
@@ -153,6 +158,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_describe(options.quick))
         return 0
     make_importable()
+    if options.beside_load:
+        _warn_of_load()
+        arguments = ["--beside-load", *["--quick"] * options.quick]
+        program = BENCHMARKS["cells"].program
+        status = _wait(subprocess.Popen([sys.executable, str(program), *arguments]), _LIMIT_BESIDE_S)
+        return _SOME_FAILED if status is None else status
     folder = options.results or default_folder(options.quick)
     if options.report:
         return _report(folder)

@@ -1,6 +1,7 @@
 """Which way of sharing the CPUs out suits which nested parallelism?
 
     python benchmarks/cells.py [--quick] [--kinds KIND...] [--cells CELL...] [--ways WAY...] [--workers N...]
+    python benchmarks/cells.py --beside-load [--quick] [--kinds KIND...] [--repeats N]      (see beside_load.py)
 
 The four cells of the composability paper (Malakhov et al., SciPy 2018): tasks that are equal, or come in three stages
 of one, a few and many; with little parallelism inside each (eigenvalues of small matrices), or much (tall QR). Every
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+import beside_load
 from cells_ways import CELLS, POLICIES, SIZES, default_size, stages_of
 from fresh import TIME_IS_UP, Figures, begin, end
 from peers import pool_accepts
@@ -27,6 +29,7 @@ _FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two give
 WAYS = (*_FIXED, "none", *POLICIES)
 _STAGED = ("one-thread", "one-worker")  # a policy that does best in every stage alternates between these
 
+_REPEATS = 3
 _PATIENCE = 8.0  # a way is cut when it takes this many times longer than the best so far
 _LEAST_LIMIT_S = 4.0
 _FIRST_LIMIT_S = {"quick": 10.0, "brief": 30.0, "small": 60.0, "large": 300.0}
@@ -220,12 +223,15 @@ def _parse_arguments() -> argparse.Namespace:
     add("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help="cells; default: all")
     add("--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=f"default: {' '.join(WAYS)}")
     add_workers(parser, several=True, default=f"{n_cpus} and {4 * n_cpus}")
-    add_repeats(parser, 3)
+    add_repeats(parser, None)
     add("--size", choices=SIZES, default=default_size(), help="size of the problems; default here: %(default)s")
+    add("--beside-load", action="store_true", help="instead: dynamic against static, idle and beside busy processes")
     options = parser.parse_args()
     options.ways = [way for way in WAYS if way in options.ways]  # in the order that the time limits need
     if options.quick:
         options.size, options.repeats = "quick", 1
+    elif not options.beside_load:
+        options.repeats = options.repeats or _REPEATS
     options.workers = options.workers or ([n_cpus] if options.quick else [n_cpus, 4 * n_cpus])
     return options
 
@@ -233,6 +239,8 @@ def _parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure what the command line asks for, and print a table for each kind and number of workers."""
     options = _parse_arguments()
+    if options.beside_load:
+        return beside_load.run(options)
     record = Record(__doc__, max(options.workers), options)
     record.put("size", options.size)
     results: list[dict[str, Any]] = []

@@ -71,7 +71,7 @@ class Static:
 
 
 class Dynamic:
-    """The CPUs of workers without work are lent to those that have some, until a task comes or others need them."""
+    """The CPUs of workers that have no work are lent to those that have some, until a task or another program comes."""
 
     name = "dynamic"
 

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--results", metavar="FOLDER", help="where figures and report go; default: benchmarks/results/MACHINE")
     add("--report", action="store_true", help="only write the report again, from the figures that are there")
     add("--list", action="store_true", help="name the benchmarks, with how long each takes, and end")
+    add("--beside-load", action="store_true", help="with cells: only dynamic against static, beside busy processes")
 
 
 def _environment() -> dict[str, str]:
@@ -36,7 +37,8 @@ def run(arguments: argparse.Namespace, root: Path = _ROOT) -> int:
     if not program.is_file():
         print(_NO_CHECKOUT, file=sys.stderr)
         return _FAILED
-    options = [f"--{name}" for name in ("quick", "report", "list") if getattr(arguments, name)]
+    flags = ("quick", "report", "list", "beside_load")
+    options = [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
     options += ["--results", arguments.results] if arguments.results else []
     with subprocess.Popen(
         [sys.executable, str(program), *options, "--", *arguments.names], env=_environment()
