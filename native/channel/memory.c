@@ -336,9 +336,9 @@ pp_memory_t *pp_memory_ref(pp_memory_t *m) {
     return m;
 }
 
-/* With the mutex. The memory of a block goes: to its owner, or if that is closed to the system. Only an owner may write to it at once,
- * so the pages of a closed one are dropped while they are mapped, and others released once they are not. */
-static void drop_pages(pp_memory_t *m) {
+/* With the mutex. Gives a block of a closed segment back to the system, while it is still mapped. One of an open segment is released
+ * only once it is unmapped, as its owner may write to it at once. */
+static void give_back_closed(pp_memory_t *m) {
     if (!m->is_released && m->segment->is_closed) {
         pp_drop_pages(m->start, m->size);
         release_block(m);
@@ -361,7 +361,7 @@ void pp_memory_unref(pp_memory_t *m) {
     if (is_last) {
         delist(m);
         if (!m->is_shared)
-            drop_pages(m);
+            give_back_closed(m);
     }
     pthread_mutex_unlock(&mutex);
     if (!is_last)
