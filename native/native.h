@@ -538,12 +538,12 @@ void pp_fix_size(int fd);                                         /* a write to 
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
 void pp_protect(void *memory, size_t size);                       /* read-only from now on */
-int pp_make_private(int fd, uint64_t at, size_t size, void *memory);   /* copies what is mapped there from the file */
+int pp_map_over(int fd, uint64_t at, size_t size, void *memory);  /* copy-on-write, in the place of a mapping */
+void pp_make_private(void *memory, size_t size);                  /* copies what is still mapped copy-on-write */
 void pp_unmap(void *memory, size_t size);
 int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
-void pp_drop_pages(void *memory, size_t size);                    /* as that, of a file that is mapped shared */
 void pp_name_thread(const char *name);
 void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
 int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg);   /* for Python code: with a large stack */

@@ -104,7 +104,7 @@ static void close_file(pp_segment_t *s) {
     s->fd = -1;
 }
 
-/* With the mutex, as the segment may be closed at any time. Once it is closed, only the pages are left to give back. */
+/* With the mutex, as the segment may be closed at any time. */
 static void release_block(pp_memory_t *m) {
     pp_segment_t *s = m->segment;
     m->is_released = true;
@@ -112,31 +112,44 @@ static void release_block(pp_memory_t *m) {
     if (!s->is_closed) {
         pp_add_seq_cst(&s->windows[m->arena].n_kept, -1);
         pp_block_release(s, m->arena, m->block);
-    } else if (s->n_kept == 0) {
+        return;
+    }
+    if (has_file(s))
+        pp_punch_hole(s->fd, m->at, m->size);
+    if (s->n_kept == 0) {
         n_closed--;
         close_file(s);
     }
 }
 
-/* With the mutex. A program may have closed descriptors that it did not know: then nothing can be copied, the block stays in use, and
- * a child that is forked has the same memory. */
-static void make_private(pp_memory_t *m) {
-    pp_segment_t *s = m->segment;
-    if (!has_file(s) || pp_make_private(s->fd, m->at, m->size, m->start) != 0) {
+/* Of a segment, or of any (NULL). */
+static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) {
+    return m->segment && !m->is_released && (s == NULL || m->segment == s);
+}
+
+/* A program may have closed descriptors that it did not know: then nothing can be copied, the block stays in use, and a child that
+ * is forked has the same memory. */
+static void copy_pages(pp_memory_t *m) {
+    if (has_file(m->segment) && pp_map_over(m->segment->fd, m->at, m->size, m->start) == 0)
+        pp_make_private(m->start, m->size);
+    else
         m->is_released = true;
-        return;
-    }
-    if (s->is_closed)
-        pp_punch_hole(s->fd, m->at, m->size);
-    release_block(m);
+}
+
+/* With the mutex: makes what is kept of one segment, or of all (NULL), ordinary memory. */
+static void make_private(const pp_segment_t *s) {
+    for (pp_memory_t *m = all; m; m = m->next)
+        if (is_kept_of(m, s))
+            copy_pages(m);
+    for (pp_memory_t *m = all; m; m = m->next)
+        if (is_kept_of(m, s))
+            release_block(m);
 }
 
 static int by_address(const void *a, const void *b) {
     uint64_t x = ((const pp_blockref_t *)a)->at, y = ((const pp_blockref_t *)b)->at;
     return x < y ? -1 : x > y;
 }
-
-static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) { return m->segment == s && !m->is_released; }
 
 /* The file lives as long as a mapping of it: so the memory between kept blocks has to be given back. Without any kept block it
  * goes by itself. */
@@ -166,9 +179,8 @@ bool pp_memory_close(pp_segment_t *s) {
     pthread_mutex_lock(&mutex);
     bool is_first = !s->is_closed;
     if (is_first) {
-        for (pp_memory_t *m = n_closed >= CLOSED_MAX ? all : NULL; m; m = m->next)
-            if (is_kept_of(m, s))
-                make_private(m);
+        if (n_closed >= CLOSED_MAX)
+            make_private(s);
         keep_nothing_else(s);
         s->is_closed = true;
         if (s->n_kept > 0)
@@ -336,15 +348,6 @@ pp_memory_t *pp_memory_ref(pp_memory_t *m) {
     return m;
 }
 
-/* With the mutex. The memory of a block goes: to its owner, or if that is closed to the system. Only an owner may write to it at once,
- * so the pages of a closed one are dropped while they are mapped, and others released once they are not. */
-static void drop_pages(pp_memory_t *m) {
-    if (!m->is_released && m->segment->is_closed) {
-        pp_drop_pages(m->start, m->size);
-        release_block(m);
-    }
-}
-
 /* The last reference goes under the mutex, so that nobody finds what is on its way out. */
 void pp_memory_unref(pp_memory_t *m) {
     if (m == NULL)
@@ -358,11 +361,8 @@ void pp_memory_unref(pp_memory_t *m) {
     }
     pthread_mutex_lock(&mutex);
     bool is_last = pp_add_seq_cst(&m->refs, -1) == 1;
-    if (is_last) {
+    if (is_last)
         delist(m);
-        if (!m->is_shared)
-            drop_pages(m);
-    }
     pthread_mutex_unlock(&mutex);
     if (!is_last)
         return;
@@ -452,9 +452,7 @@ void pp_orphans_free(pp_segment_t *s) {
 
 void pp_memory_before_fork(void) {
     pthread_mutex_lock(&mutex);
-    for (pp_memory_t *m = all; m; m = m->next)
-        if (!m->is_shared && !m->is_released)
-            make_private(m);
+    make_private(NULL);
 }
 
 void pp_memory_after_fork(void) { pthread_mutex_unlock(&mutex); }

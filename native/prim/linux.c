@@ -169,22 +169,23 @@ void pp_protect(void *memory, size_t size) { mprotect(memory, size, PROT_READ); 
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Other threads may write there meanwhile. The kernel replaces the mapping in one step: what they wrote before is in the file, and is
- * copied; later they have pages of their own. Where it does not copy all at once, each page is written to: a byte is replaced by
- * itself only if it is still the same. */
-int pp_make_private(int fd, uint64_t at, size_t size, void *memory) {
+/* The kernel replaces the mapping in one step: what other threads write meanwhile is either in the file before it is copied, or in a page
+ * of their own. */
+int pp_map_over(int fd, uint64_t at, size_t size, void *memory) {
     int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
-    if (mmap(memory, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)at) == MAP_FAILED)
-        return errno;
+    return mmap(memory, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)at) == MAP_FAILED ? errno : 0;
+}
+
+/* Other threads may write there meanwhile: a byte is replaced by itself only if it is still the same. */
+void pp_make_private(void *memory, size_t size) {
     if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
-        return 0;
+        return;
     size_t page = pp_whole_pages(1);
-    for (size_t i = 0; i < size; i += page) {
-        _Atomic unsigned char *byte = (_Atomic unsigned char *)memory + i;
+    for (size_t at = 0; at < size; at += page) {
+        _Atomic unsigned char *byte = (_Atomic unsigned char *)memory + at;
         unsigned char seen = pp_load_relaxed(byte);
         while (!pp_cas_seq_cst(byte, &seen, seen)) {}
     }
-    return 0;
 }
 
 void pp_unmap(void *memory, size_t size) { munmap(memory, size); }
@@ -208,8 +209,6 @@ int pp_open_of(int pid, int fd, int *out) {
 void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
     (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size);
 }
-
-void pp_drop_pages(void *memory, size_t size) { madvise(memory, size, MADV_REMOVE); }
 
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
 
