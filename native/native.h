@@ -230,6 +230,7 @@ typedef struct {           /* how shared memory is named on its way */
     int32_t pid, fd;       /* the last PP_PLACE_BYTES: a process that has it open, and its descriptor there */
 } pp_handle_t;
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out);
+int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out);   /* a block that stays while `kept` does */
 int pp_memory_share(size_t size, pp_memory_t **out);
 int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);
 bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around it */

@@ -34,6 +34,7 @@ struct pp_memory {
     unsigned arena;
     uint32_t block;
     uint64_t at;
+    pp_memory_t *base;     /* a common block: the kept block of the task that names it */
     void *whole;           /* a kept block of a closed segment: the file's pages; NULL if mapping them was refused */
     int fd;                /* shared: a descriptor of our own */
     unsigned char id[PP_SHARE_ID];
@@ -93,11 +94,37 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     return 0;
 }
 
+/* Several receivers may keep a block in common. Its owner releases it once all blocks are released that name it: so all of them
+ * keep those as well. */
+int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out) {
+    void *start;
+    if (pp_load_relaxed(&n_kept) >= KEPT_MAX)
+        return EMFILE;
+    int error = pp_map_private(kept->segment->fd, ref->at, ref->size, &start);
+    if (error)
+        return error;
+    pp_memory_t *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        pp_unmap(start, ref->size);
+        return ENOMEM;
+    }
+    *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(kept->segment), .at = ref->at, .fd = -1,
+                       .base = pp_memory_ref(kept)};
+    pp_add_seq_cst(&n_kept, 1);
+    pthread_mutex_lock(&mutex);
+    enlist(m);
+    pthread_mutex_unlock(&mutex);
+    *out = m;
+    return 0;
+}
+
 /* With the mutex, as the segment may be closed at any time. */
 static void release_block(pp_memory_t *m) {
     if (m->is_released)
         return;
     m->is_released = true;
+    if (m->base)
+        return;
     if (m->segment->is_closed) {
         if (m->whole) {
             pp_drop_pages(m->whole, m->size);
@@ -133,7 +160,8 @@ static void keep_nothing_else(pp_segment_t *s) {
         return;
     for (pp_memory_t *m = all; m; m = m->next)
         if (is_kept_of(m, s)) {
-            own(m);
+            if (m->base == NULL)   /* others may keep it, too: its pages go with the file */
+                own(m);
             refs[i++] = (pp_blockref_t){.at = m->at, .size = m->size};
         }
     qsort(refs, n, sizeof *refs, by_address);
@@ -343,6 +371,7 @@ void pp_memory_unref(pp_memory_t *m) {
     release_block(m);
     pthread_mutex_unlock(&mutex);
     pp_segment_unref(m->segment);
+    pp_memory_unref(m->base);
     free(m);
 }
 
@@ -418,10 +447,11 @@ void pp_orphans_free(pp_segment_t *s) {
 void pp_memory_before_fork(void) {
     pthread_mutex_lock(&mutex);
     for (pp_memory_t *m = all; m; m = m->next)
-        if (!m->is_shared && !m->is_released) {
+        if (!m->is_shared && !m->is_released)
             pp_make_private(m->start, m->size);
+    for (pp_memory_t *m = all; m; m = m->next)   /* after all copies: what lies in common stays only while these are kept */
+        if (!m->is_shared && !m->is_released)
             release_block(m);
-        }
 }
 
 void pp_memory_after_fork(void) { pthread_mutex_unlock(&mutex); }

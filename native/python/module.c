@@ -373,6 +373,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->dumps);
     Py_VISIT(m->loads);
     Py_VISIT(m->pickler);
+    Py_VISIT(m->unpickler);
     Py_VISIT(m->file_type);
     Py_VISIT(m->reducers);
     Py_VISIT(m->registered);
@@ -392,9 +393,11 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 
 static int module_clear(PyObject *module) {
     pp_module_t *m = PyModule_GetState(module);
+    pp_forget_common(m);
     Py_CLEAR(m->dumps);
     Py_CLEAR(m->loads);
     Py_CLEAR(m->pickler);
+    Py_CLEAR(m->unpickler);
     Py_CLEAR(m->file_type);
     Py_CLEAR(m->reducers);
     Py_CLEAR(m->registered);

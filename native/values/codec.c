@@ -4,6 +4,8 @@
  * marshal is part of the core, several times faster than pickle there, and a fresh interpreter that runs only such tasks
  * need not import _pickle and its Python modules. A number alone is its eight bytes: marshal would take longer than all the rest of
  * its way. A pickle begins with 0x80, a flat value with 0x01, a number with 0x02 or 0x03: no type codes of marshal's.
+ * Where a call's pickles are large, bytes and strings in them may be what its tasks have in common (common.c). They become
+ * leaves, the last ones, and the pickle names them by number: 0x04, u32 n, u32 largest-character (0: bytes) of each, pickle.
  *
  * The common case never leaves C. What plain pickle cannot do goes to pool_party.wire.codec, whose output plain `loads` understands;
  * pool_party.wire.definitions puts what the other side lacks of __main__ before a pickle that names something there.
@@ -16,6 +18,7 @@
 #define PICKLE_START 0x80
 #define INT_START 0x02
 #define FLOAT_START 0x03
+#define APART_START 0x04
 #define MARSHAL_ITEMS 32
 #define MARSHAL_OBJECTS 32              /* strings and tuples with other references, each compared with all others */
 #define LOOKED_AT_MAX 32                /* objects of a value; a larger one pays for the table */
@@ -161,10 +164,33 @@ static PyObject *make_table(pp_module_t *m, bool is_local) {
     return table;
 }
 
-static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *table) {
+/* For a pickler's `persistent_id`: bytes or a str that become a leaf. */
+static PyObject *set_apart(PyObject *blobs, PyObject *object) {
+    bool is_text = PyUnicode_CheckExact(object);
+    if ((!is_text && !PyBytes_CheckExact(object)) ||
+        (uint64_t)(is_text ? PyUnicode_GET_LENGTH(object) * PyUnicode_KIND(object) : PyBytes_GET_SIZE(object)) < PP_COMMON_MIN)
+        Py_RETURN_NONE;
+    Py_ssize_t i = 0, n = PyList_GET_SIZE(blobs);
+    while (i < n && PyList_GET_ITEM(blobs, i) != object)
+        i++;
+    return i == n && PyList_Append(blobs, object) < 0 ? NULL : PyLong_FromSsize_t(i);
+}
+
+static PyMethodDef set_apart_def = {"persistent_id", set_apart, METH_O, NULL};
+
+static int set_blobs_apart(PyObject *pickler, PyObject *blobs) {
+    PyObject *function = PyCFunction_New(&set_apart_def, blobs);
+    int failed = function ? PyObject_SetAttrString(pickler, "persistent_id", function) : -1;
+    Py_XDECREF(function);
+    return failed;
+}
+
+/* table, blobs: may be NULL. */
+static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *table, PyObject *blobs) {
     PyObject *file = PyObject_CallNoArgs(m->file_type), *args[] = {file, m->protocol, callback}, *done = NULL, *pickle = NULL;
     PyObject *pickler = file ? PyObject_Vectorcall(m->pickler, args, 2, m->dumps_keywords) : NULL;
-    if (pickler && PyObject_SetAttr(pickler, m->dispatch_table_name, table) == 0)
+    if (pickler && (table == NULL || PyObject_SetAttr(pickler, m->dispatch_table_name, table) == 0) &&
+        (blobs == NULL || set_blobs_apart(pickler, blobs) == 0))
         done = PyObject_CallMethodOneArg(pickler, m->dump_name, value);
     if (done)
         pickle = PyObject_CallMethodNoArgs(file, m->getvalue_name);
@@ -196,13 +222,13 @@ static bool needs_no_reducer(PyObject *value, int *n_left) {
     return needs_none;
 }
 
-static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callback, bool is_local) {
+static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callback, bool is_local, PyObject *blobs) {
     int n_left = LOOKED_AT_MAX;
     if (needs_no_reducer(value, &n_left) || !has_registered(m)) {
         PyObject *args[] = {value, m->protocol, callback};
-        return PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
+        return blobs ? dumps_with(m, value, callback, NULL, blobs) : PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
     }
-    PyObject *table = make_table(m, is_local), *pickle = table ? dumps_with(m, value, callback, table) : NULL;
+    PyObject *table = make_table(m, is_local), *pickle = table ? dumps_with(m, value, callback, table, blobs) : NULL;
     Py_XDECREF(table);
     return pickle;
 }
@@ -253,28 +279,58 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
     return pickle;
 }
 
-static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local) {
-    PyObject *pickle = dumps_plainly(m, value, callback, is_local);
+static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local, PyObject *blobs) {
+    PyObject *pickle = dumps_plainly(m, value, callback, is_local, blobs);
     if (pickle && mentions_main(pickle))
         return with_duplicates(m, complete(pickle, callback));
     if (pickle || !may_pickle_by_value())
         return with_duplicates(m, pickle);
     PyObject *refusal = PyErr_GetRaisedException();
-    bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0;
+    bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0 &&
+                    (blobs == NULL || PyList_SetSlice(blobs, 0, PyList_GET_SIZE(blobs), NULL) == 0);
     pickle = is_empty ? dumps_slowly(value, callback, refusal, is_local) : NULL;
     Py_XDECREF(refusal);
     return pickle;
 }
 
-static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local) {
-    if (ensure_pickle(m) < 0)
+/* Takes the pickle. The blobs become the last leaves. */
+static PyObject *with_blobs(PyObject *pickle, PyObject *buffers, PyObject *blobs) {
+    uint32_t n = (uint32_t)PyList_GET_SIZE(blobs);
+    Py_ssize_t head = 5 + 4 * (Py_ssize_t)n, size = PyBytes_GET_SIZE(pickle);
+    PyObject *payload = PyBytes_FromStringAndSize(NULL, head + size);
+    if (payload && PyList_SetSlice(buffers, PyList_GET_SIZE(buffers), PyList_GET_SIZE(buffers), blobs) < 0)
+        Py_CLEAR(payload);
+    if (payload) {
+        char *to = PyBytes_AS_STRING(payload);
+        to[0] = APART_START;
+        memcpy(to + 1, &n, 4);
+        for (uint32_t i = 0; i < n; i++) {
+            PyObject *blob = PyList_GET_ITEM(blobs, i);
+            uint32_t char_max = PyUnicode_Check(blob) ? PyUnicode_MAX_CHAR_VALUE(blob) : 0;
+            memcpy(to + 5 + 4 * i, &char_max, 4);
+        }
+        memcpy(to + head, PyBytes_AS_STRING(pickle), (size_t)size);
+    }
+    Py_DECREF(pickle);
+    return payload;
+}
+
+static int ensure_pickler(pp_module_t *m) {
+    return find("_pickle", "Pickler", &m->pickler) < 0 || find("io", "BytesIO", &m->file_type) < 0 ? -1 : 0;
+}
+
+static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local, bool sets_apart) {
+    if (ensure_pickle(m) < 0 || (sets_apart && ensure_pickler(m) < 0))
         return NULL;
-    PyObject *buffers = PyList_New(0), *callback = NULL, *pickle = NULL;
-    if (buffers && (callback = PyCFunction_New(&collect_def, buffers)))
-        pickle = dumps(m, value, callback, buffers, is_local);
+    PyObject *buffers = PyList_New(0), *blobs = sets_apart ? PyList_New(0) : NULL, *callback = NULL, *pickle = NULL;
+    if (buffers && (blobs || !sets_apart) && (callback = PyCFunction_New(&collect_def, buffers)))
+        pickle = dumps(m, value, callback, buffers, is_local, blobs);
+    if (pickle && blobs && PyList_GET_SIZE(blobs) > 0)
+        pickle = with_blobs(pickle, buffers, blobs);
     if (pickle && PyList_GET_SIZE(buffers) > 0)
         Py_SETREF(pickle, PyTuple_Pack(2, pickle, buffers));
     Py_XDECREF(callback);
+    Py_XDECREF(blobs);
     Py_XDECREF(buffers);
     return pickle;
 }
@@ -300,7 +356,7 @@ static PyObject *decode_float(const char *from) {
     return PyFloat_FromDouble(number);
 }
 
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local) {
+PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local, bool sets_apart) {
     int64_t number;
     if (value == Py_None)
         return PyBytes_FromStringAndSize(NULL, 0);
@@ -312,8 +368,10 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_loca
         return PyMarshal_WriteObjectToString(value, PP_MARSHAL_VERSION);
     PyObject *payload;
     int is_flat = pp_flatten(m, value, snapshot, &payload);
-    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, is_local);
+    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, is_local, sets_apart);
 }
+
+bool pp_is_apart(PyObject *payload) { return PyBytes_GET_SIZE(payload) > 0 && PyBytes_AS_STRING(payload)[0] == APART_START; }
 
 static PyObject *loads(pp_module_t *m, const void *data, size_t size, PyObject *buffers) {
     if (ensure_pickle(m) < 0)
@@ -337,9 +395,9 @@ PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size) {
     }
 }
 
-static PyObject *all_buffers(pp_module_t *m, pp_leaves_t *leaves) {
+static PyObject *read_buffers(pp_module_t *m, pp_leaves_t *leaves, uint32_t n) {
     PyObject *buffers = PyList_New(0);
-    for (uint32_t i = 0; buffers && i < leaves->n; i++) {
+    for (uint32_t i = 0; buffers && i < n; i++) {
         PyObject *buffer = pp_leaf_buffer(m, leaves, i);
         if (buffer == NULL || PyList_Append(buffers, buffer) < 0)
             Py_CLEAR(buffers);
@@ -348,12 +406,61 @@ static PyObject *all_buffers(pp_module_t *m, pp_leaves_t *leaves) {
     return buffers;
 }
 
+static PyObject *read_blobs(pp_module_t *m, pp_leaves_t *leaves, const char *char_max, uint32_t n) {
+    PyObject *blobs = PyTuple_New(n);
+    for (uint32_t i = 0; blobs && i < n; i++) {
+        uint32_t largest;
+        memcpy(&largest, char_max + 4 * i, 4);
+        PyObject *blob = pp_leaf_blob(m, leaves, leaves->n - n + i, largest > 0, largest);
+        if (blob == NULL)
+            Py_CLEAR(blobs);
+        else
+            PyTuple_SET_ITEM(blobs, i, blob);
+    }
+    return blobs;
+}
+
+/* persistent_load: the blob of that number. */
+static int bring_together(PyObject *unpickler, PyObject *blobs) {
+    PyObject *get = PyObject_GetAttrString(blobs, "__getitem__");
+    int failed = get ? PyObject_SetAttrString(unpickler, "persistent_load", get) : -1;
+    Py_XDECREF(get);
+    return failed;
+}
+
+static PyObject *load_together(pp_module_t *m, const char *pickle, size_t size, PyObject *buffers, PyObject *blobs) {
+    PyObject *view = PyMemoryView_FromMemory((char *)pickle, (Py_ssize_t)size, PyBUF_READ);
+    PyObject *file = view ? PyObject_CallOneArg(m->file_type, view) : NULL, *args[] = {file, buffers}, *value = NULL;
+    PyObject *unpickler = file ? PyObject_Vectorcall(m->unpickler, args, 1, m->loads_keywords) : NULL;
+    if (unpickler && bring_together(unpickler, blobs) == 0)
+        value = PyObject_CallMethod(unpickler, "load", NULL);
+    Py_XDECREF(unpickler);
+    Py_XDECREF(file);
+    Py_XDECREF(view);
+    return value;
+}
+
+static PyObject *loads_apart(pp_module_t *m, const char *data, size_t size, pp_leaves_t *leaves) {
+    uint32_t n;
+    memcpy(&n, data + 1, 4);
+    size_t head = 5 + 4 * (size_t)n;
+    if (find("_pickle", "Unpickler", &m->unpickler) < 0 || find("io", "BytesIO", &m->file_type) < 0)
+        return NULL;
+    PyObject *buffers = read_buffers(m, leaves, leaves->n - n), *blobs = buffers ? read_blobs(m, leaves, data + 5, n) : NULL;
+    PyObject *value = blobs ? load_together(m, data + head, size - head, buffers, blobs) : NULL;
+    Py_XDECREF(blobs);
+    Py_XDECREF(buffers);
+    return value;
+}
+
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves) {
     if (size > 0 && *(const unsigned char *)data == PP_FLAT_START)
         return pp_unflatten(m, data, leaves);
+    if (size > 0 && *(const unsigned char *)data == APART_START)
+        return loads_apart(m, data, size, leaves);
     if (leaves->n == 0)
         return pp_decode_bytes(m, data, (Py_ssize_t)size);
-    PyObject *buffers = all_buffers(m, leaves);
+    PyObject *buffers = read_buffers(m, leaves, leaves->n);
     PyObject *value = buffers ? loads(m, data, size, buffers) : NULL;
     Py_XDECREF(buffers);
     return value;
