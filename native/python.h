@@ -65,6 +65,7 @@ typedef struct {                        /* of a payload that is in a block */
 PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local, bool sets_apart);
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
+bool pp_holds_common_blob(PyObject *value);   /* whether that is seen at once; see common.c */
 bool pp_is_apart(PyObject *payload);    /* whether a pickle names large bytes or strings */
 bool pp_is_simple(PyObject *value, int depth);
 bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */

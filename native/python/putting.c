@@ -207,16 +207,18 @@ PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg) {
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
     PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
+    if (argument && job->apart == PP_APART_UNKNOWN && !self->by_reference && pp_holds_common_blob(argument))
+        job->apart = PP_APART;
     PyObject *payload = argument ? encode(self, argument, snapshot, job->apart == PP_APART) : NULL;
     Py_XDECREF(argument);
     return payload;
 }
 
-/* Looking at each object of a pickle takes time: it is done from the second on, if the first is large, while it finds something. */
+/* Looking at each object of a pickle takes time: it is done once one was large, while it finds something. */
 static void look_at(pp_job_t *job, PyObject *payload) {
     PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
     bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
-    if (job->apart == PP_APART && !pp_is_apart(rest))
+    if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
         job->apart = PP_APART_NOTHING;
     else if (job->apart == PP_APART_UNKNOWN && is_large)
         job->apart = PP_APART;

@@ -51,11 +51,14 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
 
 static PyMethodDef collect_def = {"collect", collect, METH_O, NULL};
 
-bool pp_is_blob(PyObject *value) {
+/* Of bytes or a str; of anything else 0. */
+static Py_ssize_t blob_size(PyObject *value) {
     if (PyBytes_CheckExact(value))
-        return PyBytes_GET_SIZE(value) >= PP_OUT_OF_BAND_MIN;
-    return PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) >= PP_OUT_OF_BAND_MIN;
+        return PyBytes_GET_SIZE(value);
+    return PyUnicode_CheckExact(value) ? PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) : 0;
 }
+
+bool pp_is_blob(PyObject *value) { return blob_size(value) >= PP_OUT_OF_BAND_MIN; }
 
 typedef struct {
     PyObject *all[MARSHAL_OBJECTS];
@@ -166,9 +169,7 @@ static PyObject *make_table(pp_module_t *m, bool is_local) {
 
 /* For a pickler's `persistent_id`: bytes or a str that become a leaf. */
 static PyObject *set_apart(PyObject *blobs, PyObject *object) {
-    bool is_text = PyUnicode_CheckExact(object);
-    if ((!is_text && !PyBytes_CheckExact(object)) ||
-        (uint64_t)(is_text ? PyUnicode_GET_LENGTH(object) * PyUnicode_KIND(object) : PyBytes_GET_SIZE(object)) < PP_COMMON_MIN)
+    if (blob_size(object) < (Py_ssize_t)PP_COMMON_MIN)
         Py_RETURN_NONE;
     Py_ssize_t i = 0, n = PyList_GET_SIZE(blobs);
     while (i < n && PyList_GET_ITEM(blobs, i) != object)
@@ -220,6 +221,28 @@ static bool needs_no_reducer(PyObject *value, int *n_left) {
         needs_none = false;
     }
     return needs_none;
+}
+
+static bool holds_common_blob(PyObject *value, int *n_left) {
+    if (--*n_left < 0)
+        return false;
+    if (blob_size(value) >= (Py_ssize_t)PP_COMMON_MIN)
+        return true;
+    bool holds = false;
+    if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+        for (Py_ssize_t i = 0; !holds && *n_left > 0 && i < PySequence_Fast_GET_SIZE(value); i++)
+            holds = holds_common_blob(PySequence_Fast_GET_ITEM(value, i), n_left);
+    } else if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        for (Py_ssize_t i = 0; !holds && *n_left > 0 && PyDict_Next(value, &i, &key, &item);)
+            holds = holds_common_blob(item, n_left);
+    }
+    return holds;
+}
+
+bool pp_holds_common_blob(PyObject *value) {
+    int n_left = LOOKED_AT_MAX;
+    return PP_HAS_GIL && holds_common_blob(value, &n_left);
 }
 
 static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callback, bool is_local, PyObject *blobs) {
