@@ -121,6 +121,12 @@ extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
 PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
 
+/* definitions.c: what is asked of each pickle that names something of __main__ */
+extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[];
+PyObject *pp_names_of_main(PyObject *module, PyObject *pickle);
+PyObject *pp_find_leaves(PyObject *module, PyObject *args);
+PyObject *pp_are_same(PyObject *module, PyObject *args);
+
 /* sharing.c: Memory, and shared memory for Python */
 extern PyType_Spec pp_memory_spec;
 PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* steals memory; a memoryview */

@@ -30,7 +30,6 @@ from _weakref import ref
 from pool_party import _native
 from pool_party.wire.namespace import (
     Function,
-    are_same,
     digest,
     install,
     is_definition,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 _Module = type(sys)
 _MISSING = object()
-_MISSING_TYPE = type(_MISSING)  # stands for what is missing where a value is to be one that never changes
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
 _LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
 _SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
@@ -77,6 +75,14 @@ def _is_named(name: bytes, pickle: bytes) -> bool:
     if len(name) > 255:
         return True
     return b"\x8c" + bytes((len(name),)) + name in pickle or name + b"." in pickle or b"\n" + name + b"\n" in pickle
+
+
+def _strings_in(pickle: bytes, main: "dict[str, Any]") -> "list[str]":
+    return [
+        name
+        for name in list(main)
+        if isinstance(name, str) and _is_named(name.encode("utf-8", "surrogatepass"), pickle)
+    ]
 
 
 def _has_import() -> "str | None":
@@ -185,8 +191,8 @@ class Receivers:
         return prelude
 
     def _keep_for_session(self, key: object, package: "_Package", prelude: "_Prelude") -> None:
-        found: list[Any] = []
-        if leaves([namespace().get(name, _MISSING_TYPE) for name in package.visited], found):
+        found = leaves(package.visited)
+        if found is not None:
             if len(self._unchanged) >= _KEPT_MAX or len(prelude[0]) > _LARGE:
                 self._unchanged.clear()
             self._unchanged[key] = list(package.visited), found, prelude
@@ -195,9 +201,8 @@ class Receivers:
         kept = self._unchanged.pop(key, None)
         if kept is None:
             return None
-        found: list[Any] = []
-        is_known = leaves([namespace().get(name, _MISSING_TYPE) for name in kept[0]], found)
-        if not is_known or not are_same(kept[1], found):
+        found = leaves(kept[0])
+        if found is None or not _native.are_same(kept[1], found):
             return None
         self._unchanged[key] = kept
         return kept[2]
@@ -215,11 +220,13 @@ class Receivers:
         return None
 
     def _named_in(self, pickle: bytes) -> "Iterator[str]":
-        """Definitions whose names are somewhere in a pickle: at least those that it refers to."""
-        for name, value in list(namespace().items()):
-            if not isinstance(name, str) or type(value) is _Module:
-                continue
-            if _is_named(name.encode("utf-8", "surrogatepass"), pickle) and self.is_definition(name, value):
+        """Definitions that a pickle refers to; where that cannot be told, all whose names are somewhere in it."""
+        main = namespace()
+        named = _native.names_of_main(pickle)
+        names = _strings_in(pickle, main) if named is None else {name.partition(".")[0] for name in named}
+        for name in names:
+            value = main.get(name, _MISSING)
+            if value is not _MISSING and type(value) is not _Module and self.is_definition(name, value):
                 yield name
 
     def define(self, name: str, value: "Any") -> "Apart":
