@@ -157,7 +157,8 @@ typedef struct pp_job {
     int status;                                     /* of the outcome, with `value`; of a map's first failure before that */
     PyObject *value, *function, *owner;
     PyObject *memo;                                 /* what its tasks share, until all are put; see common.c */
-    pp_apart_t apart;                               /* map: whether large pickles of it have what they may share; the feeder */
+    PyObject *preludes;                             /* which of them were made, by what they are for; see wire/definitions.py */
+    pp_apart_t apart;                               /* whether large pickles of it have what they may share; whoever encodes */
     PyObject **results;                             /* map: n_items */
     PyObject *arrived;                              /* stream: number of a task -> (status, value) */
     Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; read, and at most ahead of it */
@@ -222,6 +223,7 @@ PyObject *pp_channel_raise_closed(void);                          /* NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
+PyObject *pp_call_preludes(void);                                 /* a dict of the call that this thread encodes for, or None */
 PyObject *pp_channel_receivers(void);                             /* of the channel that this thread encodes for, or None */
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
@@ -296,7 +298,7 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
 
 /* putting.c */
 extern const char pp_encode_doc[], pp_publish_doc[], pp_put_doc[], pp_put_many_doc[], pp_unpin_doc[], pp_trim_doc[];
-PyObject *pp_channel_encode(pp_channel_t *self, PyObject *value);
+PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload);
 PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block);
 PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg);

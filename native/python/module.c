@@ -60,6 +60,11 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     return 0;
 }
 
+static PyObject *call_preludes(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return pp_call_preludes();
+}
+
 static PyObject *receivers(PyObject *module, PyObject *ignored) {
     (void)module;
     (void)ignored;
@@ -288,6 +293,8 @@ static PyMethodDef functions[] = {
      "own_threads() -> int\n\nAs own_grant, with what is lent to the worker now, and less what other pools need."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
+    {"call_preludes", call_preludes, METH_NOARGS,
+     "call_preludes() -> dict, or None\n\nOf the map or stream that this thread is encoding for: the preludes that were made for it."},
     {"receivers", receivers, METH_NOARGS,
      "receivers() -> object\n\nWhat the workers have of __main__ that this thread is encoding for (`Channel.receivers`); else None."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
@@ -322,6 +329,7 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 
 static int add_constants(PyObject *module) {
     static const struct { const char *name; long value; } constants[] = {
+        {"COMMON_MIN", PP_COMMON_MIN},
         {"STATUS_OK", PP_STATUS_OK},           {"STATUS_FAILED", PP_STATUS_FAILED},
         {"STATUS_UNENCODABLE", PP_STATUS_UNENCODABLE}, {"STATUS_BROKEN_INIT", PP_STATUS_BROKEN_INIT},
         {"STATUS_UNDECODABLE", PP_STATUS_UNDECODABLE}, {"STATUS_RAISED", PP_STATUS_RAISED},

@@ -16,25 +16,61 @@ typedef struct {                        /* a map's function, for all its tasks *
     PyObject *object;                   /* by reference only */
 } function_t;
 
-static _Thread_local PyObject *encoding_for;    /* the `receivers` of the channel that this thread encodes for */
+static _Thread_local PyObject *encoding_for;    /* the `receivers` of the channel that this thread encodes for, */
+static _Thread_local pp_job_t *encoding_call;   /* and the map or stream, or NULL */
 
 PyObject *pp_channel_receivers(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
 
-/* Pickling may run code that uses another pool, so the outer channel is put back. */
-static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, bool sets_apart) {
+PyObject *pp_call_preludes(void) {
+    pp_job_t *job = encoding_call;
+    PyObject *preludes = NULL;
+    if (job == NULL)
+        Py_RETURN_NONE;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (job->preludes == NULL && !job->settled)
+        job->preludes = PyDict_New();
+    preludes = Py_XNewRef(job->preludes);
+    Py_END_CRITICAL_SECTION();
+    return preludes || PyErr_Occurred() ? preludes : Py_NewRef(Py_None);
+}
+
+/* Looking at each object of a pickle takes time: it is done once one was large, while it finds something. */
+static void look_at(pp_job_t *job, PyObject *payload) {
+    PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
+    bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
+    if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
+        job->apart = PP_APART_NOTHING;
+    else if (job->apart == PP_APART_UNKNOWN && is_large)
+        job->apart = PP_APART;
+}
+
+/* job: the map or stream that it is for, or NULL. Pickling may run code that uses another pool, so what it was about is put back. */
+static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job) {
     if (self->by_reference)
         return Py_NewRef(value);
     PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
+    pp_job_t *outer_call = encoding_call;
+    if (job && job->apart == PP_APART_UNKNOWN && pp_holds_common_blob(value))
+        job->apart = PP_APART;
     encoding_for = receivers;
-    PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local, sets_apart);
+    encoding_call = job;
+    PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local, job && job->apart == PP_APART);
     encoding_for = outer;
+    encoding_call = outer_call;
     Py_XDECREF(receivers);
+    if (payload && job)
+        look_at(job, payload);
     return payload;
 }
 
-const char pp_encode_doc[] = PyDoc_STR("encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
-PyObject *pp_channel_encode(pp_channel_t *self, PyObject *value) {
-    return encode(self, value, true, false);
+const char pp_encode_doc[] = PyDoc_STR("encode(value, call=None) -> payload\n\n"
+    "The value as it travels; the value itself where workers share our objects. call: the one that it is an argument of.");
+PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args) {
+    PyObject *value;
+    pp_job_t *job = NULL;
+    if (!PyArg_ParseTuple(args, "O|O!", &value, self->module->job_type, &job))
+        return NULL;
+    return encode(self, value, true, job && job->kind != PP_JOB_SINGLE ? job : NULL);
 }
 
 typedef struct {                        /* a block for every worker, for as long as somebody refers to this */
@@ -207,21 +243,9 @@ PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg) {
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
     PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
-    if (argument && job->apart == PP_APART_UNKNOWN && !self->by_reference && pp_holds_common_blob(argument))
-        job->apart = PP_APART;
-    PyObject *payload = argument ? encode(self, argument, snapshot, job->apart == PP_APART) : NULL;
+    PyObject *payload = argument ? encode(self, argument, snapshot, job) : NULL;
     Py_XDECREF(argument);
     return payload;
-}
-
-/* Looking at each object of a pickle takes time: it is done once one was large, while it finds something. */
-static void look_at(pp_job_t *job, PyObject *payload) {
-    PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
-    bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
-    if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
-        job->apart = PP_APART_NOTHING;
-    else if (job->apart == PP_APART_UNKNOWN && is_large)
-        job->apart = PP_APART;
 }
 
 static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned mode, const function_t *f, bool snapshot) {
@@ -231,8 +255,6 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
     pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
     uint64_t sequence;
     PyObject *memo;
-    if (!self->by_reference)
-        look_at(job, payload);
     Py_BEGIN_CRITICAL_SECTION(job);
     memo = memo_of(self, job, payload);
     Py_END_CRITICAL_SECTION();
@@ -243,12 +265,14 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
 }
 
 static void forget_memo(pp_job_t *job) {
-    PyObject *memo;
+    PyObject *memo, *preludes;
     Py_BEGIN_CRITICAL_SECTION(job);
     memo = job->memo;
-    job->memo = NULL;
+    preludes = job->preludes;
+    job->memo = job->preludes = NULL;
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(memo);
+    Py_XDECREF(preludes);
 }
 
 const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"

@@ -264,9 +264,10 @@ static bool mentions_main(PyObject *pickle) {
 }
 
 /* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
-static PyObject *complete(PyObject *pickle, PyObject *callback) {
+static PyObject *complete(PyObject *pickle, PyObject *callback, PyObject *blobs) {
     PyObject *definitions = PyImport_ImportModule("pool_party.wire.definitions");
-    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "OO", pickle, callback) : NULL;
+    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "OOO()()O", pickle, callback, Py_None,
+                                                             blobs ? blobs : Py_None) : NULL;
     Py_XDECREF(definitions);
     Py_DECREF(pickle);
     return whole;
@@ -305,7 +306,7 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local, PyObject *blobs) {
     PyObject *pickle = dumps_plainly(m, value, callback, is_local, blobs);
     if (pickle && mentions_main(pickle))
-        return with_duplicates(m, complete(pickle, callback));
+        return with_duplicates(m, complete(pickle, callback, blobs));
     if (pickle || !may_pickle_by_value())
         return with_duplicates(m, pickle);
     PyObject *refusal = PyErr_GetRaisedException();

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
-    type _Prelude = tuple[bytes, list[memoryview]]  # and the shared memory that it names
+    # A package, or nothing; its hash; the shared memory that it names.
+    type _Prelude = tuple[bytes, bytes, list[memoryview]]
 
 _Module = type(sys)
 _MISSING = object()
@@ -175,10 +176,19 @@ class Receivers:
             return found
         roots = {*self._named_in(pickle), *read}
         key = frozenset(roots)
-        if (found := self._recall(key)) is not None:
-            return found
-        package = _Package(self, roots, named)
-        prelude = package.prelude(), package.shared
+        of_call = _native.call_preludes() if self.is_session else None
+        if of_call is not None and key in of_call:
+            return of_call[key]  # type: ignore[no-any-return]
+        if (found := self._recall(key)) is None:
+            found = self._make(key, pickle, read, named)
+        if of_call is not None:
+            of_call[key] = found  # a call takes definitions as they are when it first names them
+        return found
+
+    def _make(self, key: "frozenset[str]", pickle: bytes, read: "Iterable[str]", named: "Iterable[str]") -> "_Prelude":
+        package = _Package(self, set(key), named)
+        data = package.pickle()
+        prelude = data, digest(data), package.shared
         if self.is_session:
             self._keep_for_session(key, package, prelude)
         else:
@@ -337,13 +347,10 @@ class _Package:
         self._todo += read
         self._named.update(named)
 
-    def prelude(self) -> bytes:
+    def pickle(self) -> bytes:
         if not self.definitions and not self.values:
             return b""
-        package = _pickle.dumps((self._receivers.is_reply, self.definitions, self.values), 5)
-        key = digest(package)
-        call = b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key
-        return call + b"\x8e" + len(package).to_bytes(8, "little") + package + b"\x86R0"
+        return _pickle.dumps((self._receivers.is_reply, self.definitions, self.values), 5)
 
 
 # ---- receiving ----
@@ -439,23 +446,35 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 # ---- both ----
 
 
+def _prelude(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
+    """The beginning of a pickle that has its receiver look at the package, which `persistent_load` may bring."""
+    if apart is not None and len(package) >= _native.COMMON_MIN:
+        apart.append(package)
+        data = b"J" + (len(apart) - 1).to_bytes(4, "little") + b"Q"
+    else:
+        data = b"\x8e" + len(package).to_bytes(8, "little") + package
+    return b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key + data + b"\x86R0"
+
+
 def complete(
     pickle: bytes,
     buffer_callback: "Callable[[Any], Any]",
     receivers: "Receivers | None" = None,
     read: "Iterable[str]" = (),
     named: "Iterable[str]" = (),
+    apart: "list[Any] | None" = None,
 ) -> bytes:
     """A pickle that may name something of `__main__`, with what its receivers need before it.
 
     buffer_callback: the pickle's; gets the shared memory that has to live until then.
     receivers: None: those of the channel that this thread encodes for, or the caller of the task.
+    apart: large bytes that the pickle names by their numbers here; a large package is added.
     """
     receivers = receivers or _native.receivers() or _replying()
-    prelude, shared = receivers.prelude(pickle, read, named)
+    package, key, shared = receivers.prelude(pickle, read, named)
     for memory in shared:
         buffer_callback(_pickle.PickleBuffer(memory))
-    return prelude + pickle
+    return _prelude(package, key, apart) + pickle if package else pickle
 
 
 def _replying() -> "_Caller":
