@@ -207,8 +207,10 @@ def digest(data: bytes) -> bytes:
 
 _ATOMS = (int, float, complex, bool, str, bytes, type(None), type(...), _Code, type(sys), type(len), type(str.join))
 _ATOMS_TOO = (type(object.__init__), type(type.__dict__["__bases__"]), type(Function.__dict__["__closure__"]))
-_OWN = ("__dict__", "__weakref__", "_abc_impl", "__slotnames__", "__annotate_func__", "__annotations_cache__")
-_OWN += ("__dataclass_fields__", "__dataclass_params__")
+_OWN = (
+    *("__dict__", "__weakref__", "_abc_impl", "__slotnames__", "__annotate_func__", "__annotations_cache__"),
+    *("__dataclass_fields__", "__dataclass_params__"),
+)
 _PARTS = (classmethod, staticmethod, property)
 
 
