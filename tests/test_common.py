@@ -1,8 +1,8 @@
 """A large object that several tasks of one call name travels once, and no task can tell."""
 
 import gc
+import os
 import threading
-import tracemalloc
 import weakref
 
 import commons
@@ -36,6 +36,11 @@ def idle_memory(pool):
     return pool.statistics().idle_bytes
 
 
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def has_pins(pool):
     return pool._engine._channel.has_pins
 
@@ -47,18 +52,15 @@ def test_it_is_in_memory_once_however_many_tasks_wait(remote_kind, make_pool, ga
     value = BLOBS[blob]()
     items = [(gate.path, SHAPES[shape](value)) for _ in range(N_TASKS)]
     pool.map(abs, [1])
-    tracemalloc.start()
-    try:
-        call = pool.starmap_async(commons.pass_gate_with, items, 1)
-        gate.wait_arrived()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    before = resident_bytes()
+    call = pool.starmap_async(commons.pass_gate_with, items, 1)
+    gate.wait_arrived()
+    grown = resident_bytes() - before
     gate.release(N_TASKS)
     assert call.get(60) == [commons.first_and_size(value)] * N_TASKS
     assert idle_memory(pool) < 4 * SIZE
-    if shape != "in a pickle":  # where its first task is pickled as a whole, and looked at then
-        assert peak < 2 * SIZE
+    if shape != "in a pickle":  # where the first task's pickle has it as well
+        assert grown < 4 * SIZE
 
 
 @pytest.mark.parametrize("shape", ["alone", "deep", "in a pickle"])
