@@ -139,7 +139,7 @@ PyObject *pp_open_shared(PyObject *module, PyObject *name);
 extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_open_shared_doc[];
 
 /* job.c: a call in progress, and a task of it that waits for room in the channel. Fields: with the job's critical section */
-typedef enum { PP_APART_UNKNOWN, PP_APART, PP_APART_NOTHING } pp_apart_t;
+typedef enum { PP_APART_UNKNOWN, PP_APART_UNSEEN, PP_APART, PP_APART_NOTHING } pp_apart_t;   /* UNSEEN: at first sight */
 typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
 typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_LATE } pp_delivery_t;   /* NEXT: what a stream's
                                                     consumer wants; LATE: the call had its outcome */

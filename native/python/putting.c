@@ -40,7 +40,7 @@ static void look_at(pp_job_t *job, PyObject *payload) {
     bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
     if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
         job->apart = PP_APART_NOTHING;
-    else if (job->apart == PP_APART_UNKNOWN && is_large)
+    else if (job->apart == PP_APART_UNSEEN && is_large)
         job->apart = PP_APART;
 }
 
@@ -50,8 +50,8 @@ static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_j
         return Py_NewRef(value);
     PyObject *outer = encoding_for, *receivers = Py_XNewRef(self->receivers);
     pp_job_t *outer_call = encoding_call;
-    if (job && job->apart == PP_APART_UNKNOWN && pp_holds_common_blob(value))
-        job->apart = PP_APART;
+    if (job && job->apart == PP_APART_UNKNOWN)
+        job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
     encoding_for = receivers;
     encoding_call = job;
     PyObject *payload = pp_encode(self->module, value, snapshot, self->is_local, job && job->apart == PP_APART);

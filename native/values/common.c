@@ -6,6 +6,8 @@
  *
  * bytes and str are the same object for as long as they live. Buffers may change: a call takes them as they are when it first meets
  * them, and a stream, whose input may be written to between two tasks, not at all.
+ * Large parts of our own format, and buffers, are leaves anyway; so are bytes and str in pickles of a call that has been seen to have
+ * some (`pp_apart_t`, codec.c).
  *
  * A worker keeps the bytes and str that it has made of them until it gets a task of another call or has none (worker.c).
  */
