@@ -240,6 +240,7 @@ typedef struct {           /* how shared memory is named on its way */
     int32_t pid, fd;       /* the last PP_PLACE_BYTES: a process that has it open, and its descriptor there */
 } pp_handle_t;
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out);
+int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out);   /* a block that stays while `kept` does */
 int pp_memory_share(size_t size, pp_memory_t **out);
 int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);
 bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around it */
@@ -536,6 +537,7 @@ uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZ
 int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
 void pp_fix_size(int fd);                                         /* a write to it fails from now on; mappings are written as before */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
+int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
 void pp_protect(void *memory, size_t size);                       /* read-only from now on */
 int pp_map_over(int fd, uint64_t at, size_t size, void *memory);  /* copy-on-write, in the place of a mapping */

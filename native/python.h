@@ -19,14 +19,20 @@
 #endif
 
 typedef struct pp_libraries pp_libraries_t;
+struct pp_channel;
+
+#define PP_COMMON_KEPT 8u
 
 typedef struct {
-    PyObject *dumps, *loads, *pickler;        /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
+    PyObject *dumps, *loads, *pickler, *unpickler;   /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
     PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name;
     PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and what is registered with ForkingPickler */
     PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found */
     Py_ssize_t n_registered;                  /* when that many were registered */
     PyObject *array_type;                     /* numpy.ndarray, once needed */
+    struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
+    unsigned n_common;
+    uint64_t n_common_bytes;
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
 } pp_module_t;
@@ -55,11 +61,20 @@ typedef struct {                        /* of a payload that is in a block */
     uint32_t next;                      /* the leaf that was asked for last, or 0, begins at `data` + */
     uint64_t next_at;                   /* these bytes: leaves are asked for in order */
 } pp_leaves_t;
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local, PyObject *receivers);   /* is_local: for an interpreter
-                                                                    of this process; receivers: what `Channel.receivers` is, or NULL */
-PyObject *pp_encoding_for(void);   /* the receivers that this thread pickles a value for, or None */
+typedef struct {                        /* how a value is encoded */
+    bool snapshot;                      /* what may still change is copied at once */
+    bool is_local;                      /* for an interpreter of this process */
+    bool sets_apart;                    /* large bytes and strings are leaves in pickles, too */
+    PyObject *receivers;                /* what `Channel.receivers` is; NULL: it is a reply */
+    struct pp_job *call;                /* the map or stream whose argument it is, or NULL */
+} pp_encoding_t;
+PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how);
+PyObject *pp_encoding_for(void);        /* the receivers that this thread pickles a value for, or None */
+PyObject *pp_call_preludes(void);       /* a dict of the call that it pickles a value for, or None */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
+bool pp_holds_common_blob(PyObject *value);   /* whether that is seen at once; see common.c */
+bool pp_is_apart(PyObject *payload);    /* whether a pickle names large bytes or strings */
 bool pp_is_simple(PyObject *value, int depth);
 bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */
 
@@ -67,7 +82,7 @@ bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */
 #define PP_FLAT_START 0x01
 #define PP_LEAF_SHIFT 56
 #define PP_LEAF_SIZE ((1ull << PP_LEAF_SHIFT) - 1)
-typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT } pp_leaf_kind_t;
+typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT, PP_LEAF_COMMON } pp_leaf_kind_t;
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: not flat; -1 */
 PyObject *pp_unflatten(pp_module_t *m, const void *data, pp_leaves_t *leaves);
 pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
@@ -85,19 +100,40 @@ typedef struct {
     pp_blockref_t block;
 } pp_packed_t;
 /* 0, EAGAIN, ESTALE: encode a snapshot, or -1. lends: objects may change hands; then `given` is the encoded value if the caller
- * gives its reference away, and NULL after that was done. */
-int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, pp_packed_t *out);
+ * gives its reference away, and NULL after that was done. memo: of the call that it is an argument of, or NULL. */
+int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, PyObject *memo, pp_packed_t *out);
 bool pp_needs_block(PyObject *payload);
 PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept);
 const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf);
+PyObject *pp_leaf_blob(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf, bool is_text, Py_UCS4 char_max);   /* bytes or a str */
 PyObject *pp_new_bytes(const char *from, size_t size);
 PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max);   /* size: in bytes; char_max: which kind of str */
 void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
 
+/* common.c: large objects that several tasks of one call name */
+#define PP_COMMON_MIN (1ull << 18)      /* smaller ones are copied as fast as they are looked for; guess */
+typedef struct {                        /* how one is named on its way */
+    uint64_t number, size;              /* number: no other object of this process ever has it */
+    const void *start;                  /* where receivers in this process read it; NULL: in the block */
+    pp_blockref_t block;                /* of the parent's arena */
+} pp_common_t;
+PyObject *pp_memo_new(struct pp_channel *channel, bool takes_buffers);   /* of one call; for the one thread that puts */
+/* A new reference to what pins it; NULL, without an exception: it travels with its task. is_blob: bytes or a str. */
+pp_memory_t *pp_memo_find(PyObject *memo, PyObject *object, bool is_blob, const void *start, uint64_t size, pp_common_t *out);
+PyObject *pp_common_blob(pp_module_t *m, pp_segment_t *s, const pp_common_t *common, bool is_text, uint32_t char_max);
+PyObject *pp_common_copy(pp_segment_t *s, const pp_common_t *common);
+void pp_forget_common(pp_module_t *m);
+
 extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
 PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
+
+/* definitions.c: what is asked of each pickle that names something of __main__ */
+extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[];
+PyObject *pp_names_of_main(PyObject *module, PyObject *pickle);
+PyObject *pp_find_leaves(PyObject *module, PyObject *args);
+PyObject *pp_are_same(PyObject *module, PyObject *args);
 
 /* sharing.c: Memory, and shared memory for Python */
 extern PyType_Spec pp_memory_spec;
@@ -111,6 +147,7 @@ PyObject *pp_open_shared(PyObject *module, PyObject *name);
 extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_open_shared_doc[];
 
 /* job.c: a call in progress, and a task of it that waits for room in the channel. Fields: with the job's critical section */
+typedef enum { PP_APART_UNKNOWN, PP_APART_UNSEEN, PP_APART, PP_APART_NOTHING } pp_apart_t;   /* UNSEEN: at first sight */
 typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
 typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_LATE } pp_delivery_t;   /* NEXT: what a stream's
                                                     consumer wants; LATE: the call had its outcome */
@@ -127,6 +164,9 @@ typedef struct pp_job {
     _Atomic char is_abandoned, is_lifted;
     int status;                                     /* of the outcome, with `value`; of a map's first failure before that */
     PyObject *value, *function, *owner;
+    PyObject *memo;                                 /* what its tasks share, until all are put; see common.c */
+    PyObject *preludes;                             /* which of them were made, by what they are for; see wire/definitions.py */
+    pp_apart_t apart;                               /* whether large pickles of it have what they may share; whoever encodes */
     PyObject **results;                             /* map: n_items */
     PyObject *arrived;                              /* stream: number of a task -> (status, value) */
     Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; read, and at most ahead of it */
@@ -152,7 +192,7 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length);
 void pp_job_rouse_reader(pp_job_t *job);
 
 /* parent.c: the Channel */
-typedef struct {
+typedef struct pp_channel {
     PyObject_HEAD
     pp_module_t *module;
     pp_segment_t *segment;              /* NULL once it was given back */
@@ -264,8 +304,9 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
 
 /* putting.c */
 extern const char pp_encode_doc[], pp_publish_doc[], pp_put_doc[], pp_put_many_doc[], pp_unpin_doc[], pp_trim_doc[];
-PyObject *pp_channel_encode(pp_channel_t *self, PyObject *value);
+PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload);
+PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block);
 PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg);
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored);

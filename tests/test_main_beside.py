@@ -168,6 +168,24 @@ def test_what_does_not_pickle_is_no_error_where_others_have_its_letters(tmp_path
     assert script(tmp_path, subject, definitions, body) == "[0, 1, 2] main\n"
 
 
+@pytest.mark.parametrize("subject", ("interp", *METHODS))
+def test_what_does_not_pickle_is_no_error_where_data_has_its_name(tmp_path, subject):
+    definitions = """
+        import threading
+        class Box:
+            def __init__(self, data): self.data = data
+        def get_data(box): return box.data
+    """
+    body = """
+        with make_pool() as p:
+            p.apply(abs, (1,))
+            lock = threading.Lock()
+            secret = lambda: lock
+            print(p.map(get_data, [Box(b"secret. secret\\n")] * 2))
+    """
+    assert script(tmp_path, subject, definitions, body) == "[b'secret. secret\\n', b'secret. secret\\n']\n"
+
+
 # ---- shared memory ----
 
 

@@ -36,6 +36,7 @@ struct pp_memory {
     unsigned arena;
     uint32_t block;
     uint64_t at;
+    pp_memory_t *base;     /* a common block: the kept block of the task that names it */
     int fd;                /* shared: a descriptor of our own */
     unsigned char id[PP_SHARE_ID];
     pp_memory_t *next, **link;
@@ -96,6 +97,30 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     return 0;
 }
 
+/* Several receivers may keep a block in common. Its owner releases it once all blocks are released that name it: so all of them
+ * keep those as well. */
+int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out) {
+    void *start;
+    if (pp_load_relaxed(&n_kept) >= KEPT_MAX)
+        return EMFILE;
+    int error = pp_map_private(kept->segment->fd, ref->at, ref->size, &start);
+    if (error)
+        return error;
+    pp_memory_t *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        pp_unmap(start, ref->size);
+        return ENOMEM;
+    }
+    *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(kept->segment), .at = ref->at, .fd = -1,
+                       .base = pp_memory_ref(kept)};
+    pp_add_seq_cst(&n_kept, 1);
+    pthread_mutex_lock(&mutex);
+    enlist(m);
+    pthread_mutex_unlock(&mutex);
+    *out = m;
+    return 0;
+}
+
 static bool has_file(const pp_segment_t *s) { return pp_file_number(s->fd) == s->file_number; }
 
 static void close_file(pp_segment_t *s) {
@@ -108,6 +133,8 @@ static void close_file(pp_segment_t *s) {
 static void release_block(pp_memory_t *m) {
     pp_segment_t *s = m->segment;
     m->is_released = true;
+    if (m->base)
+        return;
     s->n_kept--;
     if (!s->is_closed) {
         pp_add_seq_cst(&s->windows[m->arena].n_kept, -1);
@@ -128,9 +155,9 @@ static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) {
 }
 
 /* A program may have closed descriptors that it did not know: then nothing can be copied, the block stays in use, and a child that
- * is forked has the same memory. */
+ * is forked has the same memory. What is kept in common is mapped copy-on-write already. */
 static void copy_pages(pp_memory_t *m) {
-    if (has_file(m->segment) && pp_map_over(m->segment->fd, m->at, m->size, m->start) == 0)
+    if (m->base || (has_file(m->segment) && pp_map_over(m->segment->fd, m->at, m->size, m->start) == 0))
         pp_make_private(m->start, m->size);
     else
         m->is_released = true;
@@ -378,6 +405,7 @@ void pp_memory_unref(pp_memory_t *m) {
         release_block(m);
     pthread_mutex_unlock(&mutex);
     pp_segment_unref(m->segment);
+    pp_memory_unref(m->base);
     free(m);
 }
 

@@ -150,6 +150,10 @@ int pp_map(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory);
 }
 
+int pp_map_private(int fd, uint64_t at, size_t size, void **memory) {
+    return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory);
+}
+
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ, MAP_SHARED, memory);
 }

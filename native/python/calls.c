@@ -137,13 +137,17 @@ void pp_channel_set_event(pp_channel_t *self, pp_job_t *event) {
 }
 
 static void let_go(pp_job_t *job) {
-    PyObject *function, *owner;
+    PyObject *function, *owner, *memo, *preludes;
     Py_BEGIN_CRITICAL_SECTION(job);
     function = job->function;
     owner = job->owner;
-    job->function = job->owner = NULL;
+    memo = job->memo;
+    preludes = job->preludes;
+    job->function = job->owner = job->memo = job->preludes = NULL;
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(function);
+    Py_XDECREF(memo);
+    Py_XDECREF(preludes);
     Py_XDECREF(owner);   /* perhaps a pool that nobody else has: its finalizer runs here */
 }
 

@@ -61,6 +61,11 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     return 0;
 }
 
+static PyObject *call_preludes(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return pp_call_preludes();
+}
+
 static PyObject *receivers(PyObject *module, PyObject *ignored) {
     (void)module;
     (void)ignored;
@@ -333,6 +338,8 @@ static PyMethodDef functions[] = {
      "own_threads() -> int\n\nAs own_grant, with what is lent to the worker now, and less what other pools need."},
     {"process_limit", process_limit, METH_NOARGS,
      "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
+    {"call_preludes", call_preludes, METH_NOARGS,
+     "call_preludes() -> dict, or None\n\nOf the map or stream that this thread is encoding for: the preludes that were made for it."},
     {"receivers", receivers, METH_NOARGS,
      "receivers() -> object\n\nWhat the workers have of __main__ that this thread is encoding for (`Channel.receivers`); else None."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
@@ -344,6 +351,9 @@ static PyMethodDef functions[] = {
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
+    {"names_of_main", pp_names_of_main, METH_O, pp_names_of_main_doc},
+    {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
+    {"are_same", pp_are_same, METH_VARARGS, pp_are_same_doc},
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
     {"ask_main", pp_ask_main, METH_O, pp_ask_main_doc},
@@ -370,6 +380,7 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 
 static int add_constants(PyObject *module) {
     static const struct { const char *name; long value; } constants[] = {
+        {"COMMON_MIN", PP_COMMON_MIN},
         {"STATUS_OK", PP_STATUS_OK},           {"STATUS_FAILED", PP_STATUS_FAILED},
         {"STATUS_UNENCODABLE", PP_STATUS_UNENCODABLE}, {"STATUS_BROKEN_INIT", PP_STATUS_BROKEN_INIT},
         {"STATUS_UNDECODABLE", PP_STATUS_UNDECODABLE}, {"STATUS_RAISED", PP_STATUS_RAISED},
@@ -425,6 +436,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->dumps);
     Py_VISIT(m->loads);
     Py_VISIT(m->pickler);
+    Py_VISIT(m->unpickler);
     Py_VISIT(m->file_type);
     Py_VISIT(m->reducers);
     Py_VISIT(m->registered);
@@ -444,9 +456,11 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 
 static int module_clear(PyObject *module) {
     pp_module_t *m = PyModule_GetState(module);
+    pp_forget_common(m);
     Py_CLEAR(m->dumps);
     Py_CLEAR(m->loads);
     Py_CLEAR(m->pickler);
+    Py_CLEAR(m->unpickler);
     Py_CLEAR(m->file_type);
     Py_CLEAR(m->reducers);
     Py_CLEAR(m->registered);

@@ -504,7 +504,7 @@ GUARDED(channel_start_interpreter)
 
 #define METHOD(name, function, flags, doc) {name, (PyCFunction)(void *)guarded_##function, flags, doc}
 static PyMethodDef methods[] = {
-    {"encode", (PyCFunction)pp_channel_encode, METH_O, pp_encode_doc},
+    {"encode", (PyCFunction)pp_channel_encode, METH_VARARGS, pp_encode_doc},
     METHOD("publish", pp_channel_publish, METH_O, pp_publish_doc),
     METHOD("unpin", pp_channel_unpin, METH_NOARGS, pp_unpin_doc),
     METHOD("trim", pp_channel_trim, METH_NOARGS, pp_trim_doc),

@@ -16,16 +16,41 @@ typedef struct {                        /* a map's function, for all its tasks *
     PyObject *object;                   /* by reference only */
 } function_t;
 
-static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot) {
-    return self->by_reference ? Py_NewRef(value) : pp_encode(self->module, value, snapshot, self->is_local, self->receivers);
+/* Looking at each object of a pickle takes time: it is done once one was large, while it finds something. */
+static void look_at(pp_job_t *job, PyObject *payload) {
+    PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
+    bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
+    if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
+        job->apart = PP_APART_NOTHING;
+    else if (job->apart == PP_APART_UNSEEN && is_large)
+        job->apart = PP_APART;
 }
 
-const char pp_encode_doc[] = PyDoc_STR("encode(value) -> payload\n\nThe value as it travels; the value itself where workers share our objects.");
-PyObject *pp_channel_encode(pp_channel_t *self, PyObject *value) {
-    return encode(self, value, true);
+/* job: the map or stream that it is for, or NULL. */
+static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job) {
+    if (self->by_reference)
+        return Py_NewRef(value);
+    if (job && job->apart == PP_APART_UNKNOWN)
+        job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
+    pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = job && job->apart == PP_APART,
+                         .receivers = self->receivers, .call = job};
+    PyObject *payload = pp_encode(self->module, value, &how);
+    if (payload && job)
+        look_at(job, payload);
+    return payload;
 }
 
-typedef struct {                        /* a function in shared memory, for as long as somebody refers to this */
+const char pp_encode_doc[] = PyDoc_STR("encode(value, call=None) -> payload\n\n"
+    "The value as it travels; the value itself where workers share our objects. call: the one that it is an argument of.");
+PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args) {
+    PyObject *value;
+    pp_job_t *job = NULL;
+    if (!PyArg_ParseTuple(args, "O|O!", &value, self->module->job_type, &job))
+        return NULL;
+    return encode(self, value, true, job && job->kind != PP_JOB_SINGLE ? job : NULL);
+}
+
+typedef struct {                        /* a block for every worker, for as long as somebody refers to this */
     PyObject_HEAD
     pp_channel_t *channel;
     uint64_t at, size;
@@ -44,7 +69,7 @@ static void published_dealloc(published_t *self) {
 }
 
 static PyType_Slot published_slots[] = {
-    {Py_tp_doc, "A function that every worker can fetch, for as long as there is a reference to this."},
+    {Py_tp_doc, "A function, or data, that every worker can fetch, for as long as there is a reference to this."},
     {Py_tp_dealloc, published_dealloc},
     {0, NULL},
 };
@@ -56,7 +81,7 @@ PyType_Spec pp_published_spec = {
     .slots = published_slots,
 };
 
-static PyObject *new_published(pp_channel_t *self, const pp_blockref_t *block) {
+PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block) {
     PyTypeObject *type = self->module->published_type;
     published_t *published = (published_t *)type->tp_alloc(type, 0);
     if (published == NULL) {
@@ -80,7 +105,7 @@ PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload) {
     PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
     if (buffers == NULL && (buffers = PyList_New(0)))
         Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* always a block */
-    int error = buffers ? pp_pack(self->arena, buffers, false, NULL, &packed) : -1;
+    int error = buffers ? pp_pack(self->arena, buffers, false, NULL, NULL, &packed) : -1;
     Py_XDECREF(buffers);
     if (error == EAGAIN) {
         pp_parent_note_full(&self->parent);
@@ -88,7 +113,7 @@ PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload) {
     }
     if (!error)
         pp_block_hold(self->arena, &packed.block);
-    return error ? NULL : new_published(self, &packed.block);
+    return error ? NULL : pp_channel_publish_block(self, &packed.block);
 }
 
 static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
@@ -116,7 +141,16 @@ static bool is_too_much(pp_channel_t *self) {
            pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
 }
 
-static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject *payload, uint64_t *sequence) {
+/* With the job's critical section. NULL, without an exception: its tasks share nothing. */
+static PyObject *memo_of(pp_channel_t *self, pp_job_t *job, PyObject *payload) {
+    if (self->by_reference || job->kind == PP_JOB_SINGLE || job->settled || !PyTuple_Check(payload))
+        return NULL;
+    if (job->memo == NULL && (job->memo = pp_memo_new(self, job->kind == PP_JOB_MAP)) == NULL)
+        PyErr_Clear();
+    return Py_XNewRef(job->memo);
+}
+
+static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject *payload, PyObject *memo, uint64_t *sequence) {
     PyObject *pair[] = {f->object, payload};
     task.function_id = f->id;
     task.function_at = f->at;
@@ -137,7 +171,7 @@ static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject
     if (!pp_parent_has_room(&self->parent) || (pp_needs_block(payload) && is_too_much(self)))
         return EAGAIN;
     pp_packed_t packed;
-    int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, &packed);
+    int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, memo, &packed);
     if (error)
         return error;
     task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
@@ -155,12 +189,14 @@ static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const f
     pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
     Py_BEGIN_CRITICAL_SECTION(job);
     uint64_t sequence;
-    if (!job->settled && (error = put(self, task, f, pending->payload, &sequence)) == 0) {
+    PyObject *memo = memo_of(self, job, pending->payload);
+    if (!job->settled && (error = put(self, task, f, pending->payload, memo, &sequence)) == 0) {
         pending->is_put = true;
         if (job->kind == PP_JOB_SINGLE)
             job->sequence = (int64_t)sequence;
         pp_parent_wake(&self->parent, 1);
     }
+    Py_XDECREF(memo);
     Py_END_CRITICAL_SECTION();
     return error;
 }
@@ -184,7 +220,7 @@ PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg) {
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
     PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
-    PyObject *payload = argument ? encode(self, argument, snapshot) : NULL;
+    PyObject *payload = argument ? encode(self, argument, snapshot, job) : NULL;
     Py_XDECREF(argument);
     return payload;
 }
@@ -195,9 +231,25 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
         return -1;
     pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
     uint64_t sequence;
-    int error = put(self, task, f, payload, &sequence);
+    PyObject *memo;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    memo = memo_of(self, job, payload);
+    Py_END_CRITICAL_SECTION();
+    int error = put(self, task, f, payload, memo, &sequence);
+    Py_XDECREF(memo);
     Py_DECREF(payload);
     return error;
+}
+
+static void forget_memo(pp_job_t *job) {
+    PyObject *memo, *preludes;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    memo = job->memo;
+    preludes = job->preludes;
+    job->memo = job->preludes = NULL;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(memo);
+    Py_XDECREF(preludes);
 }
 
 const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"
@@ -228,6 +280,8 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
         return NULL;
     if (error == EAGAIN)
         pp_parent_note_full(&self->parent);
+    else
+        forget_memo(job);
     return PyBool_FromLong(!error);
 }
 

@@ -23,6 +23,7 @@ typedef struct {
     uint64_t n_loads;           /* when the list of libraries was last looked at */
     pp_limited_t limits;
     uint32_t kept;              /* the grant that a worker process keeps to */
+    uint64_t last_job;
     unsigned char ring_copy[PP_INLINE_MAX];
 } worker_t;
 
@@ -32,6 +33,7 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
         return NULL;
     self->module = m;
     self->n_forks = pp_load_relaxed(&pp_n_forks);
+    pp_forget_common(m);   /* a fork's child has what its parent got, as a worker of another pool */
     int error = pp_worker_init(&self->end, s, worker);
     if (error)
         pp_raise_errno(error);
@@ -175,6 +177,9 @@ static PyObject *fetch_function(worker_t *self, const pp_slot_t *task) {
 }
 
 static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
+    if (task->job != self->last_job)
+        pp_forget_common(self->module);
+    self->last_job = task->job;
     if (task->where != PP_IN_BLOCK)
         return pp_decode_bytes(self->module, task->where == PP_IN_RING ? self->ring_copy : task->data, task->size);
     bool is_kept = false;
@@ -241,7 +246,7 @@ static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, Py
     }
     pp_packed_t packed;
     int error;
-    while ((error = pp_pack(self->arena, payload, pp_lends(self->end.segment), value, &packed)) == EAGAIN)
+    while ((error = pp_pack(self->arena, payload, pp_lends(self->end.segment), value, NULL, &packed)) == EAGAIN)
         if ((error = wait_block(self)) != 0)
             break;
     if (error)
@@ -262,10 +267,12 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
             Py_DECREF(value);
         return error;
     }
-    PyObject *payload = pp_encode(self->module, value, false, self->end.segment->is_local, NULL);
+    pp_encoding_t how = {.is_local = self->end.segment->is_local};
+    PyObject *payload = pp_encode(self->module, value, &how);
     int error = payload ? send_payload(self, frame, payload, given) : -1;
     if (error == ESTALE) {
-        Py_SETREF(payload, pp_encode(self->module, value, true, self->end.segment->is_local, NULL));
+        how.snapshot = true;
+        Py_SETREF(payload, pp_encode(self->module, value, &how));
         error = payload ? send_payload(self, frame, payload, given) : -1;
     }
     Py_XDECREF(payload);
@@ -482,6 +489,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             Py_RETURN_NONE;
         if (!pp_worker_claim(&self->end, &task, self->ring_copy)) {
             int error;
+            pp_forget_common(self->module);
             pp_trace_wait(&self->end);
             Py_BEGIN_ALLOW_THREADS
             error = pp_worker_wait(&self->end);

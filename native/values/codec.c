@@ -4,6 +4,8 @@
  * marshal is part of the core, several times faster than pickle there, and a fresh interpreter that runs only such tasks
  * need not import _pickle and its Python modules. A number alone is its eight bytes: marshal would take longer than all the rest of
  * its way. A pickle begins with 0x80, a flat value with 0x01, a number with 0x02 or 0x03: no type codes of marshal's.
+ * Where a call's pickles are large, bytes and strings in them may be what its tasks have in common (common.c). They become
+ * leaves, the last ones, and the pickle names them by number: 0x04, u32 n, u32 largest-character (0: bytes) of each, pickle.
  *
  * The common case never leaves C. What plain pickle cannot do goes to pool_party.wire.codec, whose output plain `loads` understands;
  * pool_party.wire.definitions puts what the other side lacks of __main__ before a pickle that names something there.
@@ -16,6 +18,7 @@
 #define PICKLE_START 0x80
 #define INT_START 0x02
 #define FLOAT_START 0x03
+#define APART_START 0x04
 #define MARSHAL_ITEMS 32
 #define MARSHAL_OBJECTS 32              /* strings and tuples with other references, each compared with all others */
 #define LOOKED_AT_MAX 32                /* objects of a value; a larger one pays for the table */
@@ -48,11 +51,14 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
 
 static PyMethodDef collect_def = {"collect", collect, METH_O, NULL};
 
-bool pp_is_blob(PyObject *value) {
+/* Of bytes or a str; of anything else 0. */
+static Py_ssize_t blob_size(PyObject *value) {
     if (PyBytes_CheckExact(value))
-        return PyBytes_GET_SIZE(value) >= PP_OUT_OF_BAND_MIN;
-    return PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) >= PP_OUT_OF_BAND_MIN;
+        return PyBytes_GET_SIZE(value);
+    return PyUnicode_CheckExact(value) ? PyUnicode_GET_LENGTH(value) * PyUnicode_KIND(value) : 0;
 }
+
+bool pp_is_blob(PyObject *value) { return blob_size(value) >= PP_OUT_OF_BAND_MIN; }
 
 typedef struct {
     PyObject *all[MARSHAL_OBJECTS];
@@ -161,10 +167,31 @@ static PyObject *make_table(pp_module_t *m, bool is_local) {
     return table;
 }
 
-static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *table) {
+/* For a pickler's `persistent_id`: bytes or a str that become a leaf. */
+static PyObject *set_apart(PyObject *blobs, PyObject *object) {
+    if (blob_size(object) < (Py_ssize_t)PP_COMMON_MIN)
+        Py_RETURN_NONE;
+    Py_ssize_t i = 0, n = PyList_GET_SIZE(blobs);
+    while (i < n && PyList_GET_ITEM(blobs, i) != object)
+        i++;
+    return i == n && PyList_Append(blobs, object) < 0 ? NULL : PyLong_FromSsize_t(i);
+}
+
+static PyMethodDef set_apart_def = {"persistent_id", set_apart, METH_O, NULL};
+
+static int set_blobs_apart(PyObject *pickler, PyObject *blobs) {
+    PyObject *function = PyCFunction_New(&set_apart_def, blobs);
+    int failed = function ? PyObject_SetAttrString(pickler, "persistent_id", function) : -1;
+    Py_XDECREF(function);
+    return failed;
+}
+
+/* table, blobs: may be NULL. */
+static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *table, PyObject *blobs) {
     PyObject *file = PyObject_CallNoArgs(m->file_type), *args[] = {file, m->protocol, callback}, *done = NULL, *pickle = NULL;
     PyObject *pickler = file ? PyObject_Vectorcall(m->pickler, args, 2, m->dumps_keywords) : NULL;
-    if (pickler && PyObject_SetAttr(pickler, m->dispatch_table_name, table) == 0)
+    if (pickler && (table == NULL || PyObject_SetAttr(pickler, m->dispatch_table_name, table) == 0) &&
+        (blobs == NULL || set_blobs_apart(pickler, blobs) == 0))
         done = PyObject_CallMethodOneArg(pickler, m->dump_name, value);
     if (done)
         pickle = PyObject_CallMethodNoArgs(file, m->getvalue_name);
@@ -196,13 +223,35 @@ static bool needs_no_reducer(PyObject *value, int *n_left) {
     return needs_none;
 }
 
-static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callback, bool is_local) {
+static bool holds_common_blob(PyObject *value, int *n_left) {
+    if (--*n_left < 0)
+        return false;
+    if (blob_size(value) >= (Py_ssize_t)PP_COMMON_MIN)
+        return true;
+    bool holds = false;
+    if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+        for (Py_ssize_t i = 0; !holds && *n_left > 0 && i < PySequence_Fast_GET_SIZE(value); i++)
+            holds = holds_common_blob(PySequence_Fast_GET_ITEM(value, i), n_left);
+    } else if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        for (Py_ssize_t i = 0; !holds && *n_left > 0 && PyDict_Next(value, &i, &key, &item);)
+            holds = holds_common_blob(item, n_left);
+    }
+    return holds;
+}
+
+bool pp_holds_common_blob(PyObject *value) {
+    int n_left = LOOKED_AT_MAX;
+    return PP_HAS_GIL && holds_common_blob(value, &n_left);
+}
+
+static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callback, bool is_local, PyObject *blobs) {
     int n_left = LOOKED_AT_MAX;
     if (needs_no_reducer(value, &n_left) || !has_registered(m)) {
         PyObject *args[] = {value, m->protocol, callback};
-        return PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
+        return blobs ? dumps_with(m, value, callback, NULL, blobs) : PyObject_Vectorcall(m->dumps, args, 2, m->dumps_keywords);
     }
-    PyObject *table = make_table(m, is_local), *pickle = table ? dumps_with(m, value, callback, table) : NULL;
+    PyObject *table = make_table(m, is_local), *pickle = table ? dumps_with(m, value, callback, table, blobs) : NULL;
     Py_XDECREF(table);
     return pickle;
 }
@@ -215,9 +264,10 @@ static bool mentions_main(PyObject *pickle) {
 }
 
 /* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
-static PyObject *complete(PyObject *pickle, PyObject *callback) {
+static PyObject *complete(PyObject *pickle, PyObject *callback, PyObject *blobs) {
     PyObject *definitions = PyImport_ImportModule("pool_party.wire.definitions");
-    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "OO", pickle, callback) : NULL;
+    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "OOO()()O", pickle, callback, Py_None,
+                                                             blobs ? blobs : Py_None) : NULL;
     Py_XDECREF(definitions);
     Py_DECREF(pickle);
     return whole;
@@ -253,43 +303,87 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
     return pickle;
 }
 
-static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local) {
-    PyObject *pickle = dumps_plainly(m, value, callback, is_local);
+static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local, PyObject *blobs) {
+    PyObject *pickle = dumps_plainly(m, value, callback, is_local, blobs);
     if (pickle && mentions_main(pickle))
-        return with_duplicates(m, complete(pickle, callback));
+        return with_duplicates(m, complete(pickle, callback, blobs));
     if (pickle || !may_pickle_by_value())
         return with_duplicates(m, pickle);
     PyObject *refusal = PyErr_GetRaisedException();
-    bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0;
+    bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0 &&
+                    (blobs == NULL || PyList_SetSlice(blobs, 0, PyList_GET_SIZE(blobs), NULL) == 0);
     pickle = is_empty ? dumps_slowly(value, callback, refusal, is_local) : NULL;
     Py_XDECREF(refusal);
     return pickle;
 }
 
-static PyObject *pickle_with_buffers(pp_module_t *m, PyObject *value, bool is_local) {
-    if (ensure_pickle(m) < 0)
+/* Takes the pickle. The blobs become the last leaves. */
+static PyObject *with_blobs(PyObject *pickle, PyObject *buffers, PyObject *blobs) {
+    uint32_t n = (uint32_t)PyList_GET_SIZE(blobs);
+    Py_ssize_t head = 5 + 4 * (Py_ssize_t)n, size = PyBytes_GET_SIZE(pickle);
+    PyObject *payload = PyBytes_FromStringAndSize(NULL, head + size);
+    if (payload && PyList_SetSlice(buffers, PyList_GET_SIZE(buffers), PyList_GET_SIZE(buffers), blobs) < 0)
+        Py_CLEAR(payload);
+    if (payload) {
+        char *to = PyBytes_AS_STRING(payload);
+        to[0] = APART_START;
+        memcpy(to + 1, &n, 4);
+        for (uint32_t i = 0; i < n; i++) {
+            PyObject *blob = PyList_GET_ITEM(blobs, i);
+            uint32_t char_max = PyUnicode_Check(blob) ? PyUnicode_MAX_CHAR_VALUE(blob) : 0;
+            memcpy(to + 5 + 4 * i, &char_max, 4);
+        }
+        memcpy(to + head, PyBytes_AS_STRING(pickle), (size_t)size);
+    }
+    Py_DECREF(pickle);
+    return payload;
+}
+
+static int ensure_pickler(pp_module_t *m) {
+    return find("_pickle", "Pickler", &m->pickler) < 0 || find("io", "BytesIO", &m->file_type) < 0 ? -1 : 0;
+}
+
+static PyObject *pickle_with_leaves(pp_module_t *m, PyObject *value, bool is_local, bool sets_apart) {
+    if (ensure_pickle(m) < 0 || (sets_apart && ensure_pickler(m) < 0))
         return NULL;
-    PyObject *buffers = PyList_New(0), *callback = NULL, *pickle = NULL;
-    if (buffers && (callback = PyCFunction_New(&collect_def, buffers)))
-        pickle = dumps(m, value, callback, buffers, is_local);
+    PyObject *buffers = PyList_New(0), *blobs = sets_apart ? PyList_New(0) : NULL, *callback = NULL, *pickle = NULL;
+    if (buffers && (blobs || !sets_apart) && (callback = PyCFunction_New(&collect_def, buffers)))
+        pickle = dumps(m, value, callback, buffers, is_local, blobs);
+    if (pickle && blobs && PyList_GET_SIZE(blobs) > 0)
+        pickle = with_blobs(pickle, buffers, blobs);
     if (pickle && PyList_GET_SIZE(buffers) > 0)
         Py_SETREF(pickle, PyTuple_Pack(2, pickle, buffers));
     Py_XDECREF(callback);
+    Py_XDECREF(blobs);
     Py_XDECREF(buffers);
     return pickle;
 }
 
-static _Thread_local PyObject *encoding_for;   /* borrowed from `encode_pickle` */
+static _Thread_local const pp_encoding_t *encoding;   /* what this thread pickles, or NULL */
 
-PyObject *pp_encoding_for(void) { return Py_NewRef(encoding_for ? encoding_for : Py_None); }
+PyObject *pp_encoding_for(void) { return Py_NewRef(encoding && encoding->receivers ? encoding->receivers : Py_None); }
 
-/* Pickling may run code that uses another pool, so the outer receivers are put back. */
-static PyObject *encode_pickle(pp_module_t *m, PyObject *value, bool is_local, PyObject *receivers) {
-    PyObject *outer = encoding_for;
-    encoding_for = Py_XNewRef(receivers);
-    PyObject *pickle = pickle_with_buffers(m, value, is_local);
-    Py_XDECREF(encoding_for);
-    encoding_for = outer;
+PyObject *pp_call_preludes(void) {
+    pp_job_t *job = encoding ? encoding->call : NULL;
+    PyObject *preludes = NULL;
+    if (job == NULL)
+        Py_RETURN_NONE;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (job->preludes == NULL && !job->settled)
+        job->preludes = PyDict_New();
+    preludes = Py_XNewRef(job->preludes);
+    Py_END_CRITICAL_SECTION();
+    return preludes || PyErr_Occurred() ? preludes : Py_NewRef(Py_None);
+}
+
+/* Pickling may run code that uses another pool, so what this was about is put back. */
+static PyObject *encode_pickle(pp_module_t *m, PyObject *value, const pp_encoding_t *how) {
+    const pp_encoding_t *outer = encoding;
+    PyObject *receivers = Py_XNewRef(how->receivers);
+    encoding = how;
+    PyObject *pickle = pickle_with_leaves(m, value, how->is_local, how->sets_apart);
+    encoding = outer;
+    Py_XDECREF(receivers);
     return pickle;
 }
 
@@ -314,7 +408,7 @@ static PyObject *decode_float(const char *from) {
     return PyFloat_FromDouble(number);
 }
 
-PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_local, PyObject *receivers) {
+PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how) {
     int64_t number;
     if (value == Py_None)
         return PyBytes_FromStringAndSize(NULL, 0);
@@ -325,9 +419,11 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value, bool snapshot, bool is_loca
     if (pp_is_simple(value, MARSHAL_DEPTH))
         return PyMarshal_WriteObjectToString(value, PP_MARSHAL_VERSION);
     PyObject *payload;
-    int is_flat = pp_flatten(m, value, snapshot, &payload);
-    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, is_local, receivers);
+    int is_flat = pp_flatten(m, value, how->snapshot, &payload);
+    return is_flat > 0 ? payload : is_flat < 0 ? NULL : encode_pickle(m, value, how);
 }
+
+bool pp_is_apart(PyObject *payload) { return PyBytes_GET_SIZE(payload) > 0 && PyBytes_AS_STRING(payload)[0] == APART_START; }
 
 static PyObject *loads(pp_module_t *m, const void *data, size_t size, PyObject *buffers) {
     if (ensure_pickle(m) < 0)
@@ -351,9 +447,9 @@ PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size) {
     }
 }
 
-static PyObject *all_buffers(pp_module_t *m, pp_leaves_t *leaves) {
+static PyObject *read_buffers(pp_module_t *m, pp_leaves_t *leaves, uint32_t n) {
     PyObject *buffers = PyList_New(0);
-    for (uint32_t i = 0; buffers && i < leaves->n; i++) {
+    for (uint32_t i = 0; buffers && i < n; i++) {
         PyObject *buffer = pp_leaf_buffer(m, leaves, i);
         if (buffer == NULL || PyList_Append(buffers, buffer) < 0)
             Py_CLEAR(buffers);
@@ -362,12 +458,61 @@ static PyObject *all_buffers(pp_module_t *m, pp_leaves_t *leaves) {
     return buffers;
 }
 
+static PyObject *read_blobs(pp_module_t *m, pp_leaves_t *leaves, const char *char_max, uint32_t n) {
+    PyObject *blobs = PyTuple_New(n);
+    for (uint32_t i = 0; blobs && i < n; i++) {
+        uint32_t largest;
+        memcpy(&largest, char_max + 4 * i, 4);
+        PyObject *blob = pp_leaf_blob(m, leaves, leaves->n - n + i, largest > 0, largest);
+        if (blob == NULL)
+            Py_CLEAR(blobs);
+        else
+            PyTuple_SET_ITEM(blobs, i, blob);
+    }
+    return blobs;
+}
+
+/* persistent_load: the blob of that number. */
+static int bring_together(PyObject *unpickler, PyObject *blobs) {
+    PyObject *get = PyObject_GetAttrString(blobs, "__getitem__");
+    int failed = get ? PyObject_SetAttrString(unpickler, "persistent_load", get) : -1;
+    Py_XDECREF(get);
+    return failed;
+}
+
+static PyObject *load_together(pp_module_t *m, const char *pickle, size_t size, PyObject *buffers, PyObject *blobs) {
+    PyObject *view = PyMemoryView_FromMemory((char *)pickle, (Py_ssize_t)size, PyBUF_READ);
+    PyObject *file = view ? PyObject_CallOneArg(m->file_type, view) : NULL, *args[] = {file, buffers}, *value = NULL;
+    PyObject *unpickler = file ? PyObject_Vectorcall(m->unpickler, args, 1, m->loads_keywords) : NULL;
+    if (unpickler && bring_together(unpickler, blobs) == 0)
+        value = PyObject_CallMethod(unpickler, "load", NULL);
+    Py_XDECREF(unpickler);
+    Py_XDECREF(file);
+    Py_XDECREF(view);
+    return value;
+}
+
+static PyObject *loads_apart(pp_module_t *m, const char *data, size_t size, pp_leaves_t *leaves) {
+    uint32_t n;
+    memcpy(&n, data + 1, 4);
+    size_t head = 5 + 4 * (size_t)n;
+    if (find("_pickle", "Unpickler", &m->unpickler) < 0 || find("io", "BytesIO", &m->file_type) < 0)
+        return NULL;
+    PyObject *buffers = read_buffers(m, leaves, leaves->n - n), *blobs = buffers ? read_blobs(m, leaves, data + 5, n) : NULL;
+    PyObject *value = blobs ? load_together(m, data + head, size - head, buffers, blobs) : NULL;
+    Py_XDECREF(blobs);
+    Py_XDECREF(buffers);
+    return value;
+}
+
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves) {
     if (size > 0 && *(const unsigned char *)data == PP_FLAT_START)
         return pp_unflatten(m, data, leaves);
+    if (size > 0 && *(const unsigned char *)data == APART_START)
+        return loads_apart(m, data, size, leaves);
     if (leaves->n == 0)
         return pp_decode_bytes(m, data, (Py_ssize_t)size);
-    PyObject *buffers = all_buffers(m, leaves);
+    PyObject *buffers = read_buffers(m, leaves, leaves->n);
     PyObject *value = buffers ? loads(m, data, size, buffers) : NULL;
     Py_XDECREF(buffers);
     return value;

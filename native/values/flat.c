@@ -442,20 +442,9 @@ static PyObject *read_numbers(reader_t *r, pp_leaf_kind_t kind) {
     return kind == PP_LEAF_FLOATS ? make_floats(from, (Py_ssize_t)(size / 8)) : make_ints(from, (Py_ssize_t)(size / 8));
 }
 
-static PyObject *take_loan(const char *from) {
-    pp_memory_t *loan;
-    memcpy(&loan, from, sizeof loan);
-    PyObject *blob = pp_memory_take(loan);
-    return blob ? blob : PyErr_Format(PyExc_RuntimeError, "the pool ended before its data arrived");
-}
-
 static PyObject *read_blob(reader_t *r, bool is_text) {
     uint32_t leaf = read_u32(r), char_max = is_text ? read_u32(r) : 0;
-    const char *from = pp_leaf_start(r->leaves, leaf);
-    uint64_t size = r->leaves->size[leaf] & PP_LEAF_SIZE;
-    if (r->leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_LENT)
-        return take_loan(from);
-    return is_text ? pp_new_text(from, size, char_max) : pp_new_bytes(from, size);
+    return pp_leaf_blob(r->module, r->leaves, leaf, is_text, char_max);
 }
 
 static PyObject *find_array_type(pp_module_t *m) {

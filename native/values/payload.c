@@ -99,6 +99,7 @@ typedef struct {
     pp_leaf_kind_t kind;
     uint64_t size;
     pp_handle_t handle;    /* PP_LEAF_SHARED */
+    pp_common_t common;    /* PP_LEAF_COMMON */
     pp_memory_t *loan;     /* PP_LEAF_LENT; is_given: of the object itself, not of a copy */
     bool is_given;
 } part_t;
@@ -130,7 +131,22 @@ static void give_away(PyObject *leaves, PyObject **given) {
     Py_CLEAR(*given);      /* one reference is left: the loan's */
 }
 
-static int open_part(PyObject *leaf, bool lends, PyObject **given, part_t *p, pp_pins_t **pins) {
+/* 0: it is not; 1; -1 with an exception. */
+static int is_common(PyObject *memo, PyObject *object, bool is_blob, const void *start, part_t *p, pp_pins_t **pins) {
+    pp_memory_t *pin = memo ? pp_memo_find(memo, object, is_blob, start, p->size, &p->common) : NULL;
+    if (pin == NULL)
+        return 0;
+    p->kind = PP_LEAF_COMMON;
+    p->size = sizeof p->common;
+    return pp_pins_add(pins, pin) == 0 ? 1 : (PyErr_NoMemory(), -1);
+}
+
+static PyObject *owner_of(PyObject *leaf, const Py_buffer *view) {
+    return PyMemoryView_Check(leaf) ? PyMemoryView_GET_BUFFER(leaf)->obj : view->obj;
+}
+
+static int open_part(PyObject *leaf, bool lends, PyObject **given, PyObject *memo, part_t *p, pp_pins_t **pins) {
+    int found;
     *p = (part_t){.kind = PP_LEAF_RAW};
     if (pp_is_blob(leaf)) {
         bool is_text = PyUnicode_Check(leaf);
@@ -138,6 +154,8 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, part_t *p, pp
         p->size = is_text ? (uint64_t)PyUnicode_GET_LENGTH(leaf) * PyUnicode_KIND(leaf) : (uint64_t)PyBytes_GET_SIZE(leaf);
         /* The references are its giver's, and the list of leaves'. */
         p->is_given = given && leaf == *given && Py_REFCNT(leaf) == 2 && !(is_text && PyUnicode_CHECK_INTERNED(leaf));
+        if ((found = is_common(memo, leaf, true, p->blob, p, pins)) != 0)
+            return found < 0 ? found : 0;
         return lends ? lend(leaf, p, pins) : 0;
     }
     if (PyList_CheckExact(leaf)) {
@@ -150,13 +168,18 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, part_t *p, pp
         return -1;
     p->size = (uint64_t)p->view.len;
     pp_memory_t *memory;
-    if (PyBuffer_IsContiguous(&p->view, 'A') &&
-        pp_memory_find(p->view.buf, p->size, &p->handle, &memory)) {
+    if (!PyBuffer_IsContiguous(&p->view, 'A'))
+        return 0;
+    if (pp_memory_find(p->view.buf, p->size, &p->handle, &memory)) {
         p->kind = PP_LEAF_SHARED;
         p->size = sizeof p->handle;
-        return pp_pins_add(pins, memory) == 0 ? 0 : (PyBuffer_Release(&p->view), PyErr_NoMemory(), -1);
+        found = pp_pins_add(pins, memory) == 0 ? 0 : (PyErr_NoMemory(), -1);
+    } else {
+        found = is_common(memo, owner_of(leaf, &p->view), false, p->view.buf, p, pins);
     }
-    return 0;
+    if (found < 0)
+        PyBuffer_Release(&p->view);
+    return found < 0 ? found : 0;
 }
 
 static void close_part(part_t *p) {
@@ -171,6 +194,8 @@ static int write_part(const part_t *p, char *to) {
         memcpy(to, &p->handle, sizeof p->handle);
     else if (p->kind == PP_LEAF_LENT)
         memcpy(to, &p->loan, sizeof p->loan);
+    else if (p->kind == PP_LEAF_COMMON)
+        memcpy(to, &p->common, sizeof p->common);
     else if (p->blob)
         pp_copy_freely(to, p->blob, p->size);
     else if (PyBuffer_IsContiguous(&p->view, 'A'))
@@ -213,7 +238,7 @@ static int write_block(pp_arena_t *arena, PyObject *rest, const part_t *parts, P
     return error;
 }
 
-static int pack_block(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, pp_blockref_t *ref) {
+static int pack_block(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, PyObject *memo, pp_blockref_t *ref) {
     if (!PyTuple_Check(payload))
         return write_block(arena, payload, NULL, 0, ref);
     PyObject *leaves = PyTuple_GET_ITEM(payload, 1);
@@ -226,7 +251,7 @@ static int pack_block(pp_arena_t *arena, PyObject *payload, bool lends, PyObject
         return -1;
     }
     while (n < PyList_GET_SIZE(leaves) && !error)
-        if ((error = open_part(PyList_GET_ITEM(leaves, n), lends, given, &parts[n], &pins)) == 0)
+        if ((error = open_part(PyList_GET_ITEM(leaves, n), lends, given, memo, &parts[n], &pins)) == 0)
             n++;
     if (!error)
         error = write_block(arena, PyTuple_GET_ITEM(payload, 0), parts, n, ref);
@@ -246,9 +271,9 @@ bool pp_needs_block(PyObject *payload) {
     return PyTuple_Check(payload) || PyBytes_GET_SIZE(payload) > (Py_ssize_t)PP_INLINE_MAX;
 }
 
-int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, pp_packed_t *out) {
+int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, PyObject *memo, pp_packed_t *out) {
     if (pp_needs_block(payload)) {
-        int error = pack_block(arena, payload, lends, given, &out->block);
+        int error = pack_block(arena, payload, lends, given, memo, &out->block);
         out->where = PP_IN_BLOCK;
         out->size = sizeof out->block;
         out->data = &out->block;
@@ -282,17 +307,44 @@ static bool keep(pp_leaves_t *leaves) {
     return leaves->kept != NULL;
 }
 
+/* As other buffers, kept or copied. The task's own block is kept with it, whose pins keep the object. */
+static PyObject *common_buffer(pp_module_t *m, pp_leaves_t *leaves, const pp_common_t *common) {
+    pp_memory_t *memory;
+    if (common->size >= PP_KEEP_MIN && keep(leaves) && pp_memory_keep_common(leaves->kept, &common->block, &memory) == 0)
+        return pp_memory_view(m, memory, 0, common->size);
+    return pp_common_copy(leaves->segment, common);
+}
+
 PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf) {
     const char *from = pp_leaf_start(leaves, leaf);
     uint64_t size = leaves->size[leaf] & PP_LEAF_SIZE;
     if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_SHARED)
         return pp_memory_attached(m, (const pp_handle_t *)from);
+    if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_COMMON)
+        return common_buffer(m, leaves, (const pp_common_t *)from);
     if (size >= PP_KEEP_MIN && keep(leaves))
         return pp_memory_view(m, pp_memory_ref(leaves->kept), (uint64_t)(from - leaves->memory), size);
     PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (buffer)
         pp_copy_freely(PyByteArray_AS_STRING(buffer), from, size);
     return buffer;
+}
+
+static PyObject *take_loan(const char *from) {
+    pp_memory_t *loan;
+    memcpy(&loan, from, sizeof loan);
+    PyObject *blob = pp_memory_take(loan);
+    return blob ? blob : PyErr_Format(PyExc_RuntimeError, "the pool ended before its data arrived");
+}
+
+PyObject *pp_leaf_blob(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf, bool is_text, Py_UCS4 char_max) {
+    const char *from = pp_leaf_start(leaves, leaf);
+    uint64_t size = leaves->size[leaf] & PP_LEAF_SIZE;
+    switch (leaves->size[leaf] >> PP_LEAF_SHIFT) {
+    case PP_LEAF_LENT: return take_loan(from);
+    case PP_LEAF_COMMON: return pp_common_blob(m, leaves->segment, (const pp_common_t *)from, is_text, char_max);
+    default: return is_text ? pp_new_text(from, size, char_max) : pp_new_bytes(from, size);
+    }
 }
 
 PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept) {

@@ -84,8 +84,8 @@ class Submitter:
         if self._by_reference:
             return _native.Task(job, index, fn, (args, kwargs))
         if is_global(fn):
-            return _native.Task(job, index, fn, self._channel.encode((args, kwargs)))
-        return _native.Task(job, index, None, self._channel.encode((fn, args, kwargs)))
+            return _native.Task(job, index, fn, self._channel.encode((args, kwargs), job))
+        return _native.Task(job, index, None, self._channel.encode((fn, args, kwargs), job))
 
     def map(self, job: Call, fn: Any, items: list[Any], star: bool) -> bool:
         """A call of fn for each item, in tasks of job.chunk items; False if the table takes no more calls."""
@@ -198,7 +198,7 @@ class Submitter:
     def _put_task(self, task: _native.Task) -> bool:
         function = task.function
         if not self._by_reference and function is not None and not isinstance(function, _native.Published):
-            published = self._functions.open(function)
+            published = task.job.function or self._functions.open(function)  # a stream's is the same for all its tasks
             if published is None:
                 return False
             task.job.function = task.function = published

@@ -30,7 +30,6 @@ from _weakref import ref
 from pool_party import _native
 from pool_party.wire.namespace import (
     Function,
-    are_same,
     digest,
     install,
     is_definition,
@@ -50,11 +49,11 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
-    type _Prelude = tuple[bytes, list[memoryview]]  # and the shared memory that it names
+    # A package, or nothing; its hash; the shared memory that it names.
+    type _Prelude = tuple[bytes, bytes, list[memoryview]]
 
 _Module = type(sys)
 _MISSING = object()
-_MISSING_TYPE = type(_MISSING)  # stands for what is missing where a value is to be one that never changes
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
 _LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
 _SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
@@ -77,6 +76,14 @@ def _is_named(name: bytes, pickle: bytes) -> bool:
     if len(name) > 255:
         return True
     return b"\x8c" + bytes((len(name),)) + name in pickle or name + b"." in pickle or b"\n" + name + b"\n" in pickle
+
+
+def _strings_in(pickle: bytes, main: "dict[str, Any]") -> "list[str]":
+    return [
+        name
+        for name in list(main)
+        if isinstance(name, str) and _is_named(name.encode("utf-8", "surrogatepass"), pickle)
+    ]
 
 
 def _has_import() -> "str | None":
@@ -167,10 +174,19 @@ class Receivers:
             return found
         roots = {*self._named_in(pickle), *read}
         key = frozenset(roots)
-        if (found := self._recall(key)) is not None:
-            return found
-        package = _Package(self, roots, named)
-        prelude = package.prelude(), package.shared
+        of_call = _native.call_preludes() if self.is_session else None
+        if of_call is not None and key in of_call:
+            return of_call[key]  # type: ignore[no-any-return]
+        if (found := self._recall(key)) is None:
+            found = self._make(key, pickle, read, named)
+        if of_call is not None:
+            of_call[key] = found  # a call takes definitions as they are when it first names them
+        return found
+
+    def _make(self, key: "frozenset[str]", pickle: bytes, read: "Iterable[str]", named: "Iterable[str]") -> "_Prelude":
+        package = _Package(self, set(key), named)
+        data = package.pickle()
+        prelude = data, digest(data), package.shared
         if self.is_session:
             self._keep_for_session(key, package, prelude)
         else:
@@ -183,8 +199,8 @@ class Receivers:
         return prelude
 
     def _keep_for_session(self, key: object, package: "_Package", prelude: "_Prelude") -> None:
-        found: list[Any] = []
-        if leaves([namespace().get(name, _MISSING_TYPE) for name in package.visited], found):
+        found = leaves(package.visited)
+        if found is not None:
             if len(self._unchanged) >= _KEPT_MAX or len(prelude[0]) > _LARGE:
                 self._unchanged.clear()
             self._unchanged[key] = list(package.visited), found, prelude
@@ -193,9 +209,8 @@ class Receivers:
         kept = self._unchanged.pop(key, None)
         if kept is None:
             return None
-        found: list[Any] = []
-        is_known = leaves([namespace().get(name, _MISSING_TYPE) for name in kept[0]], found)
-        if not is_known or not are_same(kept[1], found):
+        found = leaves(kept[0])
+        if found is None or not _native.are_same(kept[1], found):
             return None
         self._unchanged[key] = kept
         return kept[2]
@@ -213,11 +228,13 @@ class Receivers:
         return None
 
     def _named_in(self, pickle: bytes) -> "Iterator[str]":
-        """Definitions whose names are somewhere in a pickle: at least those that it refers to."""
-        for name, value in list(namespace().items()):
-            if not isinstance(name, str) or type(value) is _Module:
-                continue
-            if _is_named(name.encode("utf-8", "surrogatepass"), pickle) and self.is_definition(name, value):
+        """Definitions that a pickle refers to; where that cannot be told, all whose names are somewhere in it."""
+        main = namespace()
+        named = _native.names_of_main(pickle)
+        names = _strings_in(pickle, main) if named is None else {name.partition(".")[0] for name in named}
+        for name in names:
+            value = main.get(name, _MISSING)
+            if value is not _MISSING and type(value) is not _Module and self.is_definition(name, value):
                 yield name
 
     def define(self, name: str, value: "Any") -> "Apart":
@@ -328,13 +345,10 @@ class _Package:
         self._todo += read
         self._named.update(named)
 
-    def prelude(self) -> bytes:
+    def pickle(self) -> bytes:
         if not self.definitions and not self.values:
             return b""
-        package = _pickle.dumps((self._receivers.is_reply, self.definitions, self.values), 5)
-        key = digest(package)
-        call = b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key
-        return call + b"\x8e" + len(package).to_bytes(8, "little") + package + b"\x86R0"
+        return _pickle.dumps((self._receivers.is_reply, self.definitions, self.values), 5)
 
 
 # ---- receiving ----
@@ -430,23 +444,35 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 # ---- both ----
 
 
+def _prelude(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
+    """The beginning of a pickle that has its receiver look at the package, which `persistent_load` may bring."""
+    if apart is not None and len(package) >= _native.COMMON_MIN:
+        apart.append(package)
+        data = b"J" + (len(apart) - 1).to_bytes(4, "little") + b"Q"
+    else:
+        data = b"\x8e" + len(package).to_bytes(8, "little") + package
+    return b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key + data + b"\x86R0"
+
+
 def complete(
     pickle: bytes,
     buffer_callback: "Callable[[Any], Any]",
     receivers: "Receivers | None" = None,
     read: "Iterable[str]" = (),
     named: "Iterable[str]" = (),
+    apart: "list[Any] | None" = None,
 ) -> bytes:
     """A pickle that may name something of `__main__`, with what its receivers need before it.
 
     buffer_callback: the pickle's; gets the shared memory that has to live until then.
     receivers: None: those of the channel that this thread encodes for, or the caller of the task.
+    apart: large bytes that the pickle names by their numbers here; a large package is added.
     """
     receivers = receivers or _native.receivers() or _replying()
-    prelude, shared = receivers.prelude(pickle, read, named)
+    package, key, shared = receivers.prelude(pickle, read, named)
     for memory in shared:
         buffer_callback(_pickle.PickleBuffer(memory))
-    return prelude + pickle
+    return _prelude(package, key, apart) + pickle if package else pickle
 
 
 def _replying() -> "_Caller":

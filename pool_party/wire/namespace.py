@@ -7,9 +7,11 @@ import _pickle
 import marshal
 import sys
 
+from pool_party import _native
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 MODULES = ("__main__", "__mp_main__")  # the second is its name in processes that `multiprocessing` spawned
@@ -205,48 +207,24 @@ def digest(data: bytes) -> bytes:
 
 _ATOMS = (int, float, complex, bool, str, bytes, type(None), type(...), _Code, type(sys), type(len), type(str.join))
 _ATOMS_TOO = (type(object.__init__), type(type.__dict__["__bases__"]), type(Function.__dict__["__closure__"]))
-_LEAVES_MAX = 1000  # guess: beyond, pickling again takes no longer
-_OWN = {"__dict__", "__weakref__", "_abc_impl", "__slotnames__", "__annotate_func__", "__annotations_cache__"}
-_OWN |= {"__dataclass_fields__", "__dataclass_params__"}
+_OWN = (
+    *("__dict__", "__weakref__", "_abc_impl", "__slotnames__", "__annotate_func__", "__annotations_cache__"),
+    *("__dataclass_fields__", "__dataclass_params__"),
+)
 _PARTS = (classmethod, staticmethod, property)
 
 
-def leaves(value: "Any", found: "list[Any]") -> bool:
-    """Adds what a value is made of to `found`: as long as all of that is the same, so is the value.
+class _Missing:
+    """Stands for a global that is missing."""
 
-    False: something in it may change unseen, or should not be kept alive for this.
+
+def leaves(names: "Iterable[str]") -> "list[Any] | None":
+    """What globals are made of: as long as all of that is the same, so are they.
+
+    None: something in them may change unseen, or should not be kept alive for this.
     """
-    kind = type(value)
-    if len(found) > _LEAVES_MAX:
-        return False
-    if kind in _ATOMS or kind in _ATOMS_TOO:
-        found.append(value)
-        return kind not in (str, bytes) or len(value) < _LEAVES_MAX
-    found.append(kind)
-    if kind is Function:
-        found.append(value.__code__)
-        contents = tuple(_contents(cell) for cell in value.__closure__ or () if _contents(cell) is not value)
-        return leaves((value.__defaults__, value.__kwdefaults__, contents, vars(value)), found)
-    if isinstance(value, type):
-        if any(value is known for known in found):
-            return True
-        found.append(value)
-        members = {name: member for name, member in vars(value).items() if name not in _OWN}
-        return value.__module__ not in MODULES or leaves((members, value.__bases__), found)
-    if kind in (tuple, list):
-        found.append(len(value))
-        return all(leaves(item, found) for item in value)
-    if kind is set:
-        return not value
-    if kind is dict:
-        return leaves([*value, *value.values()], found)
-    if kind in _PARTS:
-        return leaves([getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel")], found)
-    return False
-
-
-def are_same(one: "list[Any]", other: "list[Any]") -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    main = namespace()
+    return _native.leaves([main.get(name, _Missing) for name in names], _ATOMS + _ATOMS_TOO, _OWN, _PARTS, MODULES)
 
 
 # ---- making ----

@@ -1013,6 +1013,48 @@ static void test_loans(void) {
     CHECK(n_dropped == 110, "dropped once", n_dropped);
 }
 
+/* Several receivers keep one block, each privately and for as long as its task's block: also through a fork, and the segment's end. */
+static void test_common(void) {
+    pp_segment_t *s;
+    pp_parent_t h;
+    pp_worker_t ends[1];
+    pp_blockref_t common, refs[3], next;
+    pp_memory_t *kept[3], *all[3];
+    void *memory;
+    open_units(&s, &h, ends, 1);
+    pp_arena_t *arena = pp_arena_new(s, 0);
+    CHECK(pp_block_open(arena, 8 << 20, &common, &memory) == 0, "open", 0);
+    memset(memory, 5, 8 << 20);
+    pp_block_hold(arena, &common);
+    for (int i = 0; i < 3; i++) {
+        CHECK(pp_block_open(arena, 100, &refs[i], &memory) == 0, "open", i);
+        CHECK(pp_memory_keep(s, 0, &refs[i], PP_KEPT, &kept[i]) == 0, "keep", i);
+        CHECK(pp_memory_keep_common(kept[i], &common, &all[i]) == 0, "keep in common", i);
+        pp_memory_unref(kept[i]);
+    }
+    pp_memory_start(all[0])[0] = 6;
+    CHECK(is_all(all[1], 5) && pp_memory_size(all[1]) == 8 << 20, "private", 0);
+    pp_memory_unref(all[1]);
+    CHECK(pp_block_open(arena, 100, &next, &memory) == 0 && next.id == refs[1].id, "its task's block is released", next.id);
+    pp_block_release(s, 0, next.id);
+    pp_memory_before_fork();
+    pp_memory_after_fork();
+    CHECK(pp_block_open(arena, 100, &next, &memory) == 0 && next.id == refs[0].id, "all are released", next.id);
+    pp_block_release(s, 0, common.id);
+    CHECK(pp_block_open(arena, 8 << 20, &next, &memory) == 0 && next.id == common.id, "used again", next.id);
+    memset(memory, 7, 8 << 20);
+    CHECK(is_all(all[2], 5) && pp_memory_start(all[0])[0] == 6, "as before the fork", 0);
+    CHECK(pp_block_open(arena, 100, &refs[1], &memory) == 0 && pp_memory_keep(s, 0, &refs[1], PP_KEPT, &kept[1]) == 0, "keep", 1);
+    CHECK(pp_memory_keep_common(kept[1], &next, &all[1]) == 0, "keep in common", 1);
+    pp_memory_unref(kept[1]);
+    pp_arena_free(arena);
+    pp_segment_close(s);
+    CHECK(is_all(all[1], 7), "after the segment's end", 0);
+    for (int i = 0; i < 3; i++)
+        pp_memory_unref(all[i]);
+    pp_segment_unref(s);
+}
+
 static int64_t spin_length(pp_spin_t *spin) {
     pp_spin_begin(spin, 1000000000, 1000);
     return spin->until_ns - pp_now_ns();
@@ -1431,6 +1473,7 @@ int main(int argc, char **argv) {
         test_copies();
         test_shared_memory();
         test_loans();
+        test_common();
         test_spin_of_pinned_threads();
         test_spin();
         test_wrap_around();

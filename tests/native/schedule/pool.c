@@ -22,7 +22,8 @@ typedef struct {
     unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
     const char *waiters;                       /* beside the background thread, see run_waiter and run_main */
     const char *where;                         /* of each task in turn: its argument is in its (p)lace, in the (r)ing, in a (b)lock, or in one
-                                                * that the worker (k)eeps; in upper case, its result is in a block, too. Or it is in its place, and
+                                                * that the worker (k)eeps, or in such a one that names a (c)ommon block; in upper case, its result
+                                                * is in a block, too. Or it is in its place, and
                                                 * pickling it (n)ests: waits for another task; or raises an (e)xception, once */
     bool cancels, is_patient, at_once, trims;  /* at_once: tasks come while workers start; trims: idle blocks lose their memory */
 } pool_t;
@@ -34,6 +35,8 @@ static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker
     {"ring", 2, 2, 3, 0, "w", "r", false, false, false, false},
     {"blocks", 2, 2, 3, 0, "w", "b", false, false, false, false},
     {"kept", 2, 2, 4, 0, "", "k", false, false, false, false},
+    {"common", 2, 2, 4, 0, "", "c", false, false, false, false},
+    {"commons", 2, 2, 3, 0, "w", "CCB", false, false, false, true},
     {"values", 2, 2, 3, 0, "w", "BKP", false, false, false, false},
     {"trims", 2, 1, 3, 0, "w", "B", false, false, false, true},
     {"later", 2, 2, 3, 0, "twt", "P", false, false, false, false},
@@ -89,6 +92,8 @@ static struct {                                /* what the parent keeps; under P
         bool is_received;                      /* a result's, by the parent */
         unsigned keeper;                       /* a worker's worker slot, + 1 */
     } blocks[1 + WORKERS_MAX][PP_BLOCKS];      /* of each arena */
+    struct { unsigned n_pins; bool is_held; } commons[PP_BLOCKS];   /* of the parent's arena: tasks that name it; the call's memo has it */
+    unsigned current, common_of[TASKS_MAX];    /* the block of each, + 1 */
     block_t values[TASKS_MAX];                 /* that lie in blocks, and that the parent's program still has */
     unsigned n_values;
 } m;
@@ -136,7 +141,6 @@ uint64_t pp_file_size_max(void) { return UINT64_MAX; }
 /* What else the channel calls, of which this pool has nothing. */
 bool pp_memory_close(pp_segment_t *s) { return s->shared != NULL; }
 bool pp_pins_have_own(const pp_pins_t *pins) { return pins != NULL; }
-void pp_pins_free(pp_pins_t *pins) { (void)pins; }
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) { (void)s, (void)pins; }
 size_t pp_pins_lent(const pp_pins_t *pins) { return pins != NULL; }
 void pp_orphans_free(pp_segment_t *s) { (void)s; }
@@ -170,7 +174,7 @@ static bool has_results_in_blocks(void) {
     return false;
 }
 
-static bool has_kept_arguments(void) { return strpbrk(pool->where, "kK") != NULL; }
+static bool has_kept_arguments(void) { return strpbrk(pool->where, "kKcC") != NULL; }
 
 void __real_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
@@ -185,6 +189,22 @@ void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id) {
 
 /* Nobody needs it from now on: before it is released. */
 static void need_no_more(unsigned owner, unsigned id) { m.blocks[owner][id].needed_by = m.blocks[owner][id].keeper = 0; }
+
+/* As common.c has it: a block that several tasks name, for as long as the call's memo or a task pins it. */
+static void drop_common(unsigned id) {
+    if (m.commons[id].is_held || m.commons[id].n_pins > 0)
+        return;
+    need_no_more(0, id);
+    pp_block_release(segment, 0, id);
+}
+
+void pp_pins_free(pp_pins_t *pins) {
+    if (pins == NULL)
+        return;
+    unsigned id = (unsigned)(uintptr_t)pins - 1;
+    m.commons[id].n_pins--;
+    drop_common(id);
+}
 
 /* The owners' own halves of arenas: memory of the process, in a place of our own so that it can be copied. */
 static _Alignas(64) unsigned char halves[1 + WORKERS_MAX][640];
@@ -243,7 +263,8 @@ static uint64_t argument_of(uint64_t id) { return (id + 1) * 0x0101010101010101u
 static uint64_t result_of(uint64_t id) { return (id + 1) * 0x1111111111111111ull; }
 
 static char where_of(uint64_t id) { return pool->where[id % strlen(pool->where)]; }
-static bool is_kept_by_worker(uint64_t id) { return tolower(where_of(id)) == 'k'; }
+static bool names_common(uint64_t id) { return tolower(where_of(id)) == 'c'; }
+static bool is_kept_by_worker(uint64_t id) { return tolower(where_of(id)) == 'k' || names_common(id); }
 static bool is_result_in_block(uint64_t id) { return isupper(where_of(id)); }
 
 static bool pickle(unsigned id);
@@ -252,9 +273,42 @@ static pp_where_t place_of(unsigned id) {
     switch (tolower(where_of(id))) {
     case 'r': return PP_IN_RING;
     case 'b':
+    case 'c':
     case 'k': return PP_IN_BLOCK;
     default: return PP_IN_PLACE;
     }
+}
+
+#define COMMON 0x5555555555555555ull
+
+/* 0; EAGAIN: no room, so its task is refused as well. */
+static int name_common(unsigned task) {
+    pp_blockref_t ref;
+    if (!m.current) {
+        int error = open_block(0, TASKS_MAX, &ref, COMMON);
+        if (error)
+            return error;
+        m.current = 1 + ref.id;
+        m.commons[ref.id].is_held = true;
+        pp_block_hold(half(0), &ref);
+    }
+    m.common_of[task] = m.current;
+    m.commons[m.current - 1].n_pins++;
+    return 0;
+}
+
+/* The call's memo lets go of what it has: the call has been put, or others are used more. */
+static void forget_common(void) {
+    unsigned id = m.current - 1;
+    m.current = 0;
+    m.commons[id].is_held = false;
+    drop_common(id);
+}
+
+static void check_common(unsigned task) {
+    unsigned id = m.common_of[task] - 1;
+    pp_blockref_t ref = {.at = m.blocks[0][id].at, .size = 8, .id = id};
+    sch_check(read_block(&ref) == COMMON, "what task %u has in common with others has changed", task);
 }
 
 /* EINTR: an exception. */
@@ -268,8 +322,15 @@ static int put(unsigned id) {
         return EINTR;
     int error = 0;
     if (task.where == PP_IN_BLOCK) {
-        if ((error = open_block(0, id, &ref, argument)) != 0)
+        if (names_common(id) && (error = name_common(id)) != 0)
             return error;
+        pp_pins_t *pins = names_common(id) ? (pp_pins_t *)(uintptr_t)m.common_of[id] : NULL;
+        if ((error = open_block(0, id, &ref, argument)) != 0) {
+            pp_pins_free(pins);
+            return error;
+        }
+        if (pins)
+            pp_block_pin(half(0), &ref, pins);
         task.data = &ref;
         task.size = sizeof ref;
     }
@@ -280,6 +341,8 @@ static int put(unsigned id) {
     }
     if (!error)
         m.sequence[id] = sequence + 1;
+    if (m.current && sch_choose(2))
+        forget_common();
     return error;
 }
 
@@ -741,6 +804,9 @@ static void run_background(int number) {
         pp_parent_wait_background(&parent, wants_trim ? pp_now_ns() + 2 * SCH_IDLE_NS : -1);
         attend();
     }
+    if (m.current)
+        forget_common();
+    pp_arena_unpin(half(0));
     open_ticket(ENDED);
     m.is_over = true;
 }
@@ -870,6 +936,8 @@ static void run_main(int number) {
 /* The last value in a block that this worker has kept goes: as memory.c has it. */
 static void release_kept(block_t *kept) {
     sch_check(value_of(kept) == argument_of(kept->task), "the argument of task %u has changed", kept->task);
+    if (names_common(kept->task))
+        check_common(kept->task);
     need_no_more(0, kept->id);
     pp_block_release(segment, 0, kept->id);
     kept->task = TASKS_MAX;
@@ -902,6 +970,8 @@ static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned cha
     sch_check(id < pool->n_tasks && task->job == id + 1, "a task is not what was put");
     sch_say("      runs task %u", (unsigned)id);
     sch_check(m.n_runs[id]++ == 0, "task %u runs twice", (unsigned)id);
+    if (names_common(id))
+        check_common((unsigned)id);
     if (task->where == PP_IN_BLOCK)
         argument = read_block(ref);
     else
@@ -1019,10 +1089,13 @@ static void check_end(void) {
         sch_check(m.outcome[i] != PENDING, "task %u has no outcome, and everybody sleeps", i);
     for (int i = 0; i <= sch_last_actor(); i++)
         sch_check(sch_has_ended(i), "%s sleeps for ever", sch_name_of(i));
-    unsigned n_open = 0;
+    unsigned n_open = 0, n_pins = 0;
     for (unsigned i = 0; i <= pool->n_workers; i++)
         for (unsigned id = 0; id < PP_BLOCKS; id++)
-            n_open += in_use(i, id) != 0;
+            n_open += in_use(i, id) != 0 && (i > 0 || m.commons[id].n_pins == 0);
+    for (unsigned id = 0; id < PP_BLOCKS; id++)
+        n_pins += m.commons[id].n_pins;
+    sch_check(n_pins <= n_open, "%u tasks that are over pin what they had in common", n_pins);
     sch_check(n_open <= m.n_leaks, "%u blocks were never released", n_open);
     sch_check(m.n_lost <= m.n_killed, "%u tasks lost with %u workers", m.n_lost, m.n_killed);
 }

@@ -1,0 +1,192 @@
+/* Large objects that several tasks of one call name: each is in shared memory once, for as long as the call is being put or a task
+ * on its way names it.
+ *
+ * What a task names its pins keep, until its block is released: that is after its worker has read the object, or was reaped, or
+ * for as long as an array of the task's lies in it. So nothing here needs a protocol of its own.
+ *
+ * bytes and str are the same object for as long as they live. Buffers may change: a call takes them as they are when it first meets
+ * them, and a stream, whose input may be written to between two tasks, not at all.
+ * Large parts of our own format, and buffers, are leaves anyway; so are bytes and str in pickles of a call that has been seen to have
+ * some (`pp_apart_t`, codec.c).
+ *
+ * A worker keeps the bytes and str that it has made of them until it gets a task of another call or has none (worker.c).
+ */
+#include "python.h"
+
+#include <string.h>
+
+#define ENTRIES_MAX 32u             /* guess: calls name few large objects in all their tasks */
+#define SEEN_MAX 64u
+#define HELD_MAX (64ull << 20)      /* bytes of all but the last, as of arguments that wait */
+#define OWN_REFERENCES 5            /* of an object in one task: its container's, its owner's, the call's, ours; guess */
+
+typedef struct {
+    PyObject *object;               /* so that its address is not used again */
+    const void *start;
+    pp_memory_t *pin;
+    pp_common_t common;
+} entry_t;
+
+typedef struct {
+    pp_channel_t *channel;          /* borrowed: only its own functions use this */
+    bool takes_buffers;
+    unsigned n, n_seen;
+    uint64_t n_bytes;
+    const void *seen[SEEN_MAX];     /* addresses that some task has named; whose does not matter */
+    entry_t entries[ENTRIES_MAX];   /* the last used first */
+} memo_t;
+
+static _Atomic uint64_t last_number;
+
+/* ---- sending ---- */
+
+static void free_memo(PyObject *capsule) {
+    memo_t *memo = PyCapsule_GetPointer(capsule, NULL);
+    for (unsigned i = 0; i < memo->n; i++) {
+        pp_memory_unref(memo->entries[i].pin);
+        Py_DECREF(memo->entries[i].object);
+    }
+    PyMem_Free(memo);
+}
+
+PyObject *pp_memo_new(pp_channel_t *channel, bool takes_buffers) {
+    memo_t *memo = PyMem_Calloc(1, sizeof *memo);
+    if (memo == NULL)
+        return PyErr_NoMemory();
+    memo->channel = channel;
+    memo->takes_buffers = takes_buffers;
+    PyObject *capsule = PyCapsule_New(memo, NULL, free_memo);
+    if (capsule == NULL)
+        PyMem_Free(memo);
+    return capsule;
+}
+
+/* Whether other tasks probably name it, too. If not, all that is lost is some memory while the call lasts. */
+static bool is_common(memo_t *memo, PyObject *object, const void *start) {
+    if (Py_REFCNT(object) > OWN_REFERENCES)
+        return true;
+    for (unsigned i = 0; i < SEEN_MAX; i++)
+        if (memo->seen[i] == start)
+            return Py_REFCNT(object) > 2;   /* else it may be another one at that address */
+    memo->seen[memo->n_seen++ % SEEN_MAX] = start;
+    return false;
+}
+
+static void drop_reference(void *object) { Py_DECREF((PyObject *)object); }
+
+/* What keeps the object where `common` says, from the new reference `owner` on, which it takes; NULL: no memory. */
+static pp_memory_t *pin(PyObject *owner) {
+    pp_memory_t *memory = NULL;
+    if (owner && pp_memory_lend(owner, 0, drop_reference, &memory) != 0)
+        Py_DECREF(owner);
+    return memory;
+}
+
+/* Interpreters of this process read bytes and str where they are. */
+static pp_memory_t *publish(memo_t *memo, PyObject *object, bool is_blob, const void *start, pp_common_t *common) {
+    pp_channel_t *channel = memo->channel;
+    if (is_blob && channel->is_local) {
+        common->start = start;
+        return pin(Py_NewRef(object));
+    }
+    void *to;
+    if (pp_block_open(channel->arena, common->size, &common->block, &to) != 0)
+        return NULL;
+    pp_copy_freely(to, start, common->size);
+    pp_block_hold(channel->arena, &common->block);
+    return pin(pp_channel_publish_block(channel, &common->block));
+}
+
+static void drop_last(memo_t *memo) {
+    entry_t last = memo->entries[--memo->n];
+    memo->n_bytes -= last.common.size;
+    pp_memory_unref(last.pin);
+    Py_DECREF(last.object);         /* last: its end may run code that comes here again */
+}
+
+static void insert_first(memo_t *memo, const entry_t *entry, unsigned n_later) {
+    memmove(memo->entries + 1, memo->entries, n_later * sizeof *entry);
+    memo->entries[0] = *entry;
+}
+
+pp_memory_t *pp_memo_find(PyObject *capsule, PyObject *object, bool is_blob, const void *start, uint64_t size, pp_common_t *out) {
+    memo_t *memo = PyCapsule_GetPointer(capsule, NULL);
+    if (size < PP_COMMON_MIN || (!is_blob && !memo->takes_buffers) || memo->channel->segment->arena_bytes != PP_ARENA_BYTES)
+        return NULL;
+    for (unsigned i = 0; i < memo->n; i++) {
+        entry_t found = memo->entries[i];
+        if (found.object != object || found.start != start || found.common.size != size)
+            continue;
+        insert_first(memo, &found, i);
+        *out = found.common;
+        return pp_memory_ref(found.pin);
+    }
+    if (!is_common(memo, object, start))
+        return NULL;
+    entry_t new = {.object = object, .start = start, .common = {.number = pp_add_seq_cst(&last_number, 1) + 1, .size = size}};
+    if ((new.pin = publish(memo, object, is_blob, start, &new.common)) == NULL) {
+        PyErr_Clear();              /* it travels with its task */
+        return NULL;
+    }
+    Py_INCREF(object);
+    pp_memory_ref(new.pin);
+    while (memo->n > 0 && (memo->n == ENTRIES_MAX || memo->n_bytes + size > HELD_MAX))
+        drop_last(memo);
+    insert_first(memo, &new, memo->n++);
+    memo->n_bytes += size;
+    *out = new.common;
+    return new.pin;
+}
+
+/* ---- receiving ---- */
+
+void pp_forget_common(pp_module_t *m) {
+    while (m->n_common > 0)
+        Py_CLEAR(m->common[--m->n_common].object);
+    m->n_common_bytes = 0;
+}
+
+static int open_common(pp_segment_t *s, const pp_common_t *common, void **start) {
+    *start = (void *)common->start;
+    int error = common->start ? 0 : pp_block_map(s, &common->block, start);
+    return error ? (pp_raise_errno(error), -1) : 0;
+}
+
+static void close_common(pp_segment_t *s, const pp_common_t *common, void *start) {
+    if (common->start == NULL)
+        pp_block_unmap(s, &common->block, start);
+}
+
+static void remember(pp_module_t *m, const pp_common_t *common, PyObject *object) {
+    if (m->n_common == PP_COMMON_KEPT || m->n_common_bytes + common->size > HELD_MAX)
+        pp_forget_common(m);
+    m->common[m->n_common].number = common->number;
+    m->common[m->n_common++].object = Py_NewRef(object);
+    m->n_common_bytes += common->size;
+}
+
+PyObject *pp_common_blob(pp_module_t *m, pp_segment_t *s, const pp_common_t *common, bool is_text, uint32_t char_max) {
+    for (unsigned i = 0; i < m->n_common; i++)
+        if (m->common[i].number == common->number)
+            return Py_NewRef(m->common[i].object);
+    void *start;
+    if (open_common(s, common, &start) < 0)
+        return NULL;
+    PyObject *blob = is_text ? pp_new_text(start, common->size, char_max) : pp_new_bytes(start, common->size);
+    close_common(s, common, start);
+    if (blob)
+        remember(m, common, blob);
+    return blob;
+}
+
+PyObject *pp_common_copy(pp_segment_t *s, const pp_common_t *common) {
+    void *start;
+    PyObject *copy = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)common->size);
+    if (copy == NULL || open_common(s, common, &start) < 0) {
+        Py_XDECREF(copy);
+        return NULL;
+    }
+    pp_copy_freely(PyByteArray_AS_STRING(copy), start, common->size);
+    close_common(s, common, start);
+    return copy;
+}

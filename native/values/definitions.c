@@ -1,0 +1,354 @@
+/* What wire/definitions.py asks of each pickle that names something of __main__: which names, and whether what they stand for is
+ * still what it was. Both are asked at each call, so they are here. */
+#include "python.h"
+
+#include <string.h>
+
+/* ---- names in a pickle ---- */
+
+typedef struct {
+    const unsigned char *at, *end;
+    PyObject *names;                /* a set */
+    bool takes_all;                 /* all strings may be names: they are arguments of namespace.get */
+    const char *last[2];            /* the two strings that were pushed last, the newest first; NULL: something else */
+    uint32_t last_size[2];
+    struct { const char *text; uint32_t size; } memo[256];
+    uint32_t n_memo;
+    bool is_unknown;                /* something in it may be a pickle, or is not understood */
+} pickle_t;
+
+#define GETTER "pool_party.wire.namespace"   /* whose `get` is another way to name something */
+
+/* Whether there may be names in it, if it is a pickle. */
+static bool may_name(const void *text, size_t size) {
+    return memmem(text, size, "_main__", 7) != NULL || memmem(text, size, GETTER, sizeof GETTER - 1) != NULL;
+}
+
+static bool is_text(const char *text, uint32_t size, const char *expected) {
+    return text && size == strlen(expected) && memcmp(text, expected, size) == 0;
+}
+
+static bool is_main(const char *text, uint32_t size) { return is_text(text, size, "__main__") || is_text(text, size, "__mp_main__"); }
+
+static void push(pickle_t *p, const char *text, uint32_t size) {
+    p->last[1] = p->last[0];
+    p->last_size[1] = p->last_size[0];
+    p->last[0] = text;
+    p->last_size[0] = size;
+}
+
+static int add_name(pickle_t *p, const char *text, uint32_t size) {
+    PyObject *name = PyUnicode_DecodeUTF8(text, size, "surrogatepass");
+    int failed = name ? PySet_Add(p->names, name) : -1;
+    Py_XDECREF(name);
+    return failed;
+}
+
+/* A module's name, an attribute's, or any other string. */
+static int take_text(pickle_t *p, const char *text, uint64_t size) {
+    bool is_module = size < UINT32_MAX && (is_main(text, (uint32_t)size) || is_text(text, (uint32_t)size, GETTER));
+    p->is_unknown = p->is_unknown || (!is_module && may_name(text, size));
+    push(p, size <= UINT32_MAX ? text : NULL, (uint32_t)size);
+    return p->takes_all && size < 256 ? add_name(p, text, (uint32_t)size) : 0;
+}
+
+static int take_global(pickle_t *p) {
+    const char *module = p->last[1], *name = p->last[0];
+    uint32_t size = p->last_size[0];
+    if (module == NULL || name == NULL)
+        p->is_unknown = true;
+    else if (is_main(module, p->last_size[1]) && add_name(p, name, size) < 0)
+        return -1;
+    push(p, NULL, 0);
+    return 0;
+}
+
+static void memorize(pickle_t *p) {
+    if (p->n_memo < 256) {
+        p->memo[p->n_memo].text = p->last[0];
+        p->memo[p->n_memo].size = p->last_size[0];
+    }
+    p->n_memo++;
+}
+
+static void recall(pickle_t *p, uint32_t number) {
+    if (number >= 256 || number >= p->n_memo)
+        push(p, NULL, 0);           /* no string that is looked for, as long as no global is made of it */
+    else
+        push(p, p->memo[number].text, p->memo[number].size);
+}
+
+static uint64_t read_number(const unsigned char *from, unsigned n) {
+    uint64_t number = 0;
+    memcpy(&number, from, n);
+    return number;
+}
+
+/* How many bytes follow an opcode that pushes no string; of those with a length of their own, the length's, plus 16. -1: unknown. */
+static int size_after(unsigned char opcode) {
+    switch (opcode) {
+    case 0x80: case 'K': case 'h': return 1;                              /* PROTO, BININT1, BINGET */
+    case 'M': return 2;
+    case 'J': case 'j': return 4;                                         /* BININT, LONG_BINGET */
+    case 'G': case 0x95: return 8;                                        /* BINFLOAT, FRAME */
+    case 0x8a: case 'C': return 16 + 1;                                   /* LONG1, SHORT_BINBYTES */
+    case 0x8b: case 'B': return 16 + 4;
+    case 0x8e: case 0x96: return 16 + 8;                                  /* BINBYTES8, BYTEARRAY8 */
+    case '(': case '.': case '0': case '1': case '2': case 'N': case 'R': case 'a': case 'b': case 'd': case 'e': case 'l': case 'o':
+    case 's': case 't': case 'u': case ')': case ']': case '}': case 'Q': case 0x81: case 0x85: case 0x86: case 0x87: case 0x88:
+    case 0x89: case 0x8f: case 0x90: case 0x91: case 0x92: case 0x94: case 0x97: case 0x98: return 0;
+    default: return -1;
+    }
+}
+
+static bool take_data(pickle_t *p, unsigned char opcode, int size) {
+    uint64_t n = (uint64_t)(size & 15);
+    if (n > (uint64_t)(p->end - p->at))
+        return false;
+    uint64_t number = read_number(p->at, (unsigned)n);
+    p->at += n;
+    if (size >= 16) {
+        if (number > (uint64_t)(p->end - p->at))
+            return false;
+        p->is_unknown = p->is_unknown || may_name(p->at, number);
+        p->at += number;
+    }
+    if (opcode == 'h' || opcode == 'j')
+        recall(p, (uint32_t)number);
+    else if (opcode == 0x94)
+        memorize(p);
+    else if (opcode != 0x95)        /* a frame may begin between a string and what uses it */
+        push(p, NULL, 0);
+    return true;
+}
+
+/* GLOBAL, as in preludes; two lines. */
+static bool take_lines(pickle_t *p) {
+    const unsigned char *first = memchr(p->at, '\n', (size_t)(p->end - p->at));
+    const unsigned char *second = first ? memchr(first + 1, '\n', (size_t)(p->end - first - 1)) : NULL;
+    if (second == NULL || may_name(p->at, (size_t)(first - p->at)))
+        return false;
+    p->at = second + 1;
+    push(p, NULL, 0);
+    return true;
+}
+
+/* 0; -1 with an exception. */
+static int take_opcode(pickle_t *p) {
+    unsigned char opcode = *p->at++;
+    unsigned n = opcode == 0x8c ? 1 : opcode == 'X' ? 4 : opcode == 0x8d ? 8 : 0;
+    if (n > 0) {
+        uint64_t size = n <= (uint64_t)(p->end - p->at) ? read_number(p->at, n) : UINT64_MAX;
+        if (size > (uint64_t)(p->end - p->at) - (size < UINT64_MAX ? n : 0))
+            return p->is_unknown = true, 0;
+        const char *text = (const char *)p->at + n;
+        p->at += n + size;
+        return take_text(p, text, size);
+    }
+    if (opcode == 0x93)
+        return take_global(p);
+    int size = size_after(opcode);
+    if (opcode == 'c' ? !take_lines(p) : size < 0 || !take_data(p, opcode, size))
+        p->is_unknown = true;
+    return 0;
+}
+
+const char pp_names_of_main_doc[] = PyDoc_STR("names_of_main(pickle) -> set, or None\n\n"
+    "The names in `__main__` that a pickle refers to; with all strings in it where it names them by `namespace.get`.\n"
+    "None: it cannot be told, since there may be another pickle in it.");
+PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
+    (void)module;
+    if (!PyBytes_Check(pickle)) {
+        PyErr_SetString(PyExc_TypeError, "a pickle is bytes");
+        return NULL;
+    }
+    pickle_t p = {.at = (const unsigned char *)PyBytes_AS_STRING(pickle), .names = PySet_New(NULL)};
+    p.end = p.at + PyBytes_GET_SIZE(pickle);
+    p.takes_all = memmem(p.at, (size_t)(p.end - p.at), GETTER, sizeof GETTER - 1) != NULL;
+    while (p.names && !p.is_unknown && p.at < p.end)
+        if (take_opcode(&p) < 0)
+            Py_CLEAR(p.names);
+    if (p.names && p.is_unknown)
+        Py_SETREF(p.names, Py_NewRef(Py_None));
+    return p.names;
+}
+
+/* ---- what a value is made of ---- */
+
+#define LEAVES_MAX 1000     /* guess: beyond, pickling again takes no longer */
+
+typedef struct {
+    PyObject *found, *atoms, *own, *parts, *modules;
+} look_t;
+
+static int look(look_t *l, PyObject *value);
+
+static int add(look_t *l, PyObject *leaf) { return PyList_Append(l->found, leaf) < 0 ? -1 : 1; }
+
+static int add_size(look_t *l, Py_ssize_t n) {
+    PyObject *size = PyLong_FromSsize_t(n);
+    int done = size ? add(l, size) : -1;
+    Py_XDECREF(size);
+    return done;
+}
+
+static bool has(PyObject *tuple, PyObject *item) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+        if (PyTuple_GET_ITEM(tuple, i) == item)
+            return true;
+    return false;
+}
+
+static int look_at_or_none(look_t *l, PyObject *value) { return look(l, value ? value : Py_None); }
+
+/* Takes the sequence, which nobody else has. */
+static int look_at_items(look_t *l, PyObject *items) {
+    int done = items ? add_size(l, PySequence_Fast_GET_SIZE(items)) : -1;
+    for (Py_ssize_t i = 0; done > 0 && i < PySequence_Fast_GET_SIZE(items); i++)
+        done = look(l, PySequence_Fast_GET_ITEM(items, i));
+    Py_XDECREF(items);
+    return done;
+}
+
+static int look_at_dict(look_t *l, PyObject *dict) {
+    int done = dict ? look_at_items(l, PyDict_Keys(dict)) : add(l, Py_None);
+    return dict && done > 0 ? look_at_items(l, PyDict_Values(dict)) : done;
+}
+
+static int look_at_closure(look_t *l, PyObject *function, PyObject *closure) {
+    int done = 1;
+    for (Py_ssize_t i = 0; closure && done > 0 && i < PyTuple_GET_SIZE(closure); i++) {
+        PyObject *content = PyCell_Get(PyTuple_GET_ITEM(closure, i));
+        done = content == function ? 1 : look_at_or_none(l, content);
+        Py_XDECREF(content);
+    }
+    return done;
+}
+
+static int look_at_function(look_t *l, PyObject *function) {
+    int done = add(l, PyFunction_GetCode(function));
+    if (done > 0)
+        done = look_at_or_none(l, PyFunction_GetDefaults(function));
+    if (done > 0)
+        done = look_at_or_none(l, PyFunction_GetKwDefaults(function));
+    if (done > 0)
+        done = look_at_closure(l, function, PyFunction_GetClosure(function));
+    return done > 0 ? look_at_dict(l, ((PyFunctionObject *)function)->func_dict) : done;
+}
+
+static int is_of_main(look_t *l, PyObject *cls) {
+    PyObject *name = PyObject_GetAttrString(cls, "__module__");
+    if (name == NULL)
+        PyErr_Clear();
+    int is = name ? PySequence_Contains(l->modules, name) : 0;
+    Py_XDECREF(name);
+    return is;
+}
+
+static int look_at_members(look_t *l, PyTypeObject *cls) {
+    PyObject *dict = PyType_GetDict(cls), *members = dict ? PyDict_Copy(dict) : NULL;
+    int done = members ? 1 : -1;
+    for (Py_ssize_t i = 0; done > 0 && i < PyTuple_GET_SIZE(l->own); i++) {
+        PyObject *name = PyTuple_GET_ITEM(l->own, i);
+        int is_there = PyDict_Contains(members, name);
+        done = is_there < 0 || (is_there && PyDict_DelItem(members, name) < 0) ? -1 : 1;
+    }
+    if (done > 0)
+        done = look_at_dict(l, members);
+    Py_XDECREF(members);
+    Py_XDECREF(dict);
+    return done;
+}
+
+static int look_at_class(look_t *l, PyObject *cls) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(l->found); i++)
+        if (PyList_GET_ITEM(l->found, i) == cls)
+            return 1;
+    int done = add(l, cls), is_own = done > 0 ? is_of_main(l, cls) : 0;
+    if (is_own <= 0)
+        return is_own < 0 ? -1 : done;
+    done = look_at_members(l, (PyTypeObject *)cls);
+    return done > 0 ? look_at_items(l, Py_XNewRef(((PyTypeObject *)cls)->tp_bases)) : done;
+}
+
+/* A property, a class method or a static one. */
+static int look_at_part(look_t *l, PyObject *part) {
+    static const char *names[] = {"__func__", "fget", "fset", "fdel"};
+    int done = 1;
+    for (int i = 0; done > 0 && i < 4; i++) {
+        PyObject *function = PyObject_GetAttrString(part, names[i]);
+        if (function == NULL)
+            PyErr_Clear();
+        done = look_at_or_none(l, function);
+        Py_XDECREF(function);
+    }
+    return done;
+}
+
+static int look_further(look_t *l, PyObject *value) {
+    PyObject *kind = (PyObject *)Py_TYPE(value);
+    if (add(l, kind) < 0)
+        return -1;
+    if (kind == (PyObject *)&PyFunction_Type)
+        return look_at_function(l, value);
+    if (PyType_Check(value))
+        return look_at_class(l, value);
+    if (kind == (PyObject *)&PyTuple_Type)
+        return look_at_items(l, Py_NewRef(value));
+    if (kind == (PyObject *)&PyList_Type)
+        return look_at_items(l, PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
+    if (kind == (PyObject *)&PyDict_Type)
+        return look_at_dict(l, value);
+    if (kind == (PyObject *)&PySet_Type)
+        return PySet_GET_SIZE(value) == 0;
+    return has(l->parts, kind) ? look_at_part(l, value) : 0;
+}
+
+/* 1; 0: it cannot be told; -1 with an exception. */
+static int look(look_t *l, PyObject *value) {
+    if (PyList_GET_SIZE(l->found) > LEAVES_MAX)
+        return 0;
+    if (has(l->atoms, (PyObject *)Py_TYPE(value))) {
+        bool is_long = (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LEAVES_MAX) ||
+                       (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LEAVES_MAX);
+        int done = add(l, value);
+        return is_long && done > 0 ? 0 : done;
+    }
+    if (Py_EnterRecursiveCall(" while looking at a definition"))
+        return -1;
+    int done = look_further(l, value);
+    Py_LeaveRecursiveCall();
+    return done;
+}
+
+const char pp_leaves_doc[] = PyDoc_STR("leaves(values, atoms, own, parts, modules) -> list, or None\n\n"
+    "What values are made of: as long as all of that is the same, so are they. None: something in them may change unseen,\n"
+    "or should not be kept alive for this. See wire/namespace.py for the tuples of rules.");
+PyObject *pp_find_leaves(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *values;
+    look_t l;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyList_Type, &values, &PyTuple_Type, &l.atoms, &PyTuple_Type, &l.own, &PyTuple_Type,
+                          &l.parts, &PyTuple_Type, &l.modules) ||
+        (l.found = PyList_New(0)) == NULL)
+        return NULL;
+    int done = look_at_items(&l, Py_NewRef(values));
+    if (done > 0)
+        return l.found;
+    Py_DECREF(l.found);
+    if (done < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+const char pp_are_same_doc[] = PyDoc_STR("are_same(one, other) -> bool\n\nWhether two lists hold the same objects.");
+PyObject *pp_are_same(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *one, *other;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &one, &PyList_Type, &other))
+        return NULL;
+    bool are_same = PyList_GET_SIZE(one) == PyList_GET_SIZE(other);
+    for (Py_ssize_t i = 0; are_same && i < PyList_GET_SIZE(one); i++)
+        are_same = PyList_GET_ITEM(one, i) == PyList_GET_ITEM(other, i);
+    return PyBool_FromLong(are_same);
+}

@@ -1,0 +1,109 @@
+"""Tasks and values for test_common.py, which every kind of worker can import."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+
+import tasks
+
+import pool_party
+
+kept = []  # what this worker has kept of former tasks
+
+
+class Buffer:
+    """A value whose data travels beside the pickle, as an array's does."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __reduce_ex__(self, protocol):
+        return Buffer, (pickle.PickleBuffer(self.data),)
+
+
+class Plain:
+    """A value that only pickle knows."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+def first_and_size(value):
+    """Follows the first parts of a nested value down to its data."""
+    while not isinstance(value, (bytes, str, Buffer)):
+        value = value.parts[0] if isinstance(value, Plain) else value[0]
+    data = value.data if isinstance(value, Buffer) else value
+    return data[0], len(data)
+
+
+def pass_gate_with(path, value):
+    tasks.pass_gate(path)
+    return first_and_size(value)
+
+
+def add_one(buffer):
+    """Writes to what it got; what stood there before."""
+    before = buffer.data[0]
+    buffer.data[0] = before + 1
+    return before
+
+
+def keep(buffer):
+    """Keeps it beyond its task; the first bytes of all that this worker has kept."""
+    kept.append(buffer)
+    return [buffer.data[0] for buffer in kept]
+
+
+def look_at_kept(_):
+    found = [(buffer.data[0], buffer.data[-1]) for buffer in kept]
+    kept.clear()
+    return found
+
+
+def are_one(pair):
+    return pair[0] is pair[-1]
+
+
+def kill_worker(value, dies):
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return first_and_size(value)
+
+
+def nest(blob, start_method):
+    """A pool in a worker; its own workers may be forked with what this one has got."""
+    with pool_party.ComposablePool(1, kind="process", context=multiprocessing.get_context(start_method)) as inner:
+        return inner.map(first_and_size, [bytes(len(blob))] * 2, 1)[1]
+
+
+def fork_and_read(buffer):
+    """What a child that was forked from this worker sees of its argument once the worker has written to its own."""
+    reader, writer = os.pipe()
+    go_reader, go_writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go_reader, 1)
+        os.write(writer, bytes([buffer.data[0]]))
+        os._exit(0)
+    buffer.data[0] = 9
+    os.write(go_writer, b".")
+    seen = os.read(reader, 1)[0]
+    os.waitpid(pid, 0)
+    for fd in (reader, writer, go_reader, go_writer):
+        os.close(fd)
+    return seen
+
+
+def describe(value, numbers=None):
+    """A value's shape, with a number for each object in it."""
+    numbers = {} if numbers is None else numbers
+    if isinstance(value, (list, tuple)):
+        found = type(value).__name__, [describe(part, numbers) for part in value]
+    elif isinstance(value, Buffer):
+        found = "buffer", len(value.data), value.data[0], numbers.setdefault(id(value), len(numbers))
+    elif isinstance(value, (bytes, str)):
+        found = type(value).__name__, len(value), value[0], numbers.setdefault(id(value), len(numbers))
+    else:
+        found = value
+    return found

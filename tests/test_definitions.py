@@ -1,0 +1,141 @@
+"""What a pickle names of `__main__`, and whether definitions are still what they were."""
+
+import pickle
+import pickletools
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pool_party import _native
+from pool_party.wire import namespace
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """A `__main__` of our own."""
+    module = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    return module
+
+
+CLASSES = {name: type(name, (), {"__module__": "__main__"}) for name in ("A", "Bc", "Def")}
+
+
+def named_by_pickletools(data):
+    """The names of globals of `__main__`: what the two strings before each STACK_GLOBAL were."""
+    stack, memo, found = [], {}, set()
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif "GET" in opcode.name:
+            stack.append(memo[argument])
+        elif opcode.name == "STACK_GLOBAL":
+            if stack[-2] == "__main__":
+                found.add(stack[-1])
+            stack.append(None)
+        elif opcode.name not in ("FRAME", "PROTO"):
+            stack.append(argument if isinstance(argument, str) else None)
+    return found
+
+
+small = st.sampled_from(
+    [*CLASSES.values(), "A", "__main__", "Bc.x", 0.5, None, b"A.", 300, -1, 1 << 70, True, {1}, "é"]
+)
+parts = small | st.builds(lambda name: CLASSES[name](), st.sampled_from(list(CLASSES))) | st.text() | st.binary()
+values = st.recursive(
+    parts,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=40,
+)
+
+
+@given(value=values)
+def test_names_in_a_pickle(value):
+    main = types.ModuleType("__main__")
+    vars(main).update(CLASSES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", main)
+        data = pickle.dumps(value, 5)
+    assert _native.names_of_main(data) == named_by_pickletools(data)
+
+
+@given(
+    data=st.binary(),
+    start=st.sampled_from([b"", b"\x80\x05", b"\x8c\x08__main__\x94", b"\x8c\x08__main__\x8c\x01A\x93"]),
+)
+def test_no_bytes_are_read_beyond_their_end(data, start):
+    found = _native.names_of_main(start + data)
+    assert found is None or all(isinstance(name, str) for name in found)
+
+
+def test_a_pickle_in_a_pickle_is_not_understood(main):
+    main.A = CLASSES["A"]
+    inner = pickle.dumps(main.A, 5)
+    assert _native.names_of_main(pickle.dumps([inner], 5)) is None
+    assert _native.names_of_main(pickle.dumps(bytearray(inner), 5)) is None
+    assert _native.names_of_main(pickle.dumps(pickle.dumps(main.A, 0).decode(), 5)) is None
+
+
+def test_names_by_value(main):
+    main.f = lambda: 0
+    data = pickle.dumps((namespace.get, ("f",)), 5)
+    assert "f" in _native.names_of_main(data)
+
+
+SOURCE = """
+class Base: pass
+class C(Base):
+    names = ["a"]
+    def method(self, x=[1], *, y=2): return x
+    @property
+    def size(self): return 1
+    @classmethod
+    def make(cls): return cls()
+def make():
+    seen = []
+    def inner(): return seen
+    return inner
+def f(x, y=(1,)): return x
+inner = make()
+table = {"k": [1, 2]}
+"""
+CHANGES = {
+    "a method": "C.method = lambda self: 1",
+    "a default value": "C.method.__defaults__ = ([2],)",
+    "in a default value": "C.method.__defaults__[0].append(2)",
+    "a keyword's default value": "C.method.__kwdefaults__['y'] = 3",
+    "a property": "C.size = property(lambda self: 2)",
+    "a class method": "C.make = classmethod(lambda cls: 2)",
+    "in an attribute": "C.names.append('b')",
+    "a new attribute": "C.more = 1",
+    "a base": "Base.x = 1",
+    "a function": "def f(x, y=(1,)): return x",
+    "its code": "f.__code__ = (lambda x, y=2: y).__code__",
+    "its attribute": "f.note = 1",
+    "in a closure": "inner().append(1)",
+    "in a table": "table['k'][1] = 3",
+    "a key": "table['l'] = 1",
+    "nothing there": "del table",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_noticed(main, change):
+    exec(SOURCE, vars(main))
+    names = ["C", "f", "inner", "table", "missing"]
+    before, again = namespace.leaves(names), namespace.leaves(names)
+    assert before is not None
+    assert _native.are_same(before, again)
+    exec(CHANGES[change], vars(main))
+    assert not _native.are_same(before, namespace.leaves(names))
+
+
+@pytest.mark.parametrize(
+    "text", ["table = {1}", "table = object()", "table = 'x' * 5000", "table = []; table.append(table)"]
+)
+def test_what_may_change_unseen(main, text):
+    exec(text, vars(main))
+    assert namespace.leaves(["table"]) is None
