@@ -9,6 +9,7 @@ other load falls on both. The table is Markdown.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,12 @@ _PAUSE_S = 0.12  # OpenBLAS's threads spin for some 50 ms after a call, and a CP
 _LIMIT_S = 400.0
 _REPEATS = 5
 _DIVISORS = {"full": 1, "quick": 4}  # of the order of matrices
-_BUSY = "print(flush=True)\nwhile True: pass"
+_BUSY = """
+import os, sys
+print(flush=True)
+while os.getppid() == int(sys.argv[1]):  # else the program that measures was killed
+    sum(range(100_000))
+"""
 
 type _Call = tuple[Callable[[Any], bool], tuple[int, int, int]]
 
@@ -102,7 +108,10 @@ def measure() -> None:
 @contextmanager
 def _busy(n_processes: int) -> Iterator[None]:
     """So many processes compute meanwhile."""
-    processes = [subprocess.Popen([sys.executable, "-c", _BUSY], stdout=subprocess.PIPE) for _ in range(n_processes)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())], stdout=subprocess.PIPE)
+        for _ in range(n_processes)
+    ]
     try:
         for process in processes:
             assert process.stdout is not None

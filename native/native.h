@@ -469,6 +469,7 @@ void pp_others_open(pp_segment_t *s, unsigned n_cpus);                 /* a pool
 void pp_others_close(pp_segment_t *s);                                 /* before the segment is; also where it does not lend */
 unsigned pp_others_leave(unsigned n_cpus);                             /* how many of these are idle or ours */
 void pp_others_note(unsigned n_awake);                                 /* workers of all pools of this process */
+unsigned pp_others_awake(void);                                        /* what was noted last */
 void pp_others_pretend(uint32_t n_running_and_one);                    /* for tests: what pp_n_running() is taken for; 0: not */
 void pp_others_after_fork_in_child(void);
 

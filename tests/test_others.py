@@ -5,9 +5,9 @@ Nothing here depends on what runs on the machine: the readings are the tests' ow
 
 import contextlib
 import itertools
-import os
 import pathlib
 
+import fresh
 import gates
 import pytest
 import tasks
@@ -107,6 +107,17 @@ def gate(tmp_path):
         yield opened
 
 
+@contextlib.contextmanager
+def lone_task(pool, gate):
+    """One worker of a pool is in a task, and it is known that no other one is."""
+    held = pool.apply_async(tasks.pass_gate, (gate.path,))
+    gate.wait_arrived(1)
+    gates.wait_until(lambda: _native.n_awake() == 1, "the others sleep")
+    yield
+    gate.release(1)
+    held.get(60)
+
+
 @pytest.fixture
 def lone(kind, monkeypatch, gate):
     """A pool that lends, of two workers on four CPUs; one of them is in a task. Others have used all CPUs until now."""
@@ -114,11 +125,8 @@ def lone(kind, monkeypatch, gate):
     pretend(MANY)
     with ComposablePool(2, kind=kind, policy="dynamic") as pool:
         pool.map(tasks.square, range(10), 1)
-        held = pool.apply_async(tasks.pass_gate, (gate.path,))
-        gate.wait_arrived(1)
-        yield pool
-        gate.release(1)
-        held.get(60)
+        with lone_task(pool, gate):
+            yield pool
 
 
 def n_threads(pool):
@@ -166,37 +174,17 @@ class Asked:
 def test_a_policy_of_ones_own_is_told(kind, monkeypatch, gate):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
     pretend(MANY)
-    with ComposablePool(2, kind=kind, policy=Asked()) as pool:
-        held = pool.apply_async(tasks.pass_gate, (gate.path,))
-        gate.wait_arrived(1)
+    with ComposablePool(2, kind=kind, policy=Asked()) as pool, lone_task(pool, gate):
         for n_others in (2, 1, 0):
             pretend(n_others)
             gates.wait_until(lambda: set(pool.statistics().n_threads) == {N_CPUS - n_others}, "told")  # noqa: B023
-        gate.release(1)
-        held.get(60)
 
 
 # ---- the thread that reads --------------------------------------------------
 
 
-def readers():
-    """Threads of this process that read, and libraries' threads, which may have been made by one and have its name."""
-    found = set()
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):
-            if pathlib.Path(f"/proc/self/task/{thread}/comm").read_text() == "pp-others\n":
-                found.add(thread)
-    return found
-
-
-def test_there_is_one_reader_while_pools_lend(kind):
-    pretend(0)
-    before = readers()
-    with ComposablePool(2, kind=kind):
-        assert readers() == before
-        with ComposablePool(2, kind=kind, policy="dynamic"), ComposablePool(2, kind=kind, policy="dynamic"):
-            gates.wait_until(lambda: len(readers() - before) == 1, "it has its name")
-        gates.wait_until(lambda: readers() <= before, "it ends with the last of them")
+def test_there_is_one_while_pools_lend(kind):
+    fresh.check(fresh.run([pathlib.Path(__file__).parent / "isolated" / "reading.py", "one", kind]))
 
 
 def test_an_idle_pool_reads_nothing(kind):
@@ -205,10 +193,3 @@ def test_an_idle_pool_reads_nothing(kind):
         pool.map(tasks.square, range(10), 1)
         gates.wait_until(lambda: _native.cpus_left(1) == 0, "it knows nothing, and sleeps")
         pool.apply(tasks.square, (1,))
-
-
-def test_a_system_that_does_not_say_needs_no_reader(kind):
-    before = readers()
-    with ComposablePool(2, kind=kind, policy="dynamic"):
-        assert readers() <= before and _native.cpus_left(N_CPUS) == N_CPUS
-    gates.wait_until(lambda: _native.cpus_left(N_CPUS) == 0, "nothing is known any more")

@@ -3,10 +3,10 @@
  * A library that computes with more threads than it has CPUs is slow beyond proportion: its threads spin for the one that
  * was pushed aside. So nothing is lent that has not been seen idle, and what others come to need is taken back.
  *
- * The reading is the number of threads of the machine that run or could run, /proc/loadavg's fourth field: it costs a
- * microsecond, and counts the present. Of n such threads at most `most` are ours, the threads that workers may use now, and
- * at least `least`, the workers that are awake. So others have between n - most and n - least. The estimate stays as it is
- * while it is in between; else it moves to the nearer end. Beyond the last readings it knows nothing, which damps it:
+ * The reading is the number of threads of the machine that run or could run, /proc/loadavg's fourth field: it costs some
+ * microseconds, and counts the present. Ours among them are at least one for each worker that is awake, and at most these and
+ * the threads that are lent beyond them. So others have at most what is left without the former, and at least what is left
+ * without all of ours. While the estimate is between these two, it stays as it is; else it moves to the nearer one:
  *
  *     up     at the second reading in a row that asks for it: another program is noticed after 5 to 10 ms
  *     down   at the third, and not before a time that doubles each time that lending was a mistake
@@ -95,11 +95,13 @@ uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, 
 /* ---- what follows from it ---- */
 
 /* Where a pool counts on more CPUs than there are, so be it: others still take theirs. */
-unsigned pp_others_leave(unsigned n_cpus) {
-    unsigned n_machine = pp_load_relaxed(&others.n_machine), n_others = pp_load_relaxed(&others.n_others);
+static unsigned left_of(unsigned n_cpus, unsigned n_others) {
+    unsigned n_machine = pp_load_relaxed(&others.n_machine);
     unsigned n_all = n_machine > n_cpus ? n_machine : n_cpus, n = n_others < n_all ? n_all - n_others : 0;
     return n < n_cpus ? n : n_cpus;
 }
+
+unsigned pp_others_leave(unsigned n_cpus) { return left_of(n_cpus, pp_load_relaxed(&others.n_others)); }
 
 static bool could_lend(void) {
     uint32_t n_awake = pp_load_seq_cst(&others.n_awake);
@@ -110,6 +112,8 @@ static void wake(uint32_t from, uint32_t to) {
     if (pp_cas_seq_cst(&others.state, &from, to))
         pp_futex_wake(&others.state, 1, UINT32_MAX);
 }
+
+unsigned pp_others_awake(void) { return pp_load_seq_cst(&others.n_awake); }
 
 void pp_others_note(unsigned n_awake) {
     pp_store_seq_cst(&others.n_awake, n_awake);
@@ -127,14 +131,17 @@ static int read_running(void) {
 }
 
 static void publish(uint32_t n_others) {
-    if (n_others == pp_load_relaxed(&others.n_others))
-        return;
-    pp_store_seq_cst(&others.n_others, n_others);
-    pp_limits_changed();
+    uint32_t before = pp_swap_seq_cst(&others.n_others, n_others);
+    bool matters = false;
     pthread_mutex_lock(&others.lock);
-    for (pp_segment_t *s = others.lenders; s; s = s->next_lender)
-        pp_pulse(s->shared);
+    for (pp_segment_t *s = others.lenders; s && n_others != before; s = s->next_lender)
+        if (left_of(s->n_lent_cpus, before) != left_of(s->n_lent_cpus, n_others)) {
+            matters = true;
+            pp_pulse(s->shared);
+        }
     pthread_mutex_unlock(&others.lock);
+    if (matters)
+        pp_limits_changed();
 }
 
 static void look(pp_others_t *o) {

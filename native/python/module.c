@@ -196,6 +196,11 @@ static PyObject *cpus_left(PyObject *module, PyObject *arg) {
     return PyLong_FromUnsignedLong(pp_others_leave((unsigned)n));
 }
 
+static PyObject *count_awake(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_others_awake());
+}
+
 static PyObject *pretend_running(PyObject *module, PyObject *arg) {
     (void)module;
     unsigned long n = Py_IsNone(arg) ? 0 : PyLong_AsUnsignedLong(arg) + 1;
@@ -327,6 +332,8 @@ static PyMethodDef functions[] = {
      "limit_foreign(n)\n\nWorkers of this process's pools that are awake in other processes: libraries here get the less."},
     {"cpus_left", cpus_left, METH_O,
      "cpus_left(n) -> int\n\nHow many of n CPUs other programs do not use, as far as is known: a pool that lends has it looked for."},
+    {"n_awake", count_awake, METH_NOARGS,
+     "n_awake() -> int\n\nFor tests: workers that are awake, of all pools of this process, as far as budgets go by that."},
     {"pretend_running", pretend_running, METH_O,
      "pretend_running(n)\n\nFor tests: so many threads of the machine run, with the one that counts; 0: the system does not say;\n"
      "None: what it says."},
