@@ -138,8 +138,8 @@ static int take_opcode(pickle_t *p) {
     unsigned char opcode = *p->at++;
     unsigned n = opcode == 0x8c ? 1 : opcode == 'X' ? 4 : opcode == 0x8d ? 8 : 0;
     if (n > 0) {
-        uint64_t size = n <= (uint64_t)(p->end - p->at) ? read_number(p->at, n) : UINT64_MAX;
-        if (size > (uint64_t)(p->end - p->at) - (size < UINT64_MAX ? n : 0))
+        uint64_t n_left = (uint64_t)(p->end - p->at), size = n <= n_left ? read_number(p->at, n) : 0;
+        if (n > n_left || size > n_left - n)
             return p->is_unknown = true, 0;
         const char *text = (const char *)p->at + n;
         p->at += n + size;
