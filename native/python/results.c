@@ -3,7 +3,8 @@
  */
 #include "python.h"
 
-#define BATCH 256           /* results, at most, between two looks at the clock, at signals and at claims of the lead */
+#define BATCH 256           /* results, at most, between two looks at signals and at claims of the lead */
+#define CLOCK_EVERY 16      /* results, and each that is slow, with a deadline: reading the clock takes as long as a fast result */
 
 typedef struct {
     uint64_t job;
@@ -24,6 +25,7 @@ typedef struct pp_postponed {   /* a result whose value the background thread is
 typedef struct {
     Py_ssize_t n;
     int64_t deadline_ns;
+    bool was_slow;          /* the newest of them */
 } batch_t;
 
 /* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. A block is marked as
@@ -174,14 +176,16 @@ void pp_channel_drop_postponed(pp_channel_t *self) {
 
 /* Takes one result. `alone_for`: the caller waits for this call with a timeout, and leaves others' slow results to the background
  * thread; or NULL. Returns 0, or -1 with an exception for the caller. */
-static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for) {
+static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for,
+                    bool *was_slow) {
     result_t r;
     take_result(self, worker, frame, &r);
+    *was_slow = is_slow(self, &r);
     PyObject *no_memory = r.payload || r.is_in_block ? NULL : PyErr_GetRaisedException();
     PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
     if (no_memory)
         PyErr_SetRaisedException(no_memory);
-    if (job && alone_for && job != (const PyObject *)alone_for && is_slow(self, &r) && postpone(self, job, &r))
+    if (job && alone_for && job != (const PyObject *)alone_for && *was_slow && postpone(self, job, &r))
         return 0;
     int failed = 0;
     if (job || r.job == 0)
@@ -193,7 +197,9 @@ static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame
 }
 
 static bool is_over(const batch_t *b) {
-    return b->n >= BATCH || (b->deadline_ns >= 0 && pp_now_ns() >= b->deadline_ns);
+    if (b->n >= BATCH)
+        return true;
+    return b->deadline_ns >= 0 && (b->was_slow || b->n % CLOCK_EVERY == 0) && pp_now_ns() >= b->deadline_ns;
 }
 
 /* A batch of results, from all workers in turn; their number, or -1. Code that unpickling runs may itself wait for a result, and hand
@@ -207,7 +213,7 @@ Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, 
     for (unsigned i = 0; !failed && !is_ended && i < n_workers; i++) {
         unsigned worker = self->next_worker;
         for (const pp_frame_t *f; !failed && !is_ended && (f = pp_parent_peek(&self->parent, worker)) != NULL;) {
-            failed = take_one(self, worker, f, &cached, alone_for);
+            failed = take_one(self, worker, f, &cached, alone_for, &b.was_slow);
             b.n++;
             is_ended = is_over(&b) || !pp_lead_is_mine(&self->parent);
         }
@@ -244,8 +250,9 @@ PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
     Py_END_ALLOW_THREADS
     PyObject *cached = NULL, *found = NULL;
     int failed = 0;
+    bool was_slow;
     for (const pp_frame_t *f; !failed && lead_again(self) && (f = pp_parent_peek(&self->parent, (unsigned)worker)) != NULL;)
-        failed = take_one(self, (unsigned)worker, f, &cached, NULL);
+        failed = take_one(self, (unsigned)worker, f, &cached, NULL, &was_slow);
     uint64_t id;
     uint32_t index;
     if (!failed && !pp_parent_reap(&self->parent, (unsigned)worker, &id, &index))
