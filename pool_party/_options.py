@@ -1,5 +1,6 @@
 """The options of pools and executors, checked; and the engine that they describe."""
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
@@ -34,6 +35,13 @@ def resolve_context(context: Any) -> Any:
     import multiprocessing
 
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+
+
+def _choose_number(n_workers: Any) -> int:
+    try:
+        return cpu_count() if n_workers is None else operator.index(n_workers)
+    except TypeError:
+        raise TypeError(f"the number of workers must be an int or None, not {n_workers!r}") from None
 
 
 def _choose_context(kind: str, context: Any) -> Any:
@@ -79,7 +87,7 @@ def open_engine(
     Raises: ValueError and TypeError for bad arguments, in the standard library's words.
     """
     kind = resolve_kind(kind)
-    n_workers = cpu_count() if n_workers is None else n_workers
+    n_workers = _choose_number(n_workers)
     if n_workers < 1:
         raise ValueError("Number of processes must be at least 1")
     if n_workers > _native.MAX_WORKERS:

@@ -74,6 +74,12 @@ def test_no_workers_is_an_error(kind, processes):
         ComposablePool(processes, kind=kind)
 
 
+@pytest.mark.parametrize("processes", ["2", 2.0])
+def test_what_is_no_number_of_workers_is_named(kind, processes):
+    with pytest.raises(TypeError, match=f"the number of workers must be an int or None, not {processes!r}"):
+        ComposablePool(processes, kind=kind)
+
+
 @pytest.mark.parametrize("value", [0, -1, 0.5, "12"])
 def test_maxtasksperchild_must_be_a_positive_int(kind, value):
     with pytest.raises(ValueError, match="maxtasksperchild must be a positive int or None"):

@@ -171,8 +171,9 @@ def _silence_numpy() -> None:
 
 
 def _advise(error: ImportError, package: str) -> None:
-    advice = f"use kind='process' for it, or try extensions=[{package!r}] at your own risk"
-    error.msg = f"{error.msg}: {advice}" if IS_SUPPORTED else f"{error.msg}: use kind='process' for it"
+    advice = "use kind='process' or 'thread' for it"
+    risk = f", or try extensions=[{package!r}] at your own risk" if IS_SUPPORTED else ""
+    error.msg = f"{error.msg}: {advice}{risk}"
     error.args = (error.msg,)
 
 
@@ -186,7 +187,8 @@ def what_is_missing() -> str:
 
 def _unsupported(package: str) -> ImportError:
     return ImportError(
-        f"{package} in workers of kind 'interp' needs {what_is_missing()}: use kind='process' for it", name=package
+        f"{package} in workers of kind 'interp' needs {what_is_missing()}: use kind='process' or 'thread' for it",
+        name=package,
     )
 
 
