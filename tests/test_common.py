@@ -1,6 +1,8 @@
 """A large object that several tasks of one call name travels once, and no task can tell."""
 
+import _pickle
 import gc
+import io
 import os
 import threading
 import weakref
@@ -32,6 +34,18 @@ SHAPES = {
 BLOBS = {"bytes": lambda: bytes([7]) * SIZE, "text": lambda: "\xe9" * SIZE, "wide": lambda: "\u20ac" * (SIZE // 2)}
 
 
+def can_set_apart():
+    """Not in CPython 3.13.0, where large objects that are deep in a pickle stay there."""
+    try:
+        _pickle.Pickler(io.BytesIO()).persistent_id = abs
+    except AttributeError:
+        return False
+    return True
+
+
+CAN_SET_APART = can_set_apart()
+
+
 def idle_memory(pool):
     return pool.statistics().idle_bytes
 
@@ -58,7 +72,8 @@ def test_it_is_in_memory_once_however_many_tasks_wait(remote_kind, make_pool, ga
     grown = resident_bytes() - before
     gate.release(N_TASKS)
     assert call.get(60) == [commons.first_and_size(value)] * N_TASKS
-    assert idle_memory(pool) < 4 * SIZE
+    if CAN_SET_APART or shape in ("alone", "in a tuple"):
+        assert idle_memory(pool) < 4 * SIZE
     if shape in ("alone", "in a tuple"):  # else the first task's pickle may have it as well
         assert grown < 4 * SIZE
 

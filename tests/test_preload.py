@@ -6,11 +6,13 @@ import sys
 import sysconfig
 
 import fresh
+import gates
 import pytest
 import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool, ProcessPool, ThreadPool
+from pool_party.workers import preloading
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
@@ -104,6 +106,35 @@ def test_a_failure_breaks_the_pool_and_names_the_module(kind, folder, failure):
             pool.apply_async(tasks.square, (2,)).get(TIMEOUT_S)
     cause = caught.value.__cause__
     assert type(cause) is ImportError and cause.name == "preloaded_broken" and message in str(cause)
+
+
+FAILS_WHILE_ANOTHER_WAITS = """
+import sys, time
+
+def someone_waits():
+    codes = [frame.f_code for frame in sys._current_frames().values()]
+    return any((code.co_filename, code.co_name) == ("<frozen importlib._bootstrap>", "acquire") for code in codes)
+
+deadline = time.monotonic() + 30
+while sys.preload_waits and not someone_waits() and time.monotonic() < deadline:
+    time.sleep(0.001)
+sys.preload_waits = False
+raise LookupError("nothing here")
+"""
+
+
+def test_a_failure_that_another_thread_waits_for(folder, monkeypatch):
+    """Both raise: a worker that takes such a module for imported begins tasks."""
+    monkeypatch.setattr(sys, "preload_waits", True, raising=False)
+    write(folder, "preloaded_broken", FAILS_WHILE_ANOTHER_WAITS)
+
+    class Worker:
+        must_stop = False
+
+    imports = [gates.call_in_thread(preloading.load, ["preloaded_broken"], Worker) for _ in range(2)]
+    for each in imports:
+        with pytest.raises(ImportError, match="LookupError: nothing here"):
+            each.result(TIMEOUT_S)
 
 
 def test_a_failure_starts_no_more_workers(kind):

@@ -4,6 +4,10 @@ All workers of a pool do that at the same time, and nobody waits for them but th
 import for themselves; threads share the modules of this process, so there the first imports and the others wait for it.
 """
 
+import sys
+
+ATTEMPTS = 10  # each time one of the threads that wait becomes the one that imports; a module may also remove itself
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +34,24 @@ def choose(names: "Iterable[str]") -> "tuple[str, ...]":
     return chosen
 
 
+def _import(name: str) -> None:
+    """Raises what the module raises, also where another thread imports it at the same time and fails.
+
+    CPython gives a thread that waited for such an import the module, though it is in `sys.modules` no longer.
+    """
+    for _ in range(ATTEMPTS):
+        __import__(name)
+        if name in sys.modules:
+            return
+
+
 def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
     """Imports the modules, unless the pool ends meanwhile. Raises: ImportError that says which one failed, and how."""
     for name in names:
         if worker.must_stop:
             return
         try:
-            __import__(name)
+            _import(name)
         except BaseException as error:  # a module may raise anything, SystemExit as well
             reason = f"{type(error).__name__}: {error}"
             raise ImportError(f"preload: the module {name!r} could not be imported: {reason}", name=name) from error
