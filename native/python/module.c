@@ -17,7 +17,27 @@ static void in_parent(void) {
     pp_limits_after_fork_in_parent();
 }
 
+/* On free-threaded builds each object has a lock. What another thread held as the process forked stays locked in the child for
+ * ever, and everything that a child does looks into sys.modules. Here it has one thread, which is in `fork` and holds no such lock. */
+#ifdef Py_GIL_DISABLED
+static PyObject *modules;   /* the main interpreter's; NULL: another one was the first to import this */
+
+static void note_modules(void) {
+    if (PyInterpreterState_Get() == PyInterpreterState_Main())
+        modules = Py_NewRef(PyImport_GetModuleDict());
+}
+
+static void unlock_modules(void) {
+    if (modules)
+        modules->ob_mutex = (PyMutex){0};
+}
+#else
+static void note_modules(void) {}
+static void unlock_modules(void) {}
+#endif
+
 static void in_child(void) {
+    unlock_modules();
     pp_memory_after_fork();
     pp_copy_after_fork_in_child();
     pp_forget_cpus();
@@ -28,7 +48,11 @@ static void in_child(void) {
     pp_loads_after_fork();
     pp_interrupts_after_fork();
 }
-static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+static void watch_forks(void) {
+    note_modules();
+    pthread_atfork(before_fork, in_parent, in_child);
+}
 
 pp_module_t *pp_module_of(PyTypeObject *type) {
     PyObject *module = PyType_GetModuleByDef(type, &pp_module_def);
