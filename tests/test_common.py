@@ -44,6 +44,7 @@ def can_set_apart():
 
 
 CAN_SET_APART = can_set_apart()
+IS_SANITIZED = "ASAN_OPTIONS" in os.environ  # then what is freed stays for a while
 
 
 def idle_memory(pool):
@@ -74,7 +75,7 @@ def test_it_is_in_memory_once_however_many_tasks_wait(remote_kind, make_pool, ga
     assert call.get(60) == [commons.first_and_size(value)] * N_TASKS
     if CAN_SET_APART or shape in ("alone", "in a tuple"):
         assert idle_memory(pool) < 4 * SIZE
-    if shape in ("alone", "in a tuple"):  # else the first task's pickle may have it as well
+    if shape in ("alone", "in a tuple") and not IS_SANITIZED:  # else the first task's pickle may have it as well
         assert grown < 4 * SIZE
 
 

@@ -82,12 +82,13 @@ static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     return is_last;
 }
 
-/* A closed pool has no calls left: once, tells the workers to end and the background thread to see to that. */
+/* A closed pool has no calls left: once, tells the workers to end and the background thread to see to that. First it is said,
+ * so that whoever finds that a worker has ended knows why, and starts none in its place. */
 static void note_idle(pp_channel_t *self) {
     if (pp_swap_seq_cst(&self->is_idle, 1))
         return;
-    pp_parent_stop(&self->parent, PP_DRAIN);
     pp_channel_set_event(self, self->idle);
+    pp_parent_stop(&self->parent, PP_DRAIN);
     pp_parent_notify(&self->parent);
 }
 

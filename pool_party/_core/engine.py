@@ -263,6 +263,8 @@ class Engine:
             self._look_at_workers()
         for report in channel.take_reports():  # before places are filled: a worker's last words may be that
             self._break(error_of(_native.STATUS_FAILED, report))
+        if channel.idle.done:  # again, after the look: workers end as soon as this is so
+            self._workers.stop()
         if not self._workers.is_stopping:
             cause = self._workers.fill_places()
             if cause is not None:
