@@ -1,4 +1,4 @@
-"""Pools that open and close, tasks that come and go, forks, and limits that the user sets and takes back, in any order.
+"""Pools that open and close, tasks that come and go, forks, kills, and limits that the user sets and takes back, in any order.
 
 After each step every task has what its budget and the user's limits allow, and the parent what it should.
 argv: kind, number of examples, and "random" for new ones each time.
@@ -6,6 +6,7 @@ argv: kind, number of examples, and "random" for new ones each time.
 
 import multiprocessing
 import os
+import signal
 import sys
 
 import gates
@@ -51,7 +52,7 @@ def act(i):
             blocks[-1].__enter__()
         elif name == "leave":
             blocks.pop().__exit__(None, None, None)
-        there.send(tasks.openblas_count())
+        there.send(os.getpid() if name == "pid" else tasks.openblas_count())
         if name == "end":
             return
 
@@ -98,6 +99,17 @@ class Limits(RuleBasedStateMachine):
             actor.ask("end")
             actor.result.get(20)
             actor.result = None
+
+    @precondition(lambda self: KIND == "process")
+    @rule(i=st.integers(0, N_WORKERS - 1))
+    def kill(self, i):
+        """The task is lost, and its blocks with it; another worker takes the place."""
+        actor = ACTORS[i]
+        if actor.result is not None:
+            os.kill(actor.ask("pid"), signal.SIGKILL)
+            actor.result.wait(20)
+            assert not actor.result.successful()
+            actor.result, actor.blocks = None, []
 
     @precondition(lambda self: self.pool is not None and any(actor.result is None for actor in ACTORS))
     @rule()
