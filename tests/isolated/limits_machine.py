@@ -1,4 +1,4 @@
-"""Pools that open and close, tasks that come and go, forks, kills, and limits that the user sets and takes back, in any order.
+"""Pools that open and close, tasks, forks, kills, and limits that the user sets and takes back, in any order.
 
 After each step every task has what its budget and the user's limits allow, and the parent what it should.
 argv: kind, number of examples, and "random" for new ones each time.
