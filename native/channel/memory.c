@@ -72,6 +72,18 @@ static bool may_keep(pp_segment_t *s, unsigned arena) {
     return s->arena_bytes == PP_ARENA_BYTES && pp_load_relaxed(&n_kept) < KEPT_MAX && pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
 }
 
+/* Of a mapping, which is undone if there is no memory: NULL. */
+static pp_memory_t *new_kept(pp_segment_t *s, const pp_blockref_t *ref, void *start) {
+    pp_memory_t *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        pp_unmap(start, ref->size);
+        return NULL;
+    }
+    *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(s), .at = ref->at, .fd = -1};
+    pp_add_seq_cst(&n_kept, 1);
+    return m;
+}
+
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out) {
     void *start;
     if (!may_keep(s, arena))
@@ -79,15 +91,12 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     int error = pp_map(s->fd, ref->at, ref->size, &start);
     if (error)
         return error;
-    pp_memory_t *m = calloc(1, sizeof *m);
-    if (m == NULL) {
-        pp_unmap(start, ref->size);
+    pp_memory_t *m = new_kept(s, ref, start);
+    if (m == NULL)
         return ENOMEM;
-    }
-    *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(s), .arena = arena,
-                       .block = ref->id, .at = ref->at, .fd = -1};
+    m->arena = arena;
+    m->block = ref->id;
     pp_add_seq_cst(&s->windows[arena].n_kept, 1);
-    pp_add_seq_cst(&n_kept, 1);
     pp_store_seq_cst(&pp_segment_flags(s, arena)->in_use[ref->id], keeper);
     pthread_mutex_lock(&mutex);
     enlist(m);
@@ -106,14 +115,10 @@ int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory
     int error = pp_map_private(kept->segment->fd, ref->at, ref->size, &start);
     if (error)
         return error;
-    pp_memory_t *m = calloc(1, sizeof *m);
-    if (m == NULL) {
-        pp_unmap(start, ref->size);
+    pp_memory_t *m = new_kept(kept->segment, ref, start);
+    if (m == NULL)
         return ENOMEM;
-    }
-    *m = (pp_memory_t){.refs = 1, .start = start, .size = ref->size, .segment = pp_segment_ref(kept->segment), .at = ref->at, .fd = -1,
-                       .base = pp_memory_ref(kept)};
-    pp_add_seq_cst(&n_kept, 1);
+    m->base = pp_memory_ref(kept);
     pthread_mutex_lock(&mutex);
     enlist(m);
     pthread_mutex_unlock(&mutex);

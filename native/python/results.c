@@ -180,12 +180,12 @@ static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame
                     bool *was_slow) {
     result_t r;
     take_result(self, worker, frame, &r);
-    *was_slow = is_slow(self, &r);
+    *was_slow = alone_for && is_slow(self, &r);   /* nobody else asks */
     PyObject *no_memory = r.payload || r.is_in_block ? NULL : PyErr_GetRaisedException();
     PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
     if (no_memory)
         PyErr_SetRaisedException(no_memory);
-    if (job && alone_for && job != (const PyObject *)alone_for && *was_slow && postpone(self, job, &r))
+    if (job && *was_slow && job != (const PyObject *)alone_for && postpone(self, job, &r))
         return 0;
     int failed = 0;
     if (job || r.job == 0)
