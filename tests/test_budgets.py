@@ -12,7 +12,7 @@ import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
-from pool_party.budget import libraries, policies
+from pool_party.budget import libraries, policies, user_limits
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
@@ -332,6 +332,17 @@ def test_what_is_the_users_own_stays(what):
 @pytest.mark.parametrize("what", ["masks_of_others", "threads_of_libraries"])
 def test_other_threads_may_run_where_they_could(what):
     fresh.check(fresh.run([RESTORING, what]))
+
+
+def test_a_count_may_be_set_as_a_pool_ends(kind):
+    """Another thread may have begun to tell the pool of it before that."""
+    with ComposablePool(2, kind=kind) as pool:
+        pool.apply(tasks.square, (1,))
+        listeners = tuple(user_limits._listeners)
+    pool.join()
+    assert listeners
+    for listener in listeners:
+        listener()
 
 
 BOUNDS = HERE / "isolated" / "bounds.py"

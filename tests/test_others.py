@@ -101,6 +101,12 @@ def pretend(n_others, n_ours=1):
     _native.pretend_running(1 + n_ours + n_others)
 
 
+def leave_nothing():
+    """Others use all CPUs, and a pool of an earlier test that is about to end knows no better."""
+    pretend(MANY)
+    gates.wait_until(lambda: _native.cpus_left(N_CPUS) == 0, "nothing is left")
+
+
 @pytest.fixture
 def gate(tmp_path):
     with gates.Gate(tmp_path / "gate") as opened:
@@ -122,7 +128,7 @@ def lone_task(pool, gate):
 def lone(kind, monkeypatch, gate):
     """A pool that lends, of two workers on four CPUs; one of them is in a task. Others have used all CPUs until now."""
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
-    pretend(MANY)
+    leave_nothing()
     with ComposablePool(2, kind=kind, policy="dynamic") as pool:
         pool.map(tasks.square, range(10), 1)
         with lone_task(pool, gate):
@@ -173,7 +179,7 @@ class Asked:
 
 def test_a_policy_of_ones_own_is_told(kind, monkeypatch, gate):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
-    pretend(MANY)
+    leave_nothing()
     with ComposablePool(2, kind=kind, policy=Asked()) as pool, lone_task(pool, gate):
         for n_others in (2, 1, 0):
             pretend(n_others)

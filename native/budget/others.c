@@ -250,9 +250,8 @@ static bool strike_off(pp_segment_t *s) {
 void pp_others_open(pp_segment_t *s, unsigned n_cpus) {
     pthread_mutex_lock(&others.life);
     strike_off(s);
-    bool is_first = pp_load_relaxed(&others.n_cpus) == 0;
     enlist(s, n_cpus);
-    if (is_first && (!can_tell() || !start()))
+    if (pp_load_seq_cst(&others.state) == STOPPED && (!can_tell() || !start()))
         publish(0);
     pthread_mutex_unlock(&others.life);
 }

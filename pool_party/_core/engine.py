@@ -193,7 +193,7 @@ class Engine:
 
     def is_begun(self, call: "Call") -> bool:
         """Whether a worker runs a task of the call at this moment."""
-        return not self._ended.done and self._channel.is_begun(call)
+        return self._channel.is_begun(call)
 
     # ---- the background thread ----
 

@@ -110,9 +110,9 @@ class Enforcer:
         self._channel.grant(n, min(share.n_threads, most))
 
     def _rebound(self) -> None:
-        """The user has set a count in this process."""
-        if self.is_remote:
-            with self._lock:
+        """The user has set a count in this process. Of that another thread may tell when the pool has just ended."""
+        with self._lock:
+            if self.is_remote and not self._is_closed.is_set():
                 for n, share in enumerate(self._now):
                     self._tell_library(n, share)
 
