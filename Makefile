@@ -7,6 +7,8 @@
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
+# Much of the tests is waiting, so more run at once than there are cores. ARGS=-n0: in one process, as a debugger needs.
+pytest = -m pytest -n 3 --dist worksteal
 
 help:      ## this list
 	@sed -n 's/^#  //p; s/^\([a-z0-9-]*\):[a-z ]*## /  make \1\t/p' Makefile | expand -t 22
@@ -18,15 +20,15 @@ examples:  ## all examples in full, on a quiet machine; keeps what they print in
 	@set -e; python=$$(tools/setup-env examples); cd examples/output; for file in ../*.py; do echo "$$file"; "$$python" "$$file" >"$$(basename "$$file" .py).txt"; done
 
 test:      ## the tests but the slow ones
-	$(call with_env,test) -m pytest -m 'not slow' $(ARGS)
+	$(call with_env,test) $(pytest) -m 'not slow' $(ARGS)
 
 test-all:  ## all tests
-	$(call with_env,test) -m pytest $(ARGS)
+	$(call with_env,test) $(pytest) $(ARGS)
 
 test-nightly:  ## the tests with development versions of NumPy and others; make test has these from then on, until make clean
 	@set -e; python=$$(tools/setup-env test); "$$python" -m pip install -q --upgrade --pre --only-binary=:all: \
 	  --extra-index-url https://pypi.anaconda.org/scientific-python-nightly-wheels/simple numpy scipy pandas scikit-learn
-	$(call with_env,test) -m pytest -m 'not slow' $(ARGS)
+	$(call with_env,test) $(pytest) -m 'not slow' $(ARGS)
 
 model:     ## new random programs against the interface: KIND=interp SECONDS=600, ARGS='--seed 1' or ARGS=--shrink
 	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests:tests/isolated "$$python" tests/model/play.py $(or $(KIND),process) --profile random --seconds $(or $(SECONDS),60) $(ARGS)
