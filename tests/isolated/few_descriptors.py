@@ -20,22 +20,30 @@ def held():
     return {what: n for what, n in resources().items() if what not in ("fds", "children")}
 
 
+def opens(context, n_left):
+    """Whether a pool can be opened and used while so many descriptors are left."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()) + n_left, limits[1]))
+    try:
+        use(context)
+    except (OSError, EOFError):  # the latter from a fork server that has none left
+        return False
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    return True
+
+
 def main(context):
     """Each opening succeeds or raises, and leaves nothing."""
     use(context)
     before = held()
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     n_failed = 0
     for n_left in range(2, 20):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()) + n_left, limits[1]))
-        try:
-            use(context)
-        except (OSError, EOFError):  # the latter from a fork server that has none left
-            n_failed += 1
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        n_failed += not opens(context, n_left)
         gates.wait_until(lambda: all(held()[what] <= n for what, n in before.items()), f"nothing is left; {n_left}")
-    assert 0 < n_failed < 18, f"{n_failed} openings failed"
+    assert n_failed > 0
+    # A fork server that has failed refuses connections until it is dead, and only then is another one started.
+    gates.wait_until(lambda: opens(context, 20), "20 descriptors are enough")
     use(context)
 
 
