@@ -260,8 +260,7 @@ class WorkerSet:
                 worker.join(max(0.0, deadline - monotonic()))
 
     def give_up(self) -> None:
-        """After a failed start: ends the workers that were started, which nothing watches yet, and empties the slots.
-        """
+        """After a failed start: ends the workers that were started, which nothing watches, and empties the slots."""
         self.terminate()
         self.wait_ended()
         for n, worker in enumerate(self.places):
