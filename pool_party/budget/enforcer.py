@@ -150,7 +150,7 @@ class Enforcer:
         return self.n_lends + here[0], self.n_reclaims + here[1]
 
     def forget(self, pid: int | None) -> None:
-        """Returns the gate's tokens that a dead worker process held."""
+        """Puts back the gate's tokens that a dead worker process held."""
         if self.gate is not None and self.plan.kind == "process" and pid is not None:
             self.gate.forget(pid)
 

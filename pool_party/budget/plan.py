@@ -75,8 +75,7 @@ class Plan(NamedTuple):
 
     @property
     def has_own_blas(self) -> bool:
-        """Whether each worker has an OpenBLAS of its own, as processes have, and interpreters whose counts may exceed
-        1.
+        """Whether each worker has its own OpenBLAS: processes do, and interpreters whose counts may exceed 1.
 
         Regions pass one gate only within one library, so interpreters of gated pools share it.
         """
