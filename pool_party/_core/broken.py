@@ -14,8 +14,8 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
 
     Args:
         message: What happened.
-        The worker's process id. None if it had no process of its own.
-        The number that `multiprocessing.Process.exitcode` gives, which is negative for a signal. None if unknown.
+        pid: The worker's process id. None if it had no process of its own.
+        exitcode: The number that `multiprocessing.Process.exitcode` gives: negative for a signal. None if unknown.
     """
 
     def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:

@@ -67,8 +67,6 @@ class AsyncResult(Call):
         All methods may be called from any thread, as often as you like. An outcome never changes. If a signal handler's
         exception ends a wait, nothing is lost: the result can be asked for again. The pool lives until the outcome is
         there.
-        handler's exception ends loses nothing: the result can be asked for again. The pool lives until the outcome is
-        there.
     """
 
     def __init__(

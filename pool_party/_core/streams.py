@@ -32,8 +32,7 @@ class IMapIterator(Iterator[Any]):
 
     Guarantees:
         Any thread may use it: each result goes to one of them. It reads its input no further ahead than `buffersize`
-            says. Tasks that have not begun are cancelled once the iterator is garbage.
-        says. Tasks that are not yet begun are given up once nobody has the iterator any more.
+        says. Tasks that have not begun are cancelled once the iterator is garbage.
     """
 
     def __init__(self, engine: "Engine", call: StreamCall, owner: object) -> None:

@@ -21,15 +21,15 @@ def open_gate(scope: Scope, n_tokens: int, *, name: str = "") -> Gate:
     """Open a gate of `n_tokens` tokens, one for each thread that may be in a parallel region at a time.
 
     Args:
-        "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`). "machine" opens the gate that
-            all programs of this user share; while other programs use it, it keeps its number of tokens.
-        At least 1. A request for more tokens than this takes them all.
-        Names a machine-wide gate other than the usual one.
+        scope: "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`). "machine" opens the gate
+            that all programs of this user share; while other programs use it, it keeps its number of tokens.
+        n_tokens: At least 1. A request for more tokens than this takes them all.
+        name: Names a machine-wide gate other than the usual one.
 
     Raises:
-        The scope is unknown, or there is less than one token.
-        The file of the machine's gate belongs to another user.
-        The gate cannot be made, or the file is not a gate.
+        ValueError: The scope is unknown, or there is less than one token.
+        PermissionError: The file of the machine's gate belongs to another user.
+        OSError: The gate cannot be made, or the file is not a gate.
     """
     if scope == "pool":
         return Gate(n_tokens)
@@ -62,8 +62,8 @@ class Gated:
     gate.
 
     Args:
-        The gate that regions take tokens from. With None, regions run on our threads without tokens.
-        Whether a region takes all tokens, instead of one for each of its threads.
+        gate: The gate that regions take tokens from. With None, regions run on our threads without tokens.
+        exclusive: Whether a region takes all tokens, instead of one for each of its threads.
     """
 
     def __init__(self, gate: Gate | None, *, exclusive: bool = False) -> None:

@@ -19,9 +19,9 @@ class State(NamedTuple):
     Args:
         cpus: The numbers of the pool's CPUs, with neighbours side by side.
         n_threads: The number of threads that may run on them.
-        Each worker's budget while all are active.
+        own: Each worker's budget while all are active.
         awake: For each worker, whether it has work. If any worker is idle, no task waits.
-        How many of these threads would find a CPU that other programs leave idle, as far as is known.
+        n_left: How many of these threads would find a CPU that other programs leave idle, as far as is known.
 
     Guarantees:
         It is a tuple, and never changes.
@@ -40,7 +40,7 @@ class Policy(Protocol):
     Its attribute `name`, if it has one, is its name in statistics.
 
     Raises:
-        An error from `shares` is logged. Until the next call each worker has its own budget.
+        Exception: An error from `shares` is logged. Until the next call each worker has its own budget.
 
     Guarantees:
         `shares` is called in a thread of the pool, whenever a worker becomes active or idle. It must not block.
@@ -56,7 +56,7 @@ class Policy(Protocol):
             A `WorkerBudget` for each worker.
 
         Raises:
-            The error is logged, and each worker has its own budget until the next call.
+            Exception: The error is logged, and each worker has its own budget until the next call.
         """
         ...
 

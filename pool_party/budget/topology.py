@@ -128,7 +128,6 @@ def cpu_count() -> int:
     Guarantees:
         Any thread may call it, and it does not block. Environment, mask and quota are read in every call, also in a
         forked child.
-        forked child, too.
     """
     n = _overriding_count()
     if n is None:
