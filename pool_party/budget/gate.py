@@ -21,7 +21,7 @@ def open_gate(scope: Scope, n_tokens: int, *, name: str = "") -> Gate:
     """Open a gate of `n_tokens` tokens, one for each thread that may be in a parallel region at a time.
 
     Args:
-        scope: "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`). "machine" opens the gate
+        scope: "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`). "machine" opens the one
             that all programs of this user share; while other programs use it, it keeps its number of tokens.
         n_tokens: At least 1. A request for more tokens than this takes them all.
         name: Names a machine-wide gate other than the usual one.
