@@ -123,7 +123,7 @@ class _FutureCall(Call):
         self.future._call = self
 
     def run_callbacks(self) -> None:
-        """Passes the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks."""
+        """Pass the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks."""
         future = self.future
         if self.is_cancelled():
             Future.cancel(future)
@@ -344,7 +344,7 @@ def _in_order(
     futures: "deque[Future[Any]]",
     deadline: float | None,
 ) -> Iterator[Any]:
-    """Yields results in order. Each result that is taken lets one more task be submitted."""
+    """Yield results in order. Each result that is taken lets one more task be submitted."""
     try:
         while futures:
             left = None if deadline is None else max(0.0, deadline - monotonic())

@@ -23,7 +23,7 @@ KINDS = {
 
 
 def resolve_kind(kind: str) -> str:
-    """Returns the kind for a name or an alias. Raises ValueError, which lists them all."""
+    """Return the kind for a name or an alias. Raises ValueError, which lists them all."""
     try:
         return KINDS[kind]
     except (KeyError, TypeError):
@@ -31,7 +31,7 @@ def resolve_kind(kind: str) -> str:
 
 
 def resolve_context(context: Any) -> Any:
-    """Returns a `multiprocessing` context, given itself, its name, or None for the default."""
+    """Return a `multiprocessing` context, given itself, its name, or None for the default."""
     import multiprocessing
 
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
@@ -45,7 +45,7 @@ def _choose_number(n_workers: Any) -> int:
 
 
 def _choose_context(kind: str, context: Any) -> Any:
-    """Returns the context that starts processes, or None for other kinds.
+    """Return the context that starts processes, or None for other kinds.
 
     Other kinds accept a context as well, so that a program can change the kind alone.
 
@@ -84,7 +84,7 @@ def open_engine(
     preload: Iterable[str] = (),
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
-    """Opens an engine. Returns it with its keeper, which keeps it running.
+    """Open an engine. Return it with its keeper, which keeps it running.
 
     Raises: ValueError and TypeError for bad arguments, with the standard library's messages.
     """

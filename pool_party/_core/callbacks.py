@@ -28,7 +28,7 @@ class Callbacks:
         self._changed = threading.Condition()  # guards writes to `_threads`; reads take no lock
 
     def start(self) -> None:
-        """Starts the thread. Raises RuntimeError if the system cannot provide one."""
+        """Start the thread. Raises RuntimeError if the system cannot provide one."""
         thread = threading.Thread(target=self._run, name="pool_party-callbacks")
         self._channel.run_deferred(True)
         self._threads.add(thread)
@@ -47,7 +47,7 @@ class Callbacks:
         self._forget(thread)
 
     def run_here(self) -> None:
-        """Runs due callbacks in the calling thread.
+        """Run due callbacks in the calling thread.
 
         It is used when no thread can start, as at the end of the interpreter.
         """
@@ -77,7 +77,7 @@ class Callbacks:
         return self._running.get(get_ident()) is call
 
     def delegate(self) -> None:
-        """Lets another thread take over the remaining callbacks, if the calling thread runs one.
+        """Let another thread take over the remaining callbacks, if the calling thread runs one.
 
         Called before it waits.
         """
@@ -95,7 +95,7 @@ class Callbacks:
             self._channel.finish(call)
 
     def end(self) -> None:
-        """Ends the thread after the last call. A callback that itself waits for this end is not waited for."""
+        """End the thread after the last call. A callback that itself waits for this end is not waited for."""
         self._channel.end_deferred()
         threads = list(self._threads)
         with self._changed:

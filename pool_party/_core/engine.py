@@ -86,7 +86,7 @@ class Engine:
         self._background = threading.Thread(target=self._run, name="pool_party-background")
 
     def open(self, setup: Setup) -> _native.Keeper:
-        """Starts the workers, and returns a keeper: the pool ends when the last reference to it is gone."""
+        """Start the workers, and return a keeper: the pool ends when the last reference to it is gone."""
         try:
             return self._open(setup)
         except BaseException:
@@ -94,7 +94,7 @@ class Engine:
             raise
 
     def _open(self, setup: Setup) -> _native.Keeper:
-        """Starts the workers.
+        """Start the workers.
 
         Forked ones start here, before the pool has threads; others start in the background thread.
         """
@@ -122,7 +122,7 @@ class Engine:
             self._give_back()
 
     def _give_up(self) -> None:
-        """Ends the workers that were started, after another one failed to start."""
+        """End the workers that were started, after another one failed to start."""
         self._ask_for_end()
         self._workers.give_up()
 
@@ -134,7 +134,7 @@ class Engine:
         return self.state == RUN and self._cause is None and not self.is_foreign
 
     def check_running(self) -> None:
-        """Raises an error that says why, if nothing can be submitted."""
+        """Raise an error that says why, if nothing can be submitted."""
         if not self.is_running:
             raise self._why_not_running()
 
@@ -148,15 +148,15 @@ class Engine:
             raise _foreign()
 
     def submit_call(self, call: "Call", fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Submits one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
+        """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
         self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
 
     def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool) -> None:
-        """Submits a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
+        """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
         self._note(self._submitter.map(call, fn, items, star), call, fn)
 
     def submit_stream(self, call: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
-        """Submits a call of fn for each item of an iterator.
+        """Submit a call of fn for each item of an iterator.
 
         Raises: as `submit_call`; RuntimeError without a thread.
         """
@@ -171,7 +171,7 @@ class Engine:
     # ---- waiting ----
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
-        """Waits until a job is done. Returns False after `timeout` seconds, even if other results arrive meanwhile."""
+        """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
         self._check_not_in_vain(job)
         if self._callbacks.is_of(job):
             return True  # a callback of that very call must not wait for its own end
@@ -179,7 +179,7 @@ class Engine:
         return self._channel.wait(job, timeout)
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
-        """Returns a stream's next (status, value), None at its end, or False after `timeout` seconds."""
+        """Return a stream's next (status, value), None at its end, or False after `timeout` seconds."""
         self._check_not_in_vain(call)
         self._callbacks.delegate()
         return self._channel.next(call, timeout)
@@ -194,7 +194,7 @@ class Engine:
         return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
-        """Cancels a single call, unless a worker has already begun it."""
+        """Cancel a single call, unless a worker has already begun it."""
         return self._channel.cancel(call)
 
     def is_begun(self, call: "Call") -> bool:
@@ -226,7 +226,7 @@ class Engine:
             self._channel.set(self._opened)
 
     def _try(self, step: Callable[[], object]) -> None:
-        """Does one step of opening, unless an earlier one has failed."""
+        """Do one step of opening, unless an earlier one has failed."""
         if self._open_error is None:
             try:
                 step()
@@ -241,7 +241,7 @@ class Engine:
         return self._workers.retry_in_s()
 
     def _trim(self) -> None:
-        """Gives back memory that no value has needed for a while."""
+        """Give back memory that no value has needed for a while."""
         _, n_pending, _ = self._channel.call_counts()
         now = monotonic()
         if now < self._trimmed_at + (TRIM_BUSY_S if n_pending else TRIM_S):
@@ -285,7 +285,7 @@ class Engine:
             self._end_abandoned()
 
     def _end_abandoned(self) -> None:
-        """Ends a pool object that is garbage. What was submitted to an executor still runs."""
+        """End a pool object that is garbage. What was submitted to an executor still runs."""
         if self.drains_at_exit:
             self.close()
         else:
@@ -298,7 +298,7 @@ class Engine:
             self._callbacks.run_here()
 
     def _look_at_workers(self) -> None:
-        """Notes which workers are ready, and reaps those that have ended.
+        """Note which workers are ready, and reap those that have ended.
 
         Only the task that a dead worker held fails.
         """
@@ -316,7 +316,7 @@ class Engine:
                 self._break(worker_lost(why, worker.pid, worker.exitcode))
 
     def _break(self, cause: BaseException) -> None:
-        """Breaks the pool, since no worker can work: every pending call fails, and so does every later one."""
+        """Break the pool, since no worker can work: every pending call fails, and so does every later one."""
         if self._cause is not None:
             return
         self._cause = cause
@@ -340,7 +340,7 @@ class Engine:
             self._channel.settle(call, _native.STATUS_RAISED, make_error())
 
     def _stop(self) -> None:
-        """Does what `terminate` asks for."""
+        """Do what `terminate` asks for."""
         self._has_stopped = True
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
@@ -354,7 +354,7 @@ class Engine:
         self._channel.set(self._stopped)
 
     def _give_back(self) -> None:
-        """Ends the other threads after the last worker has ended, and releases memory and descriptors."""
+        """End the other threads after the last worker has ended, and release memory and descriptors."""
         try:
             self._finish_trace()
             if not self._is_exiting:
@@ -376,13 +376,13 @@ class Engine:
     # ---- the end ----
 
     def close(self) -> None:
-        """Accepts no more calls. Workers end when the last pending one is done."""
+        """Accept no more calls. Workers end when the last pending one is done."""
         if not self.is_foreign and self.state in (INIT, RUN):
             self._channel.close_calls()
             self.state = CLOSE
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits for the end of a closed pool. Returns False after `timeout` seconds."""
+        """Wait for the end of a closed pool. Return False after `timeout` seconds."""
         self._check_not_foreign()
         if self._is_alone():
             return True
@@ -397,7 +397,7 @@ class Engine:
         return not self._background.is_alive()
 
     def terminate(self) -> None:
-        """Stops workers in the middle of their tasks. Pending calls fail with PoolTerminated.
+        """Stop workers in the middle of their tasks. Pending calls fail with PoolTerminated.
 
         Waits until processes are dead, and threads and interpreters without a task have ended.
         """
@@ -416,7 +416,7 @@ class Engine:
         self._channel.notify()
 
     def end_at_exit(self) -> None:
-        """Ends a pool that is still open when the interpreter ends.
+        """End a pool that is still open when the interpreter ends.
 
         Its interpreters and processes must have ended by then.
         """
@@ -439,7 +439,7 @@ class Engine:
     # ---- looking ----
 
     def trace(self, path: "str | os.PathLike[str]", max_events: int) -> "Tracing":
-        """Starts recording what the workers do."""
+        """Start recording what the workers do."""
         from pool_party.observe.trace import Tracing
 
         if max_events < 1:

@@ -34,7 +34,7 @@ class RemoteError(PoolPartyError):
 
 
 def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:
-    """Makes a WorkerLost, or a PoolTerminated if the interpreter is ending and WorkerLost cannot be imported."""
+    """Make a WorkerLost, or a PoolTerminated if the interpreter is ending and WorkerLost cannot be imported."""
     try:
         from pool_party._core.broken import WorkerLost
     except (ImportError, RuntimeError):  # RuntimeError: concurrent.futures registers an exit hook, which is too late
@@ -43,7 +43,7 @@ def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPart
 
 
 def initializer_failed(message: str) -> PoolPartyError:
-    """Makes an InitializerFailed, or a PoolTerminated at the end of the interpreter, as `worker_lost` does."""
+    """Make an InitializerFailed, or a PoolTerminated at the end of the interpreter, as `worker_lost` does."""
     try:
         from pool_party._core.broken import InitializerFailed
     except (ImportError, RuntimeError):
@@ -52,7 +52,7 @@ def initializer_failed(message: str) -> PoolPartyError:
 
 
 def pool_damaged() -> PoolPartyError:
-    """Makes the error that every call raises once the memory that the pool shares with its workers was overwritten."""
+    """Make the error that every call raises once the memory that the pool shares with its workers was overwritten."""
     return PoolPartyError(
         "the pool is broken: its shared memory was overwritten, as by a write to a file descriptor that was not the "
         "writer's own"
@@ -60,7 +60,7 @@ def pool_damaged() -> PoolPartyError:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Describes a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
+    """Describe a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
     if exitcode is None:
         return "ended"
     if exitcode >= 0:

@@ -17,7 +17,7 @@ _finalized_in: int | None = None  # the pid of the process in which `end_all` is
 
 
 def register(engine: Any, kind: str) -> None:
-    """Ensures that a pool that is left open ends in time, and is disowned in forked children."""
+    """Ensure that a pool that is left open ends in time, and is disowned in forked children."""
     global _is_hooked, _is_at_exit, _finalized_in
     _open.add(engine)
     if not _is_hooked:
@@ -48,7 +48,7 @@ def _end_before_threads() -> None:
 
 
 def end_all() -> None:
-    """Ends every open pool of this interpreter."""
+    """End every open pool of this interpreter."""
     global _is_at_exit
     _is_at_exit = False
     for engine in list(_open):
@@ -70,7 +70,7 @@ def _disown_all() -> None:
 
 
 def _forget_children() -> None:
-    """Makes `multiprocessing` forget its processes in a child of `os.fork`, which would wait for them forever."""
+    """Make `multiprocessing` forget its processes in a child of `os.fork`, which would wait for them forever."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process._children.clear()

@@ -77,7 +77,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _pickle_of(payload: Any) -> Any:
-    """Returns a payload without its shared memory, to which the pickle of a name only refers."""
+    """Return a payload without its shared memory, to which the pickle of a name only refers."""
     return payload[0] if isinstance(payload, tuple) else payload
 
 
@@ -89,7 +89,7 @@ class Functions:
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
     def open(self, function: Any) -> _native.Published | None:
-        """Returns the published function, or None if there is no room now. Raises whatever pickling raises."""
+        """Return the published function, or None if there is no room now. Raises whatever pickling raises."""
         if not is_global(function):
             return self._channel.publish(self._channel.encode(function))
         kept = self._kept.get(id(function))
@@ -110,5 +110,5 @@ class Functions:
             self._kept.popitem(last=False)
 
     def clear(self) -> None:
-        """Forgets all functions, after the end of the pool."""
+        """Forget all functions, after the end of the pool."""
         self._kept.clear()

@@ -2,7 +2,7 @@
 
 
 def log_exception(message: str, *args: object) -> None:
-    """Logs an error, with the exception that is being handled."""
+    """Log an error, with the exception that is being handled."""
     import logging
 
     logging.getLogger("pool_party").exception(message, *args, stacklevel=2)

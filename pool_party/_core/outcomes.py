@@ -8,7 +8,7 @@ from pool_party.wire import codec
 
 
 def error_of(status: int, value: Any) -> BaseException:
-    """Returns the exception for a task that failed, as `multiprocessing.Pool` raises it."""
+    """Return the exception for a task that failed, as `multiprocessing.Pool` raises it."""
     if status in (_native.STATUS_FAILED, _native.STATUS_RAISED):
         failure: BaseException = value if isinstance(value, BaseException) else _rebuild(*value)
         return failure
@@ -41,7 +41,7 @@ def _unencodable(reason: str, text: str, description: object) -> BaseException:
 
 
 def _rebuild(payload: "codec.Payload | str", text: str, traceback_text: str) -> BaseException:
-    """Rebuilds an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback."""
+    """Rebuild an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback."""
     import multiprocessing.pool as pool
 
     error: BaseException

@@ -18,14 +18,14 @@ type Callback = Callable[[Any], object] | None
 
 
 def timed_out() -> Exception:
-    """Makes the exception for a wait that took too long. multiprocessing is imported only then."""
+    """Make the exception for a wait that took too long. multiprocessing is imported only then."""
     from multiprocessing import TimeoutError
 
     return TimeoutError()
 
 
 def call_back(callback: Callback, value: Any) -> None:
-    """Calls a user's callback. What it raises is logged, since no caller waits for it."""
+    """Call a user's callback. What it raises is logged, since no caller waits for it."""
     if callback is None:
         return
     try:
@@ -44,7 +44,7 @@ class Call(_native.Job):
         self._engine = engine
 
     def error(self) -> BaseException:
-        """Returns the exception of a failed call, which is the same object each time."""
+        """Return the exception of a failed call, which is the same object each time."""
         if self._failure is None:  # if two threads make one, the first prevails
             self.__dict__.setdefault("_failure", self._make_error())
         assert self._failure is not None, "made above"
@@ -54,7 +54,7 @@ class Call(_native.Job):
         return error_of(self.status, self.value)
 
     def run_callbacks(self) -> None:
-        """Runs the callbacks. The callback thread calls this once, when the outcome is decided."""
+        """Run the callbacks. The callback thread calls this once, when the outcome is decided."""
 
 
 class AsyncResult(Call):

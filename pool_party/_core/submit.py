@@ -56,7 +56,7 @@ class Submitter:
         channel.receivers = receivers
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Submits one call of fn.
+        """Submit one call of fn.
 
         False: the table takes no more calls. If pickling fails, that error is the call's outcome.
         """
@@ -70,7 +70,7 @@ class Submitter:
         return self._enter(job, task, 1)
 
     def _enter(self, job: Call, entry: "_native.Task | _Map", n_tasks: int) -> bool:
-        """Enters a call in the table, and begins to put it.
+        """Enter a call in the table, and begin to put it.
 
         After an exception, tasks that were not put are withdrawn.
         """
@@ -94,7 +94,7 @@ class Submitter:
         return _native.Task(job, index, None, self._channel.encode((fn, args, kwargs), job))
 
     def map(self, job: Call, fn: Any, items: list[Any], star: bool) -> bool:
-        """Submits a call of fn for each item, in tasks of job.chunk items. False: the table takes no more calls."""
+        """Submit a call of fn for each item, in tasks of job.chunk items. False: the table takes no more calls."""
         if not items:
             self._channel.settle(job, _native.STATUS_OK, [])
             return True
@@ -108,7 +108,7 @@ class Submitter:
         return self._enter(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk))
 
     def stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> bool:
-        """Submits a call of fn for each item of an iterator, which a separate thread reads a window ahead."""
+        """Submit a call of fn for each item of an iterator, which a separate thread reads a window ahead."""
         thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
         try:
             start_detached(thread)  # it reads nothing before the call is admitted
@@ -148,7 +148,7 @@ class Submitter:
     # ---- putting, by one thread at a time ----
 
     def put_waiting(self, is_nested: bool) -> None:
-        """Moves the backlog into the channel while there is room. After an exception it can be called again.
+        """Move the backlog into the channel while there is room. After an exception it can be called again.
 
         is_nested: this thread is already putting, and pickling made it use the pool. It then skips the entries that its
         outer frames are putting. If an exception leaves entries in `_putting`, the outer frame overwrites them.
@@ -173,7 +173,7 @@ class Submitter:
         self._putting = further_out
 
     def _next_entry(self, putting: "tuple[_native.Task | _Map, ...]") -> "_native.Task | _Map | None":
-        """Returns the oldest entry that no outer frame is putting."""
+        """Return the oldest entry that no outer frame is putting."""
         if not self._backlog:
             return None
         if not putting:
@@ -189,7 +189,7 @@ class Submitter:
                 self._backlog.remove(entry)
 
     def _put(self, entry: "_native.Task | _Map") -> bool:
-        """Puts the given entry. Returns False if there is no room."""
+        """Put the given entry. Return False if there is no room."""
         while not entry.job.settled:
             try:
                 return self._put_map(entry) if isinstance(entry, _Map) else self._put_task(entry)
@@ -231,7 +231,7 @@ class Submitter:
         return self._entering.get(get_ident()) is job
 
     def _refuse(self, entry: "_native.Task | _Map", error: BaseException) -> None:
-        """Makes a pickling error the outcome of its task or, for a map's function, of the whole call."""
+        """Make a pickling error the outcome of its task or, for a map's function, of the whole call."""
         if not isinstance(entry, _Map):
             self._channel.refuse(entry, error)
         elif not self._by_reference and not isinstance(entry.function, _native.Published):
@@ -240,7 +240,7 @@ class Submitter:
             self._channel.skip(entry.job, error)
 
     def clear(self) -> None:
-        """Forgets what has not been put, after the end of the pool."""
+        """Forget what has not been put, after the end of the pool."""
         self._backlog.clear()
         self._functions.clear()
 
@@ -252,7 +252,7 @@ def _is_from_handler(error: BaseException) -> bool:
 
 
 def _read(source: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:
-    """Reads at most n items. Returns them, with whatever the iterator raised other than its end."""
+    """Read at most n items. Return them, with whatever the iterator raised other than its end."""
     items: list[Any] = []
     try:
         for _ in range(n):
@@ -269,5 +269,5 @@ def _call_star(fn: Callable[..., Any], args: Iterable[Any]) -> Any:
 
 
 def _call_each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Runs a chunk of imap."""
+    """Run a chunk of imap."""
     return [fn(item) for item in items]

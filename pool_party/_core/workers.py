@@ -75,7 +75,7 @@ class WorkerSet:
     # ---- starting ----
 
     def prepare(self) -> None:
-        """Makes the watcher and puts budgets into force, before the first worker starts."""
+        """Make the watcher and put budgets into force, before the first worker starts."""
         if self._kind == "process":
             from pool_party.workers.watcher import Watcher
 
@@ -86,13 +86,13 @@ class WorkerSet:
                 self.enforcer.grant(n)
 
     def start(self) -> None:
-        """Starts all workers. Takes no lock: a signal handler may interrupt the thread that starts forked ones."""
+        """Start all workers. Takes no lock: a signal handler may interrupt the thread that starts forked ones."""
         for n in range(len(self.places)):
             if not self.is_stopping:
                 self._start_worker(n)
 
     def follow(self) -> None:
-        """Watches and balances the first workers. The threads for that start after the last fork."""
+        """Watch and balance the first workers. The threads for that start after the last fork."""
         for worker in self.places:
             if worker is not None:
                 self._enrol(worker)
@@ -117,7 +117,7 @@ class WorkerSet:
             raise
 
     def _enrol(self, worker: Worker) -> None:
-        """Notes a worker that was started.
+        """Note a worker that was started.
 
         If another thread stops the pool meanwhile, one of the two ends the worker: either that thread finds it in its
         slot, or this one sees `is_stopping`, which the other set first.
@@ -138,7 +138,7 @@ class WorkerSet:
     # ---- their end ----
 
     def note_ready(self) -> None:
-        """Notes which workers have run their initializer."""
+        """Note which workers have run their initializer."""
         for worker in self.places:
             if worker is None or worker.was_ready:
                 continue
@@ -148,7 +148,7 @@ class WorkerSet:
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
 
     def take_ended(self) -> list[Worker]:
-        """Returns the workers that have ended, each once. They keep their slots until `remove`."""
+        """Return the workers that have ended, each once. They keep their slots until `remove`."""
         ended = [worker for worker in self.places if worker is not None and self._has_exited(worker)]
         while self._reported:
             ended.append(self._reported.popleft())
@@ -165,7 +165,7 @@ class WorkerSet:
         return worker.sentinel is None and self._channel.state_of(worker.n) == _native.WORKER_EXITED
 
     def remove(self, worker: Worker, n_done: int, was_lost: bool) -> str | None:
-        """Empties the slot of a worker that has ended. Returns the reason if the pool must give up."""
+        """Empty the slot of a worker that has ended. Return the reason if the pool must give up."""
         if self.enforcer is not None:
             self.enforcer.forget(worker.pid)
         if (tracing := self.tracing) is not None:
@@ -178,9 +178,9 @@ class WorkerSet:
         return self._note_false_start(worker)
 
     def _note_false_start(self, worker: Worker) -> str | None:
-        """Counts workers that ended before they were ready while no task was done.
+        """Count workers that ended before they were ready while no task was done.
 
-        Returns an error text after too many.
+        Return an error text after too many.
         """
         if self._channel.n_taken != self._n_taken:
             self._n_taken = self._channel.n_taken
@@ -198,9 +198,9 @@ class WorkerSet:
     # ---- replacing them ----
 
     def fill_places(self) -> Exception | None:
-        """Starts a worker in each empty slot. After a failure the next try follows a pause, which grows each time.
+        """Start a worker in each empty slot. After a failure the next try follows a pause, which grows each time.
 
-        Returns the last error if the pool has no worker left and could start none in `N_TRIES` tries.
+        Return the last error if the pool has no worker left and could start none in `N_TRIES` tries.
         """
         if self._retry_at is not None and monotonic() < self._retry_at:
             return None
@@ -234,11 +234,11 @@ class WorkerSet:
     # ---- ending them; any thread ----
 
     def stop(self) -> None:
-        """Prevents further workers from being started."""
+        """Prevent further workers from being started."""
         self.is_stopping = True
 
     def terminate(self) -> bool:
-        """Stops workers in the middle of their tasks.
+        """Stop workers in the middle of their tasks.
 
         Never blocks. If it returns False, call it again a little later.
         """
@@ -273,7 +273,7 @@ class WorkerSet:
         return self.is_stopping and not any(self.places)
 
     def end_threads(self) -> None:
-        """Ends what outlives the workers: the watcher, the enforcer, and interpreters made early that no worker has
+        """End what outlives the workers: the watcher, the enforcer, and interpreters made early that no worker has
         taken.
         """
         if self._setup.begun:

@@ -34,7 +34,7 @@ _is_worker = False  # this is a worker process
 
 
 def _forget() -> None:
-    """Resets what this module knows, in a forked child."""
+    """Reset what this module knows, in a forked child."""
     global _lock
     _lock = threading.RLock()
     _pinned.clear()
@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def open_pool(cpus: Collection[int], listener: Callable[[], object]) -> None:
-    """Notes that a pool opens. `listener` is called whenever the user has set a count through threadpoolctl.
+    """Note that a pool opens. `listener` is called whenever the user has set a count through threadpoolctl.
 
     cpus: the CPUs that libraries' threads may use, if workers are pinned to fewer. Threads that a worker creates would
     otherwise inherit its mask.
@@ -59,7 +59,7 @@ def open_pool(cpus: Collection[int], listener: Callable[[], object]) -> None:
 
 
 def close_pool(listener: Callable[[], object]) -> None:
-    """Notes that the pool of `listener` closes."""
+    """Note that the pool of `listener` closes."""
     from pool_party.budget import user_limits
 
     if not user_limits.close_pool(listener) and _finder in sys.meta_path:
@@ -67,7 +67,7 @@ def close_pool(listener: Callable[[], object]) -> None:
 
 
 def enter_process(n_threads: int) -> None:
-    """Prepares a new worker process, whose environment says n_threads: discards what it inherited from its parent."""
+    """Prepare a new worker process, whose environment says n_threads: discard what it inherited from its parent."""
     global _is_worker
     _is_worker = True
     user_limits = sys.modules.get("pool_party.budget.user_limits")
@@ -79,7 +79,7 @@ def enter_process(n_threads: int) -> None:
 
 
 def _limit_numba() -> None:
-    """Limits Numba in the calling thread, if that is a worker's thread."""
+    """Limit Numba in the calling thread, if that is a worker's thread."""
     from pool_party.budget import numba_threads
 
     if n := _native.own_threads():
@@ -87,7 +87,7 @@ def _limit_numba() -> None:
 
 
 def _watch_user() -> None:
-    """Wraps threadpoolctl, once it has been imported."""
+    """Wrap threadpoolctl, once it has been imported."""
     from pool_party.budget import user_limits
 
     user_limits.install(_is_worker, refresh)
@@ -117,9 +117,9 @@ def _watch_imports() -> None:
 
 
 def refresh() -> bool:
-    """Finds newly loaded libraries and limits them. It is cheap if no library was loaded since the last call.
+    """Find newly loaded libraries and limit them. It is cheap if no library was loaded since the last call.
 
-    Returns whether it must also be called before each task that follows a change of the calling worker's budget.
+    Return whether it must also be called before each task that follows a change of the calling worker's budget.
     """
     if not _native.has_thread_library():
         return False
@@ -148,7 +148,7 @@ def _limit_new() -> None:
 
 
 def open_gate(gate: Gate, exclusive: bool) -> Gate:
-    """Makes the parallel regions of libraries in this process pass a gate: the one in use, or else this one."""
+    """Make the parallel regions of libraries in this process pass a gate: the one in use, or else this one."""
     global _gated, _n_gated
     from pool_party.budget.gate import Gated
 
@@ -163,7 +163,7 @@ def open_gate(gate: Gate, exclusive: bool) -> Gate:
 
 
 def close_gate() -> None:
-    """Notes that a pool that wanted the gate has ended."""
+    """Note that a pool that wanted the gate has ended."""
     global _gated, _n_gated
     with _lock:
         _n_gated -= 1
@@ -173,7 +173,7 @@ def close_gate() -> None:
 
 
 def leave_gate() -> None:
-    """Discards the gate in a forked worker, since it belongs to the parent's threads."""
+    """Discard the gate in a forked worker, since it belongs to the parent's threads."""
     global _gated, _n_gated
     with _lock:
         if _gated is not None:
@@ -193,7 +193,7 @@ def is_all_gated() -> bool:
 
 
 def pin(cpus: Collection[int], wide: Collection[int]) -> None:
-    """Pins the calling worker thread to its CPUs. Libraries that it loads may start threads on all of `wide`."""
+    """Pin the calling worker thread to its CPUs. Libraries that it loads may start threads on all of `wide`."""
     if cpus:
         with _lock:
             _pinned[threading.get_native_id()] = wide
@@ -202,7 +202,7 @@ def pin(cpus: Collection[int], wide: Collection[int]) -> None:
 
 
 def unpin() -> None:
-    """Forgets the calling thread, which is about to end."""
+    """Forget the calling thread, which is about to end."""
     with _lock:
         _pinned.pop(threading.get_native_id(), None)
         if not _pinned:
@@ -210,13 +210,13 @@ def unpin() -> None:
 
 
 def _create_wide(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-    """Loads an extension module with all CPUs allowed, since its libraries may start threads while they load."""
+    """Load an extension module with all CPUs allowed, since its libraries may start threads while they load."""
     module: ModuleType = run_wide(_create_module, self, spec)
     return module
 
 
 def run_wide(function: Callable[..., Any], *args: object) -> Any:
-    """Calls a function that may start threads, while the calling thread may use all CPUs that those threads may use."""
+    """Call a function that may start threads, while the calling thread may use all CPUs that those threads may use."""
     wide = _pinned.get(threading.get_native_id())
     if wide is None:
         return function(*args)

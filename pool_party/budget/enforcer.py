@@ -37,7 +37,7 @@ class Enforcer:
         self._balancing = threading.Lock()  # guards the start of `_thread`
 
     def open(self) -> Gate | None:
-        """Sets the first budgets, before the first worker starts. Returns the gate for the worker processes, if any."""
+        """Set the first budgets, before the first worker starts. Return the gate for the worker processes, if any."""
         plan = self.plan
         if plan.is_gated:
             from pool_party.budget.gate import open_gate
@@ -52,12 +52,12 @@ class Enforcer:
         return self.gate
 
     def _limit_process(self, shares: Sequence[WorkerBudget]) -> None:
-        """Limits the libraries of this process, which its threads and interpreters share, to the smallest budget."""
+        """Limit the libraries of this process, which its threads and interpreters share, to the smallest budget."""
         n_threads = min(share.n_threads for share in shares)
         self._channel.limit(self.plan.n_threads, n_threads, self.plan.lends)
 
     def start(self) -> None:
-        """Starts balancing, after the first workers have started."""
+        """Start balancing, after the first workers have started."""
         if not self.plan.is_gated:
             neighbours.join(self)
         if self.plan.lends or self.plan.is_balanced:
@@ -66,7 +66,7 @@ class Enforcer:
             self.balance()
 
     def balance(self) -> None:
-        """Starts the balancer, the thread that follows which workers are active, unless it runs already."""
+        """Start the balancer, the thread that follows which workers are active, unless it runs already."""
         from pool_party._core.threads import start_thread
 
         with self._balancing:
@@ -77,7 +77,7 @@ class Enforcer:
             start_thread(self._thread)
 
     def reconsider(self) -> None:
-        """Wakes the balancer, because other pools have more or less work."""
+        """Wake the balancer, because other pools have more or less work."""
         self._channel.pulse()
 
     @property
@@ -96,7 +96,7 @@ class Enforcer:
         return max(share.n_threads for share in self.plan.own) > 1
 
     def grant(self, n: int) -> None:
-        """Gives worker n its own budget, before it starts."""
+        """Give worker n its own budget, before it starts."""
         if self.is_remote:
             self.look()
         with self._lock:
@@ -105,12 +105,12 @@ class Enforcer:
         self._tell(n, self.plan.own[n])
 
     def _tell_library(self, n: int, share: WorkerBudget) -> None:
-        """Tells a worker its count. What the user has set in this process limits worker processes, too."""
+        """Tell a worker its count. What the user has set in this process limits worker processes, too."""
         most = _native.user_most() if self.is_remote else share.n_threads
         self._channel.grant(n, min(share.n_threads, most))
 
     def _rebound(self) -> None:
-        """Applies a count that the user has set in this process.
+        """Apply a count that the user has set in this process.
 
         Another thread may report it after the pool has ended.
         """
@@ -124,7 +124,7 @@ class Enforcer:
             on_grant(n, share.n_threads)
 
     def look(self) -> None:
-        """Finds newly loaded libraries of this process, and what the user has set for them.
+        """Find newly loaded libraries of this process, and what the user has set for them.
 
         This serves workers that cannot do it themselves. Interpreters have none of our Python code for it. A forked
         worker would call the dynamic loader, whose lock another thread may have held during the fork; it inherits what
@@ -150,7 +150,7 @@ class Enforcer:
         return self.n_lends + here[0], self.n_reclaims + here[1]
 
     def forget(self, pid: int | None) -> None:
-        """Puts back the gate's tokens that a dead worker process held."""
+        """Put back the gate's tokens that a dead worker process held."""
         if self.gate is not None and self.plan.kind == "process" and pid is not None:
             self.gate.forget(pid)
 
@@ -159,7 +159,7 @@ class Enforcer:
         return (0, 0.0) if self.gate is None else (self.gate.n_waits, self.gate.waited_s)
 
     def close(self) -> None:
-        """Gives libraries their previous counts back, after the last worker has ended."""
+        """Give libraries their previous counts back, after the last worker has ended."""
         with self._lock:  # excludes the balancer; a second caller waits until everything is restored
             if self._is_closed.is_set():
                 return
@@ -213,7 +213,7 @@ class Enforcer:
         return any(new.n_threads > old.n_threads for new, old in zip(shares, self._now, strict=True))
 
     def _apply(self, shares: Sequence[WorkerBudget]) -> None:
-        """Applies new budgets.
+        """Apply new budgets.
 
         It lowers before it raises, so that their sum never exceeds both the old and the new one.
         """
@@ -228,7 +228,7 @@ class Enforcer:
                 self._limit_process(awake or shares)
 
     def _change(self, n: int, old: WorkerBudget, new: WorkerBudget) -> None:
-        """Changes one budget.
+        """Change one budget.
 
         CPUs grow before threads, and shrink after them: a library never has more threads than CPUs.
         """
@@ -244,7 +244,7 @@ class Enforcer:
         self._tell(n, new)
 
     def _keep_on(self, n: int, share: WorkerBudget) -> None:
-        """Pins the thread that runs the tasks. The library's own threads may use all of the pool's CPUs."""
+        """Pin the thread that runs the tasks. The library's own threads may use all of the pool's CPUs."""
         pid = self._pid_of(n) if self.plan.kind == "process" and self.plan.affinity else None
         if pid is not None:
             try:

@@ -37,7 +37,7 @@ _given: dict[str, tuple[str, str | None]] = {}  # name -> what the pool set in t
 
 
 def users_environment() -> dict[str, str]:
-    """Returns the count variables as the user has set them, without those that a pool has set in this process."""
+    """Return the count variables as the user has set them, without those that a pool has set in this process."""
     users = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     for name, (given, before) in _given.items():
         if users.get(name) == given:
@@ -48,14 +48,14 @@ def users_environment() -> dict[str, str]:
 
 
 def users_count(library: str) -> int:
-    """Returns the count that the user's environment sets for a library, or 0 if none."""
+    """Return the count that the user's environment sets for a library, or 0 if none."""
     variable = _OF_LIBRARY.get(library, "OMP_NUM_THREADS")
     n = _count(sys.maxsize, (variable, *_COUNTS[variable]), users_environment())
     return 0 if n >= 1 << 31 else n
 
 
 def enter(n: int, n_cpus: int, overlap: bool, users: Mapping[str, str]) -> None:
-    """Sets the environment of a worker process. users: what `users_environment` returned in its parent."""
+    """Set the environment of a worker process. users: what `users_environment` returned in its parent."""
     others = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
     wanted = thread_environment(n, n_cpus, overlap=overlap, environ={**others, **users})
     _given.clear()
@@ -66,7 +66,7 @@ def enter(n: int, n_cpus: int, overlap: bool, users: Mapping[str, str]) -> None:
 def thread_environment(
     n: int, n_cpus: int | None = None, *, overlap: bool = False, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns the variables to set for a process with a budget of n threads, before it loads any library.
+    """Return the variables to set for a process with a budget of n threads, before it loads any library.
 
     A lower user setting wins, and is copied to libraries that fall back on that variable. User settings of how idle
     threads wait are kept.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def find_spec(name: str, this: object, then: Callable[[], object]) -> ModuleSpec | None:
-    """Returns the module's spec from the finders other than `this`.
+    """Return the module's spec from the finders other than `this`.
 
     Its loader calls `then` after it has run the module.
     """

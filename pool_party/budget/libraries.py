@@ -51,7 +51,7 @@ _OF_PROCESS = {
 
 
 def find() -> tuple[Library, ...]:
-    """Returns all loaded libraries that have threads of their own. Takes about 0.2 ms if there are any, else 3 us."""
+    """Return all loaded libraries that have threads of their own. Takes about 0.2 ms if there are any, else 3 us."""
     if not _native.has_thread_library():
         return ()
     described = (_describe(controller) for controller in _controllers())
@@ -59,7 +59,7 @@ def find() -> tuple[Library, ...]:
 
 
 def _controllers() -> list[Any]:
-    """Returns threadpoolctl's controllers, without its warning (see `warnings_for`)."""
+    """Return threadpoolctl's controllers, without its warning (see `warnings_for`)."""
     threadpoolctl = _import_threadpoolctl()
     silent = {"_warn_if_incompatible_openmp": lambda self: None}
     controllers: list[Any] = type("Controller", (threadpoolctl.ThreadpoolController,), silent)().lib_controllers
@@ -67,7 +67,7 @@ def _controllers() -> list[Any]:
 
 
 def _import_threadpoolctl() -> Any:
-    """Imports threadpoolctl, and undoes the environment variable that its import sets."""
+    """Import threadpoolctl, and undo the environment variable that its import sets."""
     variable = "KMP_DUPLICATE_LIB_OK"
     is_ours = "threadpoolctl" not in sys.modules and variable not in os.environ
     import threadpoolctl
@@ -78,7 +78,7 @@ def _import_threadpoolctl() -> Any:
 
 
 def _describe(controller: Any) -> Library | None:
-    """Describes a library, or returns None if it lacks functions that we need."""
+    """Describe a library, or return None if it lacks functions that we need."""
     import ctypes
 
     dll = ctypes.CDLL(controller.filepath, mode=os.RTLD_NOLOAD)  # loads nothing, but keeps the library loaded
@@ -107,7 +107,7 @@ def _layer(controller: Any) -> str | None:
 
 
 def _functions(dll: Any, kind: str, layer: str | None) -> tuple[tuple[int, int] | None, Literal["process", "thread"]]:
-    """Returns the addresses of setter and getter, or None, and how far they reach.
+    """Return the addresses of setter and getter, or None, and how far they reach.
 
     An OpenBLAS that is built on OpenMP uses the OpenMP count of the calling thread; its own setter is unreliable.
     """
@@ -171,7 +171,7 @@ class Loaded:
         self._n_loads = 0
 
     def refresh(self) -> bool:
-        """Searches again if anything was loaded since the last time. Returns True if the libraries have changed."""
+        """Search again if anything was loaded since the last time. Return True if the libraries have changed."""
         if _native.n_loads() == self._n_loads:
             return False
         with _lock:
@@ -211,7 +211,7 @@ KNOWN_BAD = (
 
 
 def warnings_for(library: Library, loaded: Collection[Library] = ()) -> tuple[str, ...]:
-    """Returns warnings for users of this library, in plain language. loaded: all libraries of the process."""
+    """Return warnings for users of this library, in plain language. loaded: all libraries of the process."""
     this = library.version or "one that does not tell its version"
     found = [f"OpenBLAS {flaw.text}; this is {this}" for flaw in KNOWN_BAD if _has(library, flaw)]
     if library.name == "libiomp" and any(other.name == "libomp" for other in loaded):

@@ -19,7 +19,7 @@ _awake: "dict[Enforcer, int]" = {}  # open pool -> its active workers, as last t
 
 
 def _forget() -> None:
-    """Forgets the parent's pools, in a forked child."""
+    """Forget the parent's pools, in a forked child."""
     global _lock
     _lock = threading.Lock()
     _awake.clear()
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def join(pool: "Enforcer") -> None:
-    """Adds a pool that opens."""
+    """Add a pool that opens."""
     with _lock:
         _awake[pool] = 0
         pools = list(_awake)
@@ -39,7 +39,7 @@ def join(pool: "Enforcer") -> None:
 
 
 def leave(pool: "Enforcer") -> None:
-    """Removes a pool that closes. What its balancer tells after this is ignored."""
+    """Remove a pool that closes. What its balancer tells after this is ignored."""
     with _lock:
         if not _awake.pop(pool, 0):
             return
@@ -50,7 +50,7 @@ def leave(pool: "Enforcer") -> None:
 
 
 def tell(pool: "Enforcer", n_awake: int) -> None:
-    """Notes how many workers of a pool are active, and makes the other pools adapt their budgets."""
+    """Note how many workers of a pool are active, and make the other pools adapt their budgets."""
     with _lock:
         if _awake.get(pool, n_awake) == n_awake:
             return
@@ -62,11 +62,11 @@ def tell(pool: "Enforcer", n_awake: int) -> None:
 
 
 def _count_foreign() -> None:
-    """Tells native code the active worker processes of all pools. Called with the lock."""
+    """Tell native code the active worker processes of all pools. Called with the lock."""
     _native.limit_foreign(sum(n for p, n in _awake.items() if p.is_remote))
 
 
 def n_others_awake(pool: "Enforcer") -> int:
-    """Returns the number of active workers in all other pools."""
+    """Return the number of active workers in all other pools."""
     with _lock:
         return sum(n for p, n in _awake.items() if p is not pool)

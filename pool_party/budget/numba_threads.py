@@ -13,7 +13,7 @@ _mine = threading.local()  # now: what this worker has set or seen last; users: 
 
 
 def keep_to(n: int) -> None:
-    """Lets Numba use up to n threads in the calling worker's thread, or fewer if the user set fewer or it has fewer."""
+    """Let Numba use up to n threads in the calling worker's thread, or fewer if the user set fewer or it has fewer."""
     numba = sys.modules.get("numba")
     if numba is None or not hasattr(numba, "set_num_threads"):  # it is still being imported
         return

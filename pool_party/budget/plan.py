@@ -83,7 +83,7 @@ class Plan(NamedTuple):
         return self.kind == "process" or (self.kind == "interp" and is_more and not self.is_gated)
 
     def terms(self, n: int, gate: Gate | None) -> "Terms":
-        """Returns the budget terms that worker process n starts with."""
+        """Return the budget terms that worker process n starts with."""
         from pool_party.budget.terms import GateHandle, Terms
         from pool_party.wire.fd_handle import Handle
 
@@ -97,7 +97,7 @@ class Plan(NamedTuple):
         return Terms(own, self.n_threads, cpus, self.mask(n), users_environment(), self.overlaps, changes, handle)
 
     def mask(self, n: int) -> tuple[int, ...]:
-        """Returns the CPUs that a worker is pinned to, or () for all."""
+        """Return the CPUs that a worker is pinned to, or () for all."""
         cpus = self.own[n].cpus
         return cpus if self.pins and len(cpus) < len(self.cpus) else ()
 
@@ -116,7 +116,7 @@ def make_plan(
     affinity: bool | None = None,
     scope: Scope = "pool",
 ) -> Plan | None:
-    """Makes a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options."""
+    """Make a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options."""
     policy = policies.resolve(policy)
     if scope not in get_args(Scope):
         raise ValueError(f"unknown scope {scope!r}: it is one of {', '.join(map(repr, get_args(Scope)))}")

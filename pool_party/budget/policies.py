@@ -103,7 +103,7 @@ class Exclusive(Counting):
 
 
 def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others: int) -> Sequence[WorkerBudget]:
-    """Limits budgets while workers of other pools are active: to the machine's threads over all active workers."""
+    """Limit budgets while workers of other pools are active: to the machine's threads over all active workers."""
     if n_awake == 0 or n_others == 0:
         return shares
     most = max(1, n_threads // (n_awake + n_others))
@@ -115,7 +115,7 @@ NAMES = tuple(_BUILT_IN)
 
 
 def resolve(policy: Any) -> Any:
-    """Returns the policy for a name, an object of the caller's own, or None (do not limit).
+    """Return the policy for a name, an object of the caller's own, or None (do not limit).
 
     Raises: ValueError for an unknown name; TypeError for an object without `shares`.
     """
@@ -134,12 +134,12 @@ def resolve(policy: Any) -> Any:
 
 
 def name_of(policy: Any) -> str | None:
-    """Returns a policy's name for statistics."""
+    """Return a policy's name for statistics."""
     return None if policy is None else str(getattr(policy, "name", type(policy).__name__))
 
 
 def check(shares: Iterable[WorkerBudget], state: State) -> tuple[WorkerBudget, ...]:
-    """Returns what a user's policy returned, after checking it.
+    """Return what a user's policy returned, after checking it.
 
     Raises: TypeError for values that are no budgets; ValueError unless there is one for each worker, each with a number
     of threads in range and with CPUs of the pool.

@@ -31,7 +31,7 @@ def split(
     threads_per_worker: int | None = None,
     oversubscription: float = 1.0,
 ) -> tuple[WorkerBudget, ...]:
-    """Returns a budget, with CPUs out of `cpus`, for each worker.
+    """Return a budget, with CPUs out of `cpus`, for each worker.
 
     `cpus` must be in topology order (`Topology.usable`). `cores` are the groups of CPUs that share a core
     (`Topology.cores`); CPUs in them that are not in `cpus` are ignored. A CPU in no group is a core of its own.
@@ -89,7 +89,7 @@ def _check_threads(name: str, count: int, value: float) -> int:
 
 
 def count_threads(n_cpus: int, oversubscription: float) -> int:
-    """Returns how many threads may run on this many CPUs. Raises ValueError and TypeError as `split`."""
+    """Return how many threads may run on this many CPUs. Raises ValueError and TypeError as `split`."""
     if isinstance(oversubscription, bool) or not isinstance(oversubscription, int | float):
         raise TypeError(f"oversubscription must be a number, not {oversubscription!r}")
     if not 0 < n_cpus * oversubscription < math.inf:
@@ -119,7 +119,7 @@ def _deal(total: int, n_workers: int) -> list[int]:
 
 
 def _apportion(n_threads: int, sizes: list[int]) -> list[int]:
-    """Deals threads to sets of CPUs, at least one each: evenly, or in proportion to uneven sizes."""
+    """Deal threads to sets of CPUs, at least one each: evenly, or in proportion to uneven sizes."""
     n_cpus = sum(sizes)
     if sizes == _deal(n_cpus, len(sizes)):
         return _deal(n_threads, len(sizes))
@@ -136,7 +136,7 @@ def _apportion(n_threads: int, sizes: list[int]) -> list[int]:
 
 
 def _partition(cpus: Sequence[int], n_workers: int, cores: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Divides the CPUs into contiguous runs, one per worker: of whole cores while there are enough of them."""
+    """Divide the CPUs into contiguous runs, one per worker: of whole cores while there are enough of them."""
     units = _group(cpus, cores)
     if len(units) < n_workers:
         units = [[n] for n in cpus]
@@ -150,7 +150,7 @@ def _partition(cpus: Sequence[int], n_workers: int, cores: Sequence[Sequence[int
 
 
 def _deal_uneven(sizes: list[int], n_workers: int) -> list[int]:
-    """Returns how many cores, in order, each worker gets: the number that comes closest to an even part of the rest."""
+    """Return how many cores, in order, each worker gets: the number that comes closest to an even part of the rest."""
     counts = []
     at = 0
     n_left = sum(sizes)
@@ -167,7 +167,7 @@ def _deal_uneven(sizes: list[int], n_workers: int) -> list[int]:
 
 
 def _group(cpus: Sequence[int], cores: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Groups adjacent CPUs that are on the same core."""
+    """Group adjacent CPUs that are on the same core."""
     core_of = {n: i for i, core in enumerate(cores) for n in core}
     units: list[list[int]] = []
     for n in cpus:
@@ -179,14 +179,14 @@ def _group(cpus: Sequence[int], cores: Sequence[Sequence[int]]) -> list[list[int
 
 
 def _spread(own: tuple[int, ...], cores: Sequence[Sequence[int]], count: int) -> tuple[int, ...]:
-    """Chooses `count` of a worker's CPUs: the first of each of its cores, then the second ones."""
+    """Choose `count` of a worker's CPUs: the first of each of its cores, then the second ones."""
     ranked = [(rank, n) for unit in _group(own, cores) for rank, n in enumerate(unit)]
     chosen = {n for _, n in sorted(ranked, key=lambda pair: pair[0])[:count]}  # the sort is stable
     return tuple(n for n in own if n in chosen)
 
 
 def _overlap(cpus: Sequence[int], n_workers: int, size: int) -> list[tuple[int, ...]]:
-    """Returns sets of `size` CPUs that overlap evenly: runs whose starts are evenly spaced on the ring of CPUs.
+    """Return sets of `size` CPUs that overlap evenly: runs whose starts are evenly spaced on the ring of CPUs.
 
     Starts are multiples of the greatest common divisor of both numbers, so that pairs of CPUs begin with a sibling
     pair.

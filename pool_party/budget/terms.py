@@ -29,7 +29,7 @@ class GateHandle:
         self.ancestors = _native.ancestors()
 
     def open(self) -> _native.Gate:
-        """Opens the gate, in the worker."""
+        """Open the gate, in the worker."""
         _native.descend_from(self.ancestors)
         if self.handle is None:
             return _native.Gate.machine(self.n_tokens)
@@ -37,7 +37,7 @@ class GateHandle:
 
 
 def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int) -> bool:
-    """Finds new libraries. If the regions of one cannot be gated, gates the worker's tasks instead."""
+    """Find new libraries. If the regions of one cannot be gated, gate the worker's tasks instead."""
     follows = arbiter.refresh()
     if not arbiter.is_all_gated():
         worker.gate_tasks(gate, n_tokens)
@@ -75,7 +75,7 @@ class Terms:
         self.gate = gate
 
     def enter(self, worker: _native.Worker) -> None:
-        """Applies the terms before the initializer: sets the environment, the CPUs, and limits of loaded libraries."""
+        """Apply the terms before the initializer: set the environment, the CPUs, and limits of loaded libraries."""
         environment.enter(self.n_threads, self.n_in_all, self.overlaps, self.users)
         arbiter.enter_process(self.n_threads)
         refresh: Callable[[], bool] = arbiter.refresh

@@ -74,7 +74,7 @@ class Topology(NamedTuple):
         return tuple(some for core in self._all_cores() if (some := tuple(n for n in core if n in may)))
 
     def choose(self, count: int) -> tuple[int, ...]:
-        """Returns at most `count` of the allowed CPUs, in topology order.
+        """Return at most `count` of the allowed CPUs, in topology order.
 
         Wholly allowed cores come before partly allowed ones.
         """
@@ -93,7 +93,7 @@ class Topology(NamedTuple):
 
 
 def read(root: str = "/", allowed: Iterable[int] | None = None) -> Topology:
-    """Reads the topology that the files below `root` describe.
+    """Read the topology that the files below `root` describe.
 
     `allowed` are the CPUs of the affinity mask, by default the calling thread's. If the mask and the list of online
     CPUs disagree, the mask is right: in containers that list is often invented. Raises ValueError if the mask is empty.
@@ -167,7 +167,7 @@ def _known_cpus() -> tuple[Cpu, ...]:
 
 
 def _read_cpus(root: str, besides: Iterable[int]) -> tuple[Cpu, ...]:
-    """Reads the CPUs that are online, and adds those in `besides`. Returns them in topology order."""
+    """Read the CPUs that are online, and add those in `besides`. Return them in topology order."""
     numbers = sorted({*_read_list(root, f"{_CPUS}/online"), *besides})
     cores = _group(numbers, lambda n: _read_siblings(root, n))
     caches = _group(numbers, lambda n: _read_sharers(root, n))
@@ -179,7 +179,7 @@ def _read_cpus(root: str, besides: Iterable[int]) -> tuple[Cpu, ...]:
 
 
 def _group(numbers: list[int], sharers_of: Callable[[int], set[int]]) -> dict[int, int]:
-    """Maps each CPU to the first member of its group. Only the files of that member are read."""
+    """Map each CPU to the first member of its group. Only the files of that member are read."""
     groups: dict[int, int] = {}
     known = set(numbers)
     for n in numbers:
@@ -195,7 +195,7 @@ def _read_siblings(root: str, n: int) -> set[int]:
 
 
 def _read_sharers(root: str, n: int) -> set[int]:
-    """Returns the CPUs that share their last-level cache with this one."""
+    """Return the CPUs that share their last-level cache with this one."""
     directory = f"{_CPUS}/cpu{n}/cache"
     entries = [f"{directory}/{entry}" for entry in _list_directory(root, directory) if entry.startswith("index")]
     data = [entry for entry in entries if _read(root, f"{entry}/type") != "Instruction"]
@@ -204,7 +204,7 @@ def _read_sharers(root: str, n: int) -> set[int]:
 
 
 def _read_nodes(root: str) -> dict[int, int]:
-    """Returns the NUMA node of each CPU."""
+    """Return the NUMA node of each CPU."""
     nodes = {}
     for entry in _list_directory(root, _NODES):
         if entry.startswith("node") and entry[4:].isdecimal():
@@ -230,12 +230,12 @@ def _count_usable(n_allowed: int, quota: float | None) -> int:
 
 
 def _read_quota(groups: Iterable[str]) -> float | None:
-    """Returns the smallest limit of all control groups, in CPUs, since each also applies to the groups below it."""
+    """Return the smallest limit of all control groups, in CPUs, since each also applies to the groups below it."""
     return min((limit for group in groups if (limit := _read_limit(group)) is not None), default=None)
 
 
 def _read_limit(group: str) -> float | None:
-    """Returns the limit of one group.
+    """Return the limit of one group.
 
     Version 2 has "max 100000" or "150000 100000" in one file. Version 1 has two files, with -1 for no limit.
     """
@@ -253,7 +253,7 @@ def _known_groups() -> tuple[str, ...]:
 
 
 def _find_groups(root: str) -> tuple[str, ...]:
-    """Returns the directories of the control groups that limit this process, from its own up to the mounted root.
+    """Return the directories of the control groups that limit this process, from its own up to the mounted root.
 
     In a container the path in /proc/self/cgroup need not exist below the mount point. Then only the part that exists is
     used.
@@ -273,7 +273,7 @@ def _find_groups(root: str) -> tuple[str, ...]:
 
 
 def _read_memberships(root: str) -> dict[str, str]:
-    """Returns the process's group in the two hierarchies that may limit CPUs: {type of file system: path}."""
+    """Return the process's group in the two hierarchies that may limit CPUs: {type of file system: path}."""
     memberships = {"cgroup2": "/", "cgroup": "/"}
     for line in _read(root, "proc/self/cgroup").splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -301,7 +301,7 @@ def _is_below(path: str, top: str) -> bool:
 
 
 def _normalize(path: str) -> str:
-    """Makes a path absolute. The ".." of a group outside the namespace is dropped, since it leads nowhere."""
+    """Make a path absolute. The ".." of a group outside the namespace is dropped, since it leads nowhere."""
     return os.path.normpath("/" + path.lstrip("/"))
 
 
@@ -313,7 +313,7 @@ def _below(root: str, path: str) -> str:
 
 
 def _read(root: str, path: str) -> str:
-    """Returns a file's text without surrounding space, or "" if it cannot be read."""
+    """Return a file's text without surrounding space, or "" if it cannot be read."""
     try:
         with open(_below(root, path), "rb", buffering=0) as file:
             return os.fsdecode(file.read()).strip()
@@ -322,13 +322,13 @@ def _read(root: str, path: str) -> str:
 
 
 def _read_int(root: str, path: str) -> int:
-    """Reads a number that is not negative, or 0 if the kernel reports none."""
+    """Read a number that is not negative, or 0 if the kernel reports none."""
     text = _read(root, path)
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def _read_list(root: str, path: str) -> set[int]:
-    """Reads a list of CPUs in the kernel's format, such as "0-3,8"; empty if it cannot be read."""
+    """Read a list of CPUs in the kernel's format, such as "0-3,8"; empty if it cannot be read."""
     numbers: set[int] = set()
     try:
         for part in filter(None, _read(root, path).split(",")):

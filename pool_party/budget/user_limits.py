@@ -37,7 +37,7 @@ _now = threading.local()  # limiter: the limiter that this thread is making; is_
 
 
 def _forget_others() -> None:
-    """Keeps only the forking thread's blocks, in a forked child.
+    """Keep only the forking thread's blocks, in a forked child.
 
     It calls no library, since another thread may have held a library's lock.
     """
@@ -54,14 +54,14 @@ os.register_at_fork(after_in_child=_forget_others)
 
 
 def open_pool(listener: Callable[[], object]) -> None:
-    """Notes that a pool opens. `listener` is called whenever the user has set a count."""
+    """Note that a pool opens. `listener` is called whenever the user has set a count."""
     with _lock:
         _listeners.append(listener)
         _install()
 
 
 def close_pool(listener: Callable[[], object]) -> bool:
-    """Notes that a pool closes, and returns whether any is still open.
+    """Note that a pool closes, and return whether any is still open.
 
     After the last pool and the last block, threadpoolctl has its own functions again.
     """
@@ -77,13 +77,13 @@ def _is_open() -> bool:
 
 
 def note(libraries: Iterable[Library]) -> None:
-    """Notes libraries that are registered with native code."""
+    """Note libraries that are registered with native code."""
     with _lock:
         _libraries.update((library.path, library) for library in libraries)
 
 
 def install(is_worker: bool, look: Callable[[], object]) -> None:
-    """Wraps threadpoolctl, which was imported. is_worker: this is a worker process.
+    """Wrap threadpoolctl, which was imported. is_worker: this is a worker process.
 
     look: finds libraries that were loaded since the last task began, and passes them to `note`.
     """
@@ -95,7 +95,7 @@ def install(is_worker: bool, look: Callable[[], object]) -> None:
 
 
 def forget() -> None:
-    """Forgets the parent's blocks, in a worker process.
+    """Forget the parent's blocks, in a worker process.
 
     The user's limits in the parent reach it as part of its budget.
     """
@@ -106,7 +106,7 @@ def forget() -> None:
 
 
 def _patches() -> list[tuple[type, str, Callable[[Any], Any]]]:
-    """Returns each function to replace: its class, its name, and a factory of the replacement."""
+    """Return each function to replace: its class, its name, and a factory of the replacement."""
     import threadpoolctl
 
     limiter: Any = threadpoolctl.threadpool_limits.__mro__[1]  # the base class, which `limit` of controllers returns

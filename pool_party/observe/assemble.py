@@ -91,7 +91,7 @@ class _Row:
         return self
 
     def _cut(self, begin: int) -> int:
-        """Returns the begin of a span, moved behind the previous span."""
+        """Return the begin of a span, moved behind the previous span."""
         begin = max(begin, self._last_end_ns)
         if begin - self._last_end_ns >= delays.LEAST_NS and (self.tasks or self.others):
             self._gaps.append((self._last_end_ns, begin))
@@ -125,7 +125,7 @@ class _Row:
         self.others.append(Span(WAKE_UP, wait.worker, since, wait.end_ns))
 
     def _add_last(self, last: Present) -> None:
-        """Adds what was in progress, unless its end was recorded in the meantime."""
+        """Add what was in progress, unless its end was recorded in the meantime."""
         if last.at_ns <= max(self._last_end_ns, last.since_ns):
             return
         if last.state == _native.PRESENT_SLEEPS:
@@ -135,7 +135,7 @@ class _Row:
             self._add_task(last.since_ns, last.at_ns, last.call, last.task, 0, args)
 
     def spans(self) -> Iterator[Span]:
-        """Yields all spans, including those of preemption."""
+        """Yield all spans, including those of preemption."""
         grown = (
             delay._replace(delay_ns=delay.delay_ns - self._waking.get(delay.end_ns, 0))
             for delay in delays.between(self._looks)
@@ -154,14 +154,14 @@ class _Row:
 
 
 def spans_of(lives: Iterable[Life], names: Mapping[int, str], start_ns: int) -> list[Span]:
-    """Returns the spans of some workers, in order. names: the calls' names, by number."""
+    """Return the spans of some workers, in order. names: the calls' names, by number."""
     spans = [span for life in lives for span in _Row(life, names, start_ns).read().spans()]
     spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
     return spans
 
 
 def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, int]]:
-    """Yields when the number of threads that a process's workers share changed, and to what."""
+    """Yield when the number of threads that a process's workers share changed, and to what."""
     found = sorted(
         (event[0], _n_threads_in(event[4]))
         for life in lives
@@ -176,6 +176,6 @@ def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, 
 
 
 def budgets_of(lives: Sequence[Life], grants: Iterable[Budget], n_workers: int, start_ns: int) -> list[Budget]:
-    """Returns changes of budgets in order: those of single workers, and those that a process's workers share."""
+    """Return changes of budgets in order: those of single workers, and those that a process's workers share."""
     shared = [Budget(n, at_ns, k) for at_ns, k in shared_budgets(lives, start_ns) for n in range(n_workers)]
     return sorted([*grants, *shared], key=lambda budget: budget.at_ns)

@@ -17,7 +17,7 @@ _LINES_AT_ONCE = 1000
 
 
 def _us(ns: int) -> str:
-    """Formats nanoseconds exactly: a float has too few digits on a machine that has been up for months."""
+    """Format nanoseconds exactly: a float has too few digits on a machine that has been up for months."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
@@ -61,7 +61,7 @@ def _names(trace: Trace, pid: int) -> Iterator[str]:
 
 
 def lines(trace: Trace) -> Iterator[str]:
-    """Yields the file's text in pieces."""
+    """Yield the file's text in pieces."""
     pid = trace.about.get("pid", 1)
     other = {**trace.about, "start_ns": trace.start_ns, "end_ns": trace.end_ns}
     other |= {"n_workers": trace.n_workers, "n_dropped": trace.n_dropped}
@@ -78,7 +78,7 @@ def lines(trace: Trace) -> Iterator[str]:
 
 
 def write(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Writes a trace. Raises: OSError."""
+    """Write a trace. Raises: OSError."""
     with open(path, "w", encoding="ascii") as file:
         block: list[str] = []
         for line in lines(trace):
@@ -98,7 +98,7 @@ def _of(events: Iterable[dict[str, Any]], phase: str) -> Iterator[dict[str, Any]
 
 
 def parse(data: Any) -> Trace:
-    """Makes a trace from a file's JSON data. Raises: ValueError if pool_party did not write it."""
+    """Make a trace from a file's JSON data. Raises: ValueError if pool_party did not write it."""
     try:
         other, events = dict(data["otherData"]), data["traceEvents"]
         spans = []
@@ -119,6 +119,6 @@ def parse(data: Any) -> Trace:
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
-    """Reads a trace from its file. Raises: OSError; ValueError if it is not a trace."""
+    """Read a trace from its file. Raises: OSError; ValueError if it is not a trace."""
     with open(path, encoding="utf-8") as file:
         return parse(json.load(file))

@@ -29,7 +29,7 @@ class Delay(NamedTuple):
 
 
 def read_delay(pid: int, tid: int) -> int | None:
-    """Reads a thread's run delay in ns. None: no such thread, or the kernel does not count it."""
+    """Read a thread's run delay in ns. None: no such thread, or the kernel does not count it."""
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
             return int(file.read().split()[1])
@@ -38,7 +38,7 @@ def read_delay(pid: int, tid: int) -> int | None:
 
 
 def between(looks: Iterable[Look]) -> Iterator[Delay]:
-    """Yields how much it grew between readings of one thread, given in any order."""
+    """Yield how much it grew between readings of one thread, given in any order."""
     before: Look | None = None
     for look in sorted(looks):
         if before is not None:
@@ -49,7 +49,7 @@ def between(looks: Iterable[Look]) -> Iterator[Delay]:
 
 
 def _take(delay: Delay, left_ns: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yields parts, at most left_ns in total, at the ends of those spans that overlap with a delay."""
+    """Yield parts, at most left_ns in total, at the ends of those spans that overlap with a delay."""
     n = bisect_right(spans, delay.end_ns, key=itemgetter(0)) - 1
     while left_ns > 0 and n >= 0 and spans[n][1] > delay.start_ns:
         start, end = max(spans[n][0], delay.start_ns), min(spans[n][1], delay.end_ns)
@@ -62,7 +62,7 @@ def _take(delay: Delay, left_ns: int, spans: Sequence[tuple[int, int]]) -> Itera
 def place(
     delays: Iterable[Delay], gaps: Sequence[tuple[int, int]], tasks: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int | None, int, int]]:
-    """Yields the parts of gaps and tasks that had no CPU, as (number of the task or None, start, end).
+    """Yield the parts of gaps and tasks that had no CPU, as (number of the task or None, start, end).
 
     Gaps and tasks are sorted pairs (start, end).
 

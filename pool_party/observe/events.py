@@ -69,5 +69,5 @@ class Trace:
     about: dict[str, Any] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[Span]:
-        """Returns the spans of one kind."""
+        """Return the spans of one kind."""
         return [span for span in self.spans if span.kind == kind]

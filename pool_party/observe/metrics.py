@@ -22,17 +22,17 @@ def _by_worker(spans: Iterable[Span], kind: str) -> dict[int, int]:
 
 
 def busy_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """Returns, for each worker that had a task, its time in tasks: its PCT."""
+    """Return, for each worker that had a task, its time in tasks: its PCT."""
     return _by_worker(spans, TASK)
 
 
 def preempted_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """Returns, for each worker, the part of its time in tasks in which it had no CPU."""
+    """Return, for each worker, the part of its time in tasks in which it had no CPU."""
     return _by_worker(spans, PREEMPTED)
 
 
 def waiting_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """Returns, for each worker, its time without a task."""
+    """Return, for each worker, its time without a task."""
     return _by_worker(spans, WAIT)
 
 
@@ -82,12 +82,12 @@ def imbalance(spans: Iterable[Span], n_workers: int) -> float:
 
 
 def wake_ups_ns(spans: Iterable[Span]) -> list[int]:
-    """Returns, for each task that a worker was waiting for, the time from put to begin, shortest first."""
+    """Return, for each task that a worker was waiting for, the time from put to begin, shortest first."""
     return sorted(span.duration_ns for span in spans if span.kind == WAKE_UP)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Returns the smallest value that `percent` % of the ordered values do not exceed (nearest rank); 0 if there is
+    """Return the smallest value that `percent` % of the ordered values do not exceed (nearest rank); 0 if there is
     none.
     """
     if not ordered:
@@ -114,7 +114,7 @@ class Summary:
 
 
 def summarize(trace: Trace) -> Summary:
-    """Computes the figures of a trace."""
+    """Compute the figures of a trace."""
     spans = trace.spans
     busy, wake_ups = busy_ns(spans), wake_ups_ns(spans)
     total = sum(busy.values())

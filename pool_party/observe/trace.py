@@ -36,7 +36,7 @@ _EVENT = struct.Struct(f"={_native.EVENT_WORDS}Q")
 
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
-    """Returns the name of a call: that of the user's function, without wrappers."""
+    """Return the name of a call: that of the user's function, without wrappers."""
     if getattr(fn, "__module__", None) in ("pool_party._core.submit", "pool_party._executor") and args:
         fn = args[0]  # a chunk: its args are a helper's, namely the function and the items
     while isinstance(fn, partial):
@@ -99,7 +99,7 @@ class Tracing:
     # ---- the beginning and the end ----
 
     def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
-        """Starts recording. workers: the living ones. budget: the threads of each.
+        """Start recording. workers: the living ones. budget: the threads of each.
 
         Calls of `note_...` before this are ignored.
         """
@@ -169,7 +169,7 @@ class Tracing:
         self.stop()
 
     def _end(self, writer: int) -> int | None:
-        """Collects what is left, once, and returns when that was.
+        """Collect what is left, once, and return when that was.
 
         The thread with this ident must then write the file.
         """
@@ -219,7 +219,7 @@ class Tracing:
         return Trace(self._start_ns, end_ns, self._n_workers, spans, marks, budgets, self._n_dropped, about)
 
     def _decode(self) -> list[Life]:
-        """Returns all lives, with the newest of their events."""
+        """Return all lives, with the newest of their events."""
         blocks = [block for blocks in self._passes for block in blocks]
         lives = list({life: None for life, _ in blocks} | dict.fromkeys(self._closed))
         for life, block in blocks:
@@ -234,11 +234,11 @@ class Tracing:
     # ---- notes from the pool ----
 
     def note_call(self, call: int, fn: Any, args: Sequence[Any] = ()) -> None:
-        """Notes a call that was submitted."""
+        """Note a call that was submitted."""
         self._names.append((call, name_of(fn, args)))
 
     def note_start(self, worker: "Worker") -> None:
-        """Notes a worker that was started in place of another."""
+        """Note a worker that was started in place of another."""
         with self._lock:
             if not self._is_noting or self._workers[worker.n] is worker:
                 return
@@ -251,7 +251,7 @@ class Tracing:
         return life
 
     def note_end(self, worker: "Worker") -> None:
-        """Notes a worker that has ended, before the channel empties its slot."""
+        """Note a worker that has ended, before the channel empties its slot."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
             if not self._is_noting:
@@ -265,7 +265,7 @@ class Tracing:
             self._append(self._marks, Mark(n, now_ns, how, _who(life) | exitcode))
 
     def note_budget(self, n: int, n_threads: int) -> None:
-        """Notes a change of worker n's budget."""
+        """Note a change of worker n's budget."""
         with self._lock:
             if self._is_noting:
                 self._append(self._grants, Budget(n, monotonic_ns(), n_threads))
@@ -301,7 +301,7 @@ class Tracing:
         self._drop_oldest()
 
     def _look_at(self, n: int) -> None:
-        """Reads how long the worker has had no CPU so far. That does not change while it sleeps."""
+        """Read how long the worker has had no CPU so far. That does not change while it sleeps."""
         life = self._lives[n]
         _, state, _, tid, _, _ = self._channel.present(n)
         if life is None or tid == 0 or (state == _native.PRESENT_SLEEPS and life.looks):
@@ -326,7 +326,7 @@ class Tracing:
         self._n_dropped += n_lost
 
     def _drop_oldest(self) -> None:
-        """Drops whole passes, since one worker's events in a pass may be older than another's.
+        """Drop whole passes, since one worker's events in a pass may be older than another's.
 
         The rest is dropped at the end.
         """
@@ -339,7 +339,7 @@ class Tracing:
             self._n_dropped += n_events
 
     def _close(self, n: int, *, is_dead: bool) -> None:
-        """Notes what the worker is doing, since nobody will record its end."""
+        """Note what the worker is doing, since nobody will record its end."""
         life = self._lives[n]
         if life is None:
             return

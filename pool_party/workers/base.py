@@ -51,7 +51,7 @@ class Setup:
 
 
 def start_method(context: Any) -> str | None:
-    """Returns how processes of a `multiprocessing` context are started, or None without a context.
+    """Return how processes of a `multiprocessing` context are started, or None without a context.
 
     While interpreters are alive, a child forked from this process would die in CPython's own clean-up after the fork
     (CPython issue 139759). A fork server replaces fork then.
@@ -70,7 +70,7 @@ class Worker(Protocol):
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None: ...
 
     def start(self) -> None:
-        """Starts the worker.
+        """Start the worker.
 
         If an exception interrupts this, the worker still ends by itself once the channel tells it to stop, or by
         `terminate`.
@@ -78,7 +78,7 @@ class Worker(Protocol):
         ...
 
     def enrol(self) -> None:
-        """Prepares to notice the worker's end.
+        """Prepare to notice the worker's end.
 
         Called after `start`, in a thread that no signal handler interrupts. Idempotent.
         """
@@ -100,22 +100,22 @@ class Worker(Protocol):
     def is_alive(self) -> bool: ...
 
     def terminate(self) -> bool:
-        """Asks the worker to stop, in the middle of a task if possible.
+        """Ask the worker to stop, in the middle of a task if possible.
 
         Never blocks. If it returns False, ask again later.
         """
         ...
 
     def kill(self) -> bool:
-        """Stops the worker by force where that is possible. Otherwise like `terminate`."""
+        """Stop the worker by force where that is possible. Otherwise like `terminate`."""
         ...
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits for the worker's end, at most `timeout` seconds. Returns whether it has ended."""
+        """Wait for the worker's end, at most `timeout` seconds. Return whether it has ended."""
         ...
 
     def release(self) -> None:
-        """Closes everything that this process holds for a worker that has ended.
+        """Close everything that this process holds for a worker that has ended.
 
         It does nothing before the worker's end, or when called again. `pid`, `name` and `exitcode` stay readable, and
         all other methods may still be called.

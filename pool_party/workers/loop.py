@@ -18,7 +18,7 @@ REPR_MAX = 10_000  # characters of the repr of a value that could not be sent, p
 
 
 def format_traceback(error: BaseException) -> str:
-    """Formats the traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
+    """Format the traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
     import traceback
     import warnings
 
@@ -29,7 +29,7 @@ def format_traceback(error: BaseException) -> str:
 
 
 def safe_repr(value: object) -> str:
-    """Returns the value's repr, or a text that says why it has none."""
+    """Return the value's repr, or a text that says why it has none."""
     try:
         return repr(value)
     except Exception as error:
@@ -37,7 +37,7 @@ def safe_repr(value: object) -> str:
 
 
 def describe(error: BaseException) -> "tuple[object, str, str]":
-    """Makes what is sent for an exception: its payload, or why it does not pickle as a str; its repr; its traceback."""
+    """Make what is sent for an exception: its payload, or why it does not pickle as a str; its repr; its traceback."""
     from pool_party.wire import codec
 
     try:
@@ -54,7 +54,7 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
 
 
 def describe_unencodable(error: BaseException, result: object) -> "tuple[str, str, tuple[object, str, str]]":
-    """Makes what is sent for a result that does not pickle: the reprs of reason and result, and the reason as
+    """Make what is sent for a result that does not pickle: the reprs of reason and result, and the reason as
     `describe`.
 
     A pool raises an error that contains the first two; an executor raises the reason itself.
@@ -66,7 +66,7 @@ def describe_unencodable(error: BaseException, result: object) -> "tuple[str, st
 
 
 def keep(error: BaseException) -> BaseException:
-    """Returns the exception itself, which is how it travels by reference."""
+    """Return the exception itself, which is how it travels by reference."""
     return error
 
 
@@ -77,7 +77,7 @@ def run(
     failed: "Callable[[BaseException], Any]" = describe,
     preload: "tuple[str, ...]" = (),
 ) -> None:
-    """Runs a worker from its initializer to its end."""
+    """Run a worker from its initializer to its end."""
     worker.enter()
     try:
         try:
@@ -103,7 +103,7 @@ _is_interpreter = False
 
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
-    """Runs a worker in an interpreter. config is what `workers.interp.worker` marshalled."""
+    """Run a worker in an interpreter. config is what `workers.interp.worker` marshalled."""
     from pool_party.workers.interp import extensions, process_state
 
     global _is_interpreter
@@ -127,9 +127,9 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
 
 def end_threads() -> None:
-    """Waits for the interpreter's threads, as its end would.
+    """Wait for the interpreter's threads, as its end would.
 
-    Done earlier, other interpreters can still start meanwhile.
+    It is done earlier, so that other interpreters can start meanwhile.
     """
     threading = sys.modules.get("threading")
     if threading is not None:

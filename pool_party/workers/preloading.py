@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def choose(names: "Iterable[str]") -> "tuple[str, ...]":
-    """Returns the modules for the option `preload`, each once.
+    """Return the modules for the option `preload`, each once.
 
     Raises: TypeError, ValueError for a value that is not the full name of a module.
     """
@@ -35,7 +35,7 @@ def choose(names: "Iterable[str]") -> "tuple[str, ...]":
 
 
 def _import(name: str) -> None:
-    """Imports a module.
+    """Import a module.
 
     It raises what the module raises, even if another thread imports the module at the same time and fails.
 
@@ -48,7 +48,7 @@ def _import(name: str) -> None:
 
 
 def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
-    """Imports the modules, unless the pool ends meanwhile.
+    """Import the modules, unless the pool ends meanwhile.
 
     Raises: ImportError that names the one that failed, and why.
     """

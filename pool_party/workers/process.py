@@ -33,7 +33,7 @@ _SERVER_TELLS_S = 1.0  # how long a fork server may take to report a dead child'
 
 
 def _portable(initializer: Callable[..., object] | None, method: str | None, receivers: Receivers | None) -> Any:
-    """Returns the initializer as `Process` can send it: itself under fork, otherwise our own pickle (bytes).
+    """Return the initializer as `Process` can send it: itself under fork, otherwise our own pickle (bytes).
 
     Its arguments are never pickled here: locks and queues may only be sent while a process is being started.
     """
@@ -62,7 +62,7 @@ def _arguments(payload: codec.Payload) -> _Arguments:
 
 
 def _reseed() -> None:
-    """Gives NumPy's global generator a new state in a forked child. (`random` does this by itself.)
+    """Give NumPy's global generator a new state in a forked child. (`random` does this by itself.)
 
     It installs a new generator. `seed` would take a lock that another thread of the parent may have held at the fork.
     """
@@ -85,11 +85,11 @@ class _Shield:
 
 
 def _ignore_interrupt(number: int, frame: object) -> None:
-    """Handles SIGINT in a worker by doing nothing: Ctrl-C is for the parent, which ends its workers."""
+    """Handle SIGINT in a worker by doing nothing: Ctrl-C is for the parent, which ends its workers."""
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ignores SIGINT through a handler. SIG_IGN would be inherited by programs that tasks start.
+    """Ignore SIGINT through a handler. SIG_IGN would be inherited by programs that tasks start.
 
     Interrupted system calls are restarted if the kernel can, as Python does for its own. If the program ignores SIGINT,
     as under nohup, its workers do as well.
@@ -100,7 +100,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def _take_interrupts() -> None:
-    """Restores Ctrl-C in a child that a task has forked, unless the task had set a handler of its own."""
+    """Restore Ctrl-C in a child that a task has forked, unless the task had set a handler of its own."""
     if signal.getsignal(signal.SIGINT) is _ignore_interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -116,7 +116,7 @@ def main(
     preload: tuple[str, ...],
     is_forked: bool,
 ) -> None:
-    """Runs a worker process from start to end. `shield` has done its work by being unpickled."""
+    """Run a worker process from start to end. `shield` has done its work by being unpickled."""
     _leave_interrupts_to_the_parent()
     os.register_at_fork(after_in_child=_take_interrupts)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -144,7 +144,7 @@ def main(
 
 
 def _forget_stdin() -> None:
-    """Removes `__file__` from a `__main__` that was read from stdin, which Python before 3.14 sets.
+    """Remove `__file__` from a `__main__` that was read from stdin, which Python before 3.14 sets.
 
     multiprocessing would search for a script of that name in the child, and the child would die.
     """
@@ -154,7 +154,7 @@ def _forget_stdin() -> None:
 
 
 def _start(process: Any, method: str | None) -> None:
-    """Starts a process with SIGINT blocked until the process ignores it.
+    """Start a process with SIGINT blocked until the process ignores it.
 
     The fork server and the resource tracker would inherit the blocked signal, and pass it on to processes that are not
     ours. If they are missing, they are therefore started first, with the caller's own mask. So Ctrl-C ends a fork
@@ -185,7 +185,7 @@ def _is_readable(fd: int, timeout: float | None = 0) -> bool:
 
 
 def _open_pidfd(process: Any) -> int | None:
-    """Returns a descriptor that becomes readable when the process ends, or None if that is impossible.
+    """Return a descriptor that becomes readable when the process ends, or None if that is impossible.
 
     The process may be a child of another process.
 
@@ -204,7 +204,7 @@ def _open_pidfd(process: Any) -> int | None:
 
 
 def _exitcode_of_child(pidfd: int) -> int | None:
-    """Returns the exit code of a dead child that nobody has waited for, without waiting for it. Otherwise None."""
+    """Return the exit code of a dead child that nobody has waited for, without waiting for it. Otherwise None."""
     try:
         info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (OSError, AttributeError):
@@ -286,7 +286,7 @@ class ProcessWorker:
         return True
 
     def _send(self, number: signal.Signals) -> None:
-        """Sends a signal to this process, and never to another one that has got its pid since."""
+        """Send a signal to this process, and never to another one that has got its pid since."""
         with self._using:
             if self._pidfd is not None:
                 with contextlib.suppress(ProcessLookupError):

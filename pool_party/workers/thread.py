@@ -53,13 +53,13 @@ class ThreadWorker:
                 worker.exited()
 
     def enrol(self) -> None:
-        """Does nothing: a thread's end is reported by the channel."""
+        """Do nothing: a thread's end is reported by the channel."""
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
     def terminate(self) -> bool:
-        """Raises SystemExit in the Python code of a task or an initializer. A C function that is running returns first.
+        """Raise SystemExit in the Python code of a task or an initializer. A C function that is running returns first.
 
         It does not do so while the thread reads a module's file, which the exception would leave open.
         """
@@ -73,4 +73,4 @@ class ThreadWorker:
         return not self._thread.is_alive()
 
     def release(self) -> None:
-        """Does nothing: a thread leaves nothing open."""
+        """Do nothing: a thread leaves nothing open."""

@@ -24,16 +24,16 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="pool_party-watcher")
 
     def start(self) -> None:
-        """Starts watching. Workers are forked before this, while the process has one thread less."""
+        """Start watching. Workers are forked before this, while the process has one thread less."""
         start_thread(self._thread)
 
     def watch(self, worker: Worker) -> None:
-        """Watches one more worker."""
+        """Watch one more worker."""
         self._new.append(worker)
         self._wake()
 
     def stop(self) -> None:
-        """Ends the thread. Only one thread may call this at a time."""
+        """End the thread. Only one thread may call this at a time."""
         self._is_stopping = True
         if self._is_closed:
             return

@@ -172,7 +172,7 @@ def _pixel(x: int, y: int, width: int, height: int) -> bytes:
 def render_tile(job: tuple[int, int, Tile]) -> tuple[Tile, bytes]:
     """Render one tile of a picture of `width` x `height` pixels; `job` is (width, height, tile).
 
-    Returns the tile and its pixels, row by row, three bytes (red, green, blue) each.
+    Return the tile and its pixels, row by row, three bytes (red, green, blue) each.
     """
     width, height, tile = job
     left, top, right, bottom = tile

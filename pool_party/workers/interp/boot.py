@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load(modules: "Iterable[tuple[str, str, bytes | None]]") -> None:
-    """Creates modules as if imported.
+    """Create modules as if imported.
 
     Each entry is a name, a file, and marshalled code (None for an extension module).
     """

@@ -63,7 +63,7 @@ class Dynamic:
         return os.fsdecode(self._strings[start : self._strings.index(b"\0", start)])
 
     def rename(self, fd: int, names: "Mapping[str, str]") -> None:
-        """Renames libraries in a copy of the file, which `fd` refers to.
+        """Rename libraries in a copy of the file, which `fd` refers to.
 
         Raises: ValueError if a new name is too long, or if the file stores the old one in a way that cannot be changed.
         """

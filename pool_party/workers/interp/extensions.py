@@ -64,7 +64,7 @@ _own: "dict[str, tuple[int, str]]" = {}  # path of a library that copies need ->
 
 
 def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
-    """Returns the packages for the option `extensions`: the default ones and `names`, or none if `names` is empty.
+    """Return the packages for the option `extensions`: the default ones and `names`, or none if `names` is empty.
 
     Raises: TypeError, ValueError for a value that is not the name of a top-level package.
     """
@@ -82,7 +82,7 @@ def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
 
 
 def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
-    """Makes this interpreter load the extension modules of these packages as private copies.
+    """Make this interpreter load the extension modules of these packages as private copies.
 
     has_own_blas: whether their OpenBLAS is copied as well, so that each interpreter has its own threads and count.
     """
@@ -100,7 +100,7 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
 
 
 def _make_joblib_sequential() -> None:
-    """Makes joblib run sequentially: its pools need daemon threads, which CPython forbids here, and loky would hang.
+    """Make joblib run sequentially: its pools need daemon threads, which CPython forbids here, and loky would hang.
 
     The variable is set behind os.environ's back, because os.environ would change the environment of the whole process.
     """
@@ -109,7 +109,7 @@ def _make_joblib_sequential() -> None:
 
 
 def own_threads() -> "dict[str, int]":
-    """Returns path of the original -> threads that this interpreter's copy of OpenBLAS may use now."""
+    """Return path of the original -> threads that this interpreter's copy of OpenBLAS may use now."""
     return {library: _native.copy_threads(copy) for library, (copy, _) in _own.items()}
 
 
@@ -156,7 +156,7 @@ class _Loader(ExtensionFileLoader):
 
 
 def _init_suffix(name: str) -> str:
-    """Returns what follows "PyInit" in the name of a module's init function (PEP 489)."""
+    """Return what follows "PyInit" in the name of a module's init function (PEP 489)."""
     last = name.rpartition(".")[2]
     if last.isascii():
         return f"_{last}"
@@ -164,7 +164,7 @@ def _init_suffix(name: str) -> str:
 
 
 def _silence_numpy() -> None:
-    """Silences NumPy's warning that it does not support subinterpreters, which is about sharing one instance among
+    """Silence NumPy's warning that it does not support subinterpreters, which is about sharing one instance among
     them.
     """
     import warnings
@@ -180,7 +180,7 @@ def _advise(error: ImportError, package: str) -> None:
 
 
 def what_is_missing() -> str:
-    """Returns what private copies need and this Python lacks, as the end of a sentence."""
+    """Return what private copies need and this Python lacks, as the end of a sentence."""
     if _IS_NEW:
         return "glibc, and this Python has another C library (musl)"
     version = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
@@ -198,7 +198,7 @@ def _unsupported(package: str) -> ImportError:
 
 
 def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False) -> "tuple[int, str]":
-    """Loads a copy of a library. Returns its number, and the name under which other copies find it if they need it."""
+    """Load a copy of a library. Return its number, and the name under which other copies find it if they need it."""
     from pool_party.workers.interp.elf import Dynamic
 
     dynamic = Dynamic(path)
@@ -231,9 +231,9 @@ def _copy(path: str, fd: int) -> None:
 
 
 def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = True) -> "dict[str, str]":
-    """Loads the libraries that a library needs, so that its copy, which is in no folder, finds them by name.
+    """Load the libraries that a library needs, so that its copy, which is in no folder, finds them by name.
 
-    Returns new names for those that are copied themselves. A dependency resolves symbols in the scope of whichever
+    Return new names for those that are copied themselves. A dependency resolves symbols in the scope of whichever
     library loads it first. All dependencies are therefore loaded before the copy; otherwise libstdc++ would bind to
     templates in the copy, permanently.
     """
@@ -267,7 +267,7 @@ def _is_openblas(library: str) -> bool:
 
 
 def _load_own(library: str, folders: "Sequence[str]") -> str:
-    """Returns the name of this interpreter's own copy of a library, and limits the copy to the worker's budget.
+    """Return the name of this interpreter's own copy of a library, and limit the copy to the worker's budget.
 
     OpenBLAS counts the calling thread's CPUs when it is loaded, and starts threads on them. If the worker is pinned,
     these threads are pinned as well.
@@ -279,7 +279,7 @@ def _load_own(library: str, folders: "Sequence[str]") -> str:
 
 
 def _pin(library: str) -> None:
-    """Loads a library for all workers and the rest of the process, while the thread may use all CPUs of the process.
+    """Load a library for all workers and the rest of the process, while the thread may use all CPUs of the process.
 
     OpenBLAS counts CPUs when it is loaded, and starts threads on them, while this worker may be pinned to some CPUs.
     """
@@ -307,7 +307,7 @@ class _StandIn:
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
-    """Does nothing: the real function would act on the whole process."""
+    """Do nothing: the real function would act on the whole process."""
 
 
 def _find_nothing(name: str) -> object:

@@ -9,7 +9,7 @@ from pool_party import _native
 
 
 def begin(kind: str, channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:
-    """Starts to create the first interpreters of a pool of kind "interp". Returns them by worker number."""
+    """Start to create the first interpreters of a pool of kind "interp". Return them by worker number."""
     if kind != "interp":
         return {}
     if sys.version_info < (3, 13):
@@ -18,7 +18,7 @@ def begin(kind: str, channel: _native.Channel, n_workers: int) -> dict[int, _nat
 
 
 def give_up(begun: dict[int, _native.Interpreter]) -> None:
-    """Ends the interpreters that no worker has taken, and waits for their end."""
+    """End the interpreters that no worker has taken, and wait for their end."""
     for interpreter in begun.values():
         interpreter.dismiss()
     for interpreter in begun.values():

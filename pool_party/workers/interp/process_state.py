@@ -33,7 +33,7 @@ def _adopt_key(module: "Any") -> None:
 
 
 def _adopt_tracker(module: "Any") -> None:
-    """Makes every function that needs the tracker get the main interpreter's first."""
+    """Make every function that needs the tracker get the main interpreter's first."""
     tracker = module._resource_tracker
 
     def with_tracker(function: "Callable[..., Any]") -> "Callable[..., Any]":
@@ -74,5 +74,5 @@ class _Finder:
 
 
 def install() -> None:
-    """Makes modules that are imported from now on use what the process has."""
+    """Make modules that are imported from now on use what the process has."""
     sys.meta_path.insert(0, _Finder)

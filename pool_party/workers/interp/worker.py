@@ -28,7 +28,7 @@ _LOADED = (
 
 
 def _code_of(name: str) -> tuple[str, CodeType]:
-    """Returns a module's file and code. Raises: ImportError if the module was not imported from a source file."""
+    """Return a module's file and code. Raises: ImportError if the module was not imported from a source file."""
     module = __import__(name, fromlist=["__name__"])
     loader: Any = module.__spec__ and module.__spec__.loader
     if type(loader) is not SourceFileLoader or loader.path != module.__file__:
@@ -38,7 +38,7 @@ def _code_of(name: str) -> tuple[str, CodeType]:
 
 @functools.cache
 def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]] | None:
-    """Returns the code of `boot` and of the modules that it loads.
+    """Return the code of `boot` and of the modules that it loads.
 
     None if workers must find our modules themselves.
     """
@@ -51,7 +51,7 @@ def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]]
 
 
 def _config(setup: Setup, n: int) -> bytes:
-    """Returns the interpreter's configuration.
+    """Return the interpreter's configuration.
 
     It is marshalled, since imports do not work there before sys.path is set.
     """
@@ -97,13 +97,13 @@ class InterpreterWorker:
         return self._interpreter.error
 
     def enrol(self) -> None:
-        """Does nothing: an interpreter's end is reported by the channel."""
+        """Do nothing: an interpreter's end is reported by the channel."""
 
     def is_alive(self) -> bool:
         return not self._interpreter.join(0)
 
     def terminate(self) -> bool:
-        """Raises SystemExit in the Python code of a task or an initializer.
+        """Raise SystemExit in the Python code of a task or an initializer.
 
         A C function that is running returns first.
         """
@@ -116,4 +116,4 @@ class InterpreterWorker:
         return self._interpreter.join(timeout)
 
     def release(self) -> None:
-        """Does nothing: an interpreter leaves nothing open."""
+        """Do nothing: an interpreter leaves nothing open."""
