@@ -1,8 +1,8 @@
-/* pool_party's native module: every prototype that is shared between files, under the file that defines it.
+/* The prototypes that several files of the native module share, each under the file that defines it.
  *
- * segment.c, channel.c, blocks.c and prim/ know nothing of Python and are what the C stress test links.
- * Memory is shared between threads, interpreters and processes; every word that two sides touch is atomic, and
- * the memory order is in the name of the operation. See README.md for the protocol and why it cannot lose a wake-up.
+ * segment.c, channel.c, blocks.c and prim/ do not use Python; the C stress test links them. Memory is shared between
+ * threads, interpreters and processes. Every word that two sides access is atomic, and each operation names its memory
+ * order. README.md describes the protocol and why it cannot lose a wake-up.
  */
 #ifndef PP_NATIVE_H
 #define PP_NATIVE_H
@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef PP_SCHEDULE   /* tests/native/schedule: each access is a step of a scheduler, and the segment is tiny */
+#ifdef PP_SCHEDULE   /* tests/native/schedule: a scheduler runs each access as a step, with a tiny segment */
 #include "schedule_ops.h"
 #else
 #define pp_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
@@ -33,55 +33,55 @@
     atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_seq_cst, memory_order_seq_cst)
 #endif
 
-/* Shared with every process that maps a segment: change any of these and both sides change together. */
+/* Part of the segment's layout: the parent and all processes that map a segment must agree on these values. */
 #ifndef PP_SCHEDULE
-#define PP_SLOTS 1024u               /* tasks that wait in shared memory at once; a power of two */
+#define PP_SLOTS 1024u               /* tasks in the task ring; a power of two */
 #define PP_SLOT_INLINE 72u           /* payload bytes inside a slot, which is two cache lines */
 #define PP_TASK_BYTES (1u << 20)     /* ring for payloads that do not fit a slot; a power of two */
-#define PP_RESULT_BYTES (1u << 18)   /* ring of results, one per worker; a power of two */
+#define PP_RESULT_BYTES (1u << 18)   /* bytes of one worker's ring of results; a power of two */
 #define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
-#define PP_BLOCKS 4096u              /* blocks of one arena in use at once */
-#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one side's blocks; less under RLIMIT_FSIZE */
-#define PP_IDLE_MAX (64ull << 20)    /* bytes that an idle pool keeps for the next values: one of the 64 MB arrays that people pass */
-#define PP_EVENTS (1u << 16)         /* of one worker that a trace has not read yet; a power of two */
+#define PP_BLOCKS 4096u              /* most blocks of one arena that are in use at once */
+#define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one arena; smaller under RLIMIT_FSIZE */
+#define PP_IDLE_MAX (64ull << 20)    /* bytes of idle blocks that a pool keeps for the next values: a typical array of 64 MB */
+#define PP_EVENTS (1u << 16)         /* events of one worker that are kept for a trace; a power of two */
 #endif
-/* Buffers from here on are not copied out of their block, but used where they are. Best times of an array there and back, its
- * pages read, on a busy 2-core VM: 1 MB copied 0.16 ms, kept 0.21; 2 MB 0.34 and 0.39 (first quartiles 0.80 and 0.62);
- * 4 MB 7.7 and 1.0 ms, since malloc takes fresh pages from the system for such sizes. */
+/* Buffers from this size on are used in their block, not copied out. Best round-trip times of an array whose pages are
+ * read, on a busy 2-core VM: 1 MB copied 0.16 ms, kept 0.21; 2 MB copied 0.34, kept 0.39 (first quartiles 0.80 and
+ * 0.62); 4 MB copied 7.7, kept 1.0, since malloc takes fresh pages from the system for such sizes. */
 #define PP_KEEP_MIN (2u << 20)
-#define PP_MAX_WORKERS 4000u           /* worker numbers fit 12 bits of a slot's state */
+#define PP_MAX_WORKERS 4000u           /* worker slot numbers fit into 12 bits of a slot's state */
 
-/* How long to spin before parking. It must outlast what a caller does between two calls (some 4 us of Python), and that after it was
- * woken, too (some 50 us): else two that have once slept go on waking each other. Measured round trips of a process pool on 2 cores:
- * 49 us with 3 us of spinning, 40 with 6, 10 with 12, 6.8 with 25 or more; of small arrays, which take longer to pickle: 30 us or 130
- * with 25, 35 or 200 with 50, 24 to 39 with 75. */
+/* How long to spin before sleeping. This must exceed a caller's work between two calls, some 4 us of Python, even after
+ * it was woken, which takes some 50 us. Otherwise two threads that have slept once keep waking each other. Measured
+ * round trips of a process pool on 2 cores: 49 us with 3 us of spinning, 40 with 6, 10 with 12, 6.8 with 25 or more.
+ * Round trips of small arrays, which take longer to pickle: 30 or 130 us with 25, 35 or 200 with 50, 24 to 39 with 75. */
 #define PP_SPIN_NS 75000
-/* Where the other side has no CPU meanwhile, spinning keeps it from one: after PP_VAIN_MAX times in a row that nothing came, all
- * but every PP_VAIN_PERIOD-th are short; that one is twice as long. */
+/* Adaptive spinning. If the other side has no CPU, spinning keeps the CPU from it. After PP_VAIN_MAX misses in a row
+ * spin windows are therefore short, except that one in PP_VAIN_PERIOD is twice as long as usual. */
 #define PP_SPIN_SHORT_NS 4000
 #define PP_VAIN_MAX 3
 #define PP_VAIN_PERIOD 32
 
-typedef struct {           /* of one who now and then looks for something before it sleeps */
+typedef struct {           /* adaptive spinning of one thread, which looks for something before it sleeps */
     int64_t until_ns;
-    uint32_t n_vain;       /* times in a row that it did not come */
+    uint32_t n_vain;       /* misses in a row */
 } pp_spin_t;
 
 typedef enum { PP_STATUS_OK, PP_STATUS_FAILED, PP_STATUS_UNENCODABLE, PP_STATUS_BROKEN_INIT } pp_status_t;
 typedef enum { PP_IN_PLACE, PP_IN_RING, PP_IN_BLOCK } pp_where_t;
 typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_STARCHUNK, PP_MODES } pp_mode_t;
-typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* what workers are told */
+typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* the command to all workers */
 typedef enum { PP_WORKER_EMPTY, PP_WORKER_STARTING, PP_WORKER_READY, PP_WORKER_EXITED } pp_worker_state_t;
-typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's futex word */
+typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's state, in its futex word */
 #define PP_NOT_REFUSED UINT64_MAX
-enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who waits for results: bits */
+enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who must be notified of results: bits */
 
-typedef struct {           /* a block of an arena: where it is in the segment's file */
+typedef struct {           /* a block of an arena, by its position in the segment's file */
     uint64_t at, size;
     uint32_t id;
 } pp_blockref_t;
 
-typedef struct {           /* one task on its way to whichever worker claims it */
+typedef struct {           /* a task ring's slot, with one task for the worker that claims it */
     _Alignas(128) _Atomic uint64_t state;   /* sequence << 16 | worker slot << 4 | tag; see channel.c */
     uint64_t job, function_at;
     uint64_t at;           /* PP_IN_RING: position in the task ring */
@@ -91,29 +91,29 @@ typedef struct {           /* one task on its way to whichever worker claims it 
     _Alignas(8) unsigned char data[PP_SLOT_INLINE];   /* PP_IN_BLOCK: a pp_blockref_t */
 } pp_slot_t;
 
-typedef struct {           /* header of one result; frames are 8-byte aligned and contiguous */
-    uint32_t frame_size, size;              /* with header and padding; of the payload */
+typedef struct {           /* the header of one result; frames are 8-byte aligned and contiguous */
+    uint32_t frame_size, size;              /* bytes with header and padding; bytes of the payload */
     uint64_t job;
     uint32_t index;
     uint16_t status, where;
 } pp_frame_t;
 
-typedef struct {           /* one worker's part of the segment */
-    _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; worker: BUSY, SEEKING, ASLEEP; anyone: ASLEEP -> SEEKING */
-    _Alignas(64) _Atomic uint32_t state;    /* pp_worker_state_t; parent: EMPTY, STARTING; worker: READY, EXITED */
-    _Atomic uint32_t full;                  /* worker sets 1 and waits for room in its ring; parent clears */
-    _Atomic uint32_t initializes;           /* 1 while a thread or an interpreter runs its initializer */
-    _Atomic uint32_t has_served;            /* 1 once a thread's loop is over: nobody may interrupt it any more */
-    _Atomic uint32_t pid;                   /* of the worker's process */
-    _Atomic uint32_t grant;                 /* threads that the worker's libraries may use, 0: not limited; parent */
-    _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; it alone writes these */
-    _Atomic uint32_t index, block;          /* block: id + 1 of an argument not yet copied out, or 0 */
+typedef struct {           /* one worker slot: the part of the segment that belongs to one worker at a time */
+    _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; its worker stores any; others: ASLEEP -> SEEKING */
+    _Alignas(64) _Atomic uint32_t state;    /* pp_worker_state_t; parent stores EMPTY, STARTING; worker: READY, EXITED */
+    _Atomic uint32_t full;                  /* the worker sets 1 and waits for room in its ring; the parent clears it */
+    _Atomic uint32_t initializes;           /* 1 while a thread or interpreter runs its initializer */
+    _Atomic uint32_t has_served;            /* 1 once a thread's loop is over and nobody may interrupt it */
+    _Atomic uint32_t pid;                   /* the worker's process id */
+    _Atomic uint32_t grant;                 /* threads that its libraries may use; 0: unlimited; written by the parent */
+    _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; only the worker writes these */
+    _Atomic uint32_t index, block;          /* block: id + 1 of an argument that is not yet copied out, or 0 */
     _Atomic uint64_t job, n_done;
-    _Atomic uint64_t n_events, since_ns;    /* recorded by all workers of this place; see trace.c */
-    _Atomic uint32_t tid;                   /* of the thread that runs tasks, 0: none yet; the worker */
-    _Alignas(64) _Atomic uint64_t tail;     /* results: written by the worker up to here */
-    _Alignas(64) _Atomic uint64_t head;     /* results: taken by the parent up to here */
-    uint64_t taken_job;                     /* and the task of the newest of them; only the parent uses these two */
+    _Atomic uint64_t n_events, since_ns;    /* recorded by all workers of this slot; see trace.c */
+    _Atomic uint32_t tid;                   /* of the thread that runs tasks; 0: none yet; written by the worker */
+    _Alignas(64) _Atomic uint64_t tail;     /* results: how far the worker has written */
+    _Alignas(64) _Atomic uint64_t head;     /* results: how far the parent has taken them */
+    uint64_t taken_job;                     /* the task of the newest result taken; only the parent uses these two */
     uint32_t taken_index;
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_worker_slot_t;
@@ -121,73 +121,74 @@ typedef struct {           /* one worker's part of the segment */
 typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;
 enum { PP_EVENT_WORDS = 6, PP_TAGS_THREADS_AT = 32, PP_TAGS_STATUS_AT = 56, PP_TAGS_KIND_AT = 60 };   /* bits of `tags` */
 
-typedef struct {           /* what a worker records while its pool is traced; times are CLOCK_MONOTONIC's, 0: not known */
-    _Atomic uint64_t words[PP_EVENT_WORDS];   /* begin, end, put (a wait: ns asleep), job, tags, run delay; see trace.c */
+typedef struct {           /* a trace event of a worker; times are CLOCK_MONOTONIC's in ns; 0: unknown */
+    _Atomic uint64_t words[PP_EVENT_WORDS];   /* begin, end, put (of a wait: ns asleep), job, tags, run delay; see trace.c */
 } pp_event_t;
 
-typedef struct pp_budget { /* a pool's part in the limits of this process; see limits.c */
+typedef struct pp_budget { /* a pool's part in the thread limits of this process; see limits.c */
     struct pp_budget *next;
-    unsigned n_awake, n_threads;            /* workers; the process's count while any of them is awake */
-    _Atomic uint32_t n_cpus;                /* how many threads may run on the pool's CPUs; 0: its parent decides that */
-    _Atomic bool lends;                     /* all of them to those that are awake, instead */
+    unsigned n_awake, n_threads;            /* active workers; the process's count while any of them is active */
+    _Atomic uint32_t n_cpus;                /* threads that may run on the pool's CPUs; 0: the parent process decides */
+    _Atomic bool lends;                     /* active workers get all of them, instead of a fixed share */
     _Atomic bool is_open;
     bool is_kept, is_lent;
     _Atomic uint64_t n_lends, n_reclaims;
 } pp_budget_t;
 
-#define PP_KEPT 2u          /* in_use of a block that its receiver keeps mapped: this, or in a worker this plus its worker slot */
-#define PP_TRIMMED UINT32_MAX   /* in_use of a block whose pages the parent is giving back */
-typedef struct {           /* one arena: in_use is not 0 while a block is in use; the owner sets, the receiver clears */
+#define PP_KEPT 2u          /* in_use of a block that its receiver retains: this, or in a worker this plus its slot number */
+#define PP_TRIMMED UINT32_MAX   /* in_use of a block while the parent gives its pages back */
+typedef struct {           /* an arena's blocks: in_use is not 0 while one is in use; the owner sets it, the receiver clears it */
     _Alignas(64) _Atomic uint32_t in_use[PP_BLOCKS];
     struct { uint64_t at, capacity; } place[PP_BLOCKS];   /* written by the owner before the block is first in use */
-    _Atomic uint64_t touched[PP_BLOCKS];    /* bytes of each that may be memory; written by whoever has set in_use */
-    _Atomic uint64_t n_touched;             /* their sum */
-    _Atomic uint32_t n_numbers, n_opened;   /* numbers given out so far; how often the owner has opened a block */
+    _Atomic uint64_t touched[PP_BLOCKS];    /* bytes of each that may occupy memory; written by the thread that has set in_use */
+    _Atomic uint64_t n_touched;             /* the sum of `touched` */
+    _Atomic uint32_t n_numbers, n_opened;   /* block numbers given out so far; how often the owner has opened a block */
 } pp_arena_flags_t;
 
 typedef struct {
     uint64_t magic;
     uint32_t n_workers, by_reference;
-    uint64_t arenas_at, arena_bytes;        /* where the first arena begins in the file; addresses of each; never change */
+    uint64_t arenas_at, arena_bytes;        /* offset of the first arena in the file; bytes of each arena; both are constant */
     _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
-    _Atomic uint32_t events;                /* something happened to a worker: the parent looks at all */
-    _Atomic uint32_t is_traced;             /* the parent wants events */
-    _Atomic uint32_t has_room;              /* a put that was refused is worth another try: the parent is to look */
-    _Atomic uint64_t room_at;               /* whoever ends the wait of this task or a later one tells so; or PP_NOT_REFUSED */
-    _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, the parent may help */
-    _Alignas(64) _Atomic uint32_t bell;     /* futex word of the parent's waiters */
-    _Atomic uint32_t waiting;               /* whom a result must wake: PP_FOREGROUND | PP_BACKGROUND */
+    _Atomic uint32_t events;                /* something happened to a worker: the parent checks all of them */
+    _Atomic uint32_t is_traced;             /* the parent wants trace events */
+    _Atomic uint32_t has_room;              /* a put that was refused may succeed now: the parent retries */
+    _Atomic uint64_t room_at;               /* the worker that takes this task or a later one notifies of room; or PP_NOT_REFUSED */
+    _Alignas(64) _Atomic uint64_t head;     /* next slot to claim; workers advance it, and the parent may */
+    _Alignas(64) _Atomic uint32_t bell;     /* futex word on which the parent's threads wait */
+    _Atomic uint32_t waiting;               /* who must be notified of a result: PP_FOREGROUND | PP_BACKGROUND */
     _Atomic uint32_t has_let_go;            /* the leader waits without the GIL */
-    _Atomic uint32_t is_watched;            /* the parent wants to know when workers fall asleep and wake: */
-    _Atomic uint32_t pulse;                 /* grows then; futex word of the parent's balancer */
-    _Atomic uint32_t wants_trim;            /* blocks were released: the background thread is to look what lies idle */
+    _Atomic uint32_t is_watched;            /* the parent wants to know when workers become active or idle: */
+    _Atomic uint32_t pulse;                 /* changes whenever one does; futex word of the parent's balancer */
+    _Atomic uint32_t wants_trim;            /* blocks were released: the background thread checks for idle memory */
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
     _Atomic uint64_t put_ns[PP_SLOTS];      /* when the task in a slot was put, if that was traced */
-    /* then pp_arena_flags_t[1 + n_workers], pp_worker_slot_t[n_workers]; at the next page pp_event_t[n_workers][PP_EVENTS] */
+    /* followed by pp_arena_flags_t[1 + n_workers], pp_worker_slot_t[n_workers]; from the next page on
+     * pp_event_t[n_workers][PP_EVENTS] */
 } pp_shared_t;
 
 typedef struct pp_memory pp_memory_t;
 typedef struct pp_pins pp_pins_t;
 
-typedef struct pp_segment {   /* one mapping of a segment, shared by reference count within a process */
+typedef struct pp_segment {   /* one mapping of a segment, reference-counted within its process */
     _Atomic long refs;
-    int fd;                /* -1 once the segment is closed and nothing is kept of it */
-    uint64_t file_number;  /* tells whether `fd` is still this file */
+    int fd;                /* -1 once the segment is closed and no block of it is retained */
+    uint64_t file_number;  /* identifies the file: whether `fd` still refers to it */
     size_t core_size;
     unsigned n_workers;
     bool by_reference;
-    uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as a whole */
+    uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as one window */
     pp_shared_t *shared;   /* NULL once the segment is closed */
-    bool is_closed;        /* guarded by the mutex in memory.c, as is n_kept: blocks that are kept of it */
+    bool is_closed;        /* guarded by the mutex in memory.c, as is n_kept, the number of its retained blocks */
     uint32_t n_kept;
-    pthread_mutex_t interrupts;             /* orders interrupts of threads with the end of their loops */
+    pthread_mutex_t interrupts;             /* orders interrupts of threads and the end of their loops */
     bool is_local;         /* both sides are interpreters of this process */
     _Atomic(pp_pins_t *) orphans;
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
-    struct pp_segment *next_lender;         /* of the pools that lend, and how many CPUs; see others.c */
+    struct pp_segment *next_lender;         /* list of the pools that lend; how many CPUs this one lends; see others.c */
     unsigned n_lent_cpus;
-    struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* of each arena; see blocks.c */
+    struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* one per arena; see blocks.c */
 } pp_segment_t;
 
 static inline pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
@@ -198,44 +199,45 @@ static inline pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned work
     return (pp_worker_slot_t *)pp_segment_flags(s, 1 + s->n_workers) + worker;
 }
 
-/* segment.c: the memory that both sides map */
+/* segment.c: the shared-memory segment that both sides map */
 int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out);
-int pp_segment_attach(int fd, pp_segment_t **out);   /* takes over fd */
-bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has written over its header */
+int pp_segment_attach(int fd, pp_segment_t **out);   /* takes ownership of fd */
+bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has overwritten its header */
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
-void pp_segment_close(pp_segment_t *s);              /* gives all back but kept blocks; see there */
+void pp_segment_close(pp_segment_t *s);              /* releases all but retained blocks; see segment.c */
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker);
-void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */
+void pp_segment_forget_events(pp_segment_t *s);      /* releases the memory of all events */
 
-/* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + worker slot: a worker), used by one thread at a time */
+/* blocks.c: large payloads. Arena 0 belongs to the parent, arena 1 + n to worker slot n. Only its owner's side opens
+ * blocks in it, in one thread at a time. */
 typedef struct pp_arena pp_arena_t;
 pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena);
 void pp_arena_free(pp_arena_t *a);
-int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory);   /* EAGAIN: all in use; EFBIG: never fits */
-void pp_block_hold(pp_arena_t *a, const pp_blockref_t *ref);   /* it stays open for long: nobody may wait for its room */
-void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins);   /* takes them over until the block is released */
-void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref);   /* nobody was told of it */
-void pp_arena_unpin(pp_arena_t *a);                       /* drops what released blocks have pinned */
-bool pp_arena_has_pins(const pp_arena_t *a);              /* may be asked by any thread */
-bool pp_arena_owes(const pp_arena_t *a);                  /* a block names shared memory of this process, and is not released */
-uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* in blocks that no receiver has taken */
+int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory);   /* EAGAIN: all in use now; EFBIG: never fits */
+void pp_block_hold(pp_arena_t *a, const pp_blockref_t *ref);   /* marks it as open for a whole call: nothing may wait for its room */
+void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins);   /* retained references, until the block is released */
+void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref);   /* closes a block that was never sent */
+void pp_arena_unpin(pp_arena_t *a);                       /* drops the retained references of released blocks */
+bool pp_arena_has_pins(const pp_arena_t *a);              /* any thread may call it */
+bool pp_arena_owes(const pp_arena_t *a);                  /* an unreleased block names shared memory that this process made */
+uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* bytes of blocks that no receiver has taken */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id);
 int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory);
 void pp_block_unmap(pp_segment_t *s, const pp_blockref_t *ref, void *memory);
-void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* the owner is dead: give back what nobody keeps */
+void pp_arena_forget(pp_segment_t *s, unsigned arena);   /* after its owner's death: releases the blocks that no receiver retains */
 void pp_windows_close(pp_segment_t *s);
-void pp_blocks_trim(pp_segment_t *s);                    /* one thread of the parent at a time: gives back what has been idle since the last call */
+void pp_blocks_trim(pp_segment_t *s);                    /* gives back memory idle since the last call; one thread of the parent at a time */
 uint64_t pp_blocks_idle(pp_segment_t *s);                /* bytes of memory in blocks that are not in use */
-void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper);   /* a process that kept blocks is dead */
+void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper);   /* a process is dead: releases what it retained */
 
-/* memory.c: memory that values may lie in: blocks that their receiver keeps, and what `share` made */
+/* memory.c: memory in which values may lie: blocks that their receiver retains, and what `share` made */
 #define PP_SHARE_ID 16u
 #define PP_PLACE_BYTES 8u
-typedef struct {           /* how shared memory is named on its way */
+typedef struct {           /* the name under which shared memory travels */
     unsigned char id[PP_SHARE_ID];
-    uint64_t size, at, length;   /* of all of it; of the part that is meant */
+    uint64_t size, at, length;   /* bytes of the whole; offset and bytes of the part that is meant */
     uint32_t readonly, reserved;
     int32_t pid, fd;       /* the last PP_PLACE_BYTES: a process that has it open, and its descriptor there */
 } pp_handle_t;
@@ -243,71 +245,71 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
 int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out);   /* a block that stays while `kept` does */
 int pp_memory_share(size_t size, pp_memory_t **out);
 int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);
-bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around it */
-void pp_memory_protect(pp_memory_t *m);                   /* read-only from now on, for whoever attaches, too */
+bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around a range */
+void pp_memory_protect(pp_memory_t *m);                   /* makes it read-only, also for processes that attach it later */
 bool pp_memory_is_readonly(const pp_memory_t *m);
 char *pp_memory_start(const pp_memory_t *m);
 size_t pp_memory_size(const pp_memory_t *m);
 pp_memory_t *pp_memory_ref(pp_memory_t *m);
 void pp_memory_unref(pp_memory_t *m);
 int pp_memory_lend(void *object, size_t size, void (*drop)(void *), pp_memory_t **out);
-void *pp_memory_take(pp_memory_t *m);                     /* what was lent, or NULL if somebody has it */
-int pp_pins_add(pp_pins_t **pins, pp_memory_t *m);        /* takes the reference over */
+void *pp_memory_take(pp_memory_t *m);                     /* returns the object that was lent, or NULL if another thread has taken it */
+int pp_pins_add(pp_pins_t **pins, pp_memory_t *m);        /* consumes the reference */
 void pp_pins_free(pp_pins_t *pins);
-size_t pp_pins_lent(const pp_pins_t *pins);               /* bytes of loans */
-bool pp_pins_have_own(const pp_pins_t *pins);             /* shared memory that was made in this process */
-bool pp_memory_close(pp_segment_t *s);                    /* see pp_segment_close; false: it is closed already */
+size_t pp_pins_lent(const pp_pins_t *pins);               /* bytes of the loans in it */
+bool pp_pins_have_own(const pp_pins_t *pins);             /* whether it names shared memory that this process made */
+bool pp_memory_close(pp_segment_t *s);                    /* see pp_segment_close; false: it was closed before */
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins);
-void pp_orphans_drop(pp_segment_t *s);                    /* loans that nobody has taken */
+void pp_orphans_drop(pp_segment_t *s);                    /* drops loans that no receiver has taken */
 void pp_orphans_free(pp_segment_t *s);
 void pp_memory_before_fork(void);
 void pp_memory_after_fork(void);                         /* in parent and child */
 
-/* leading.c: who takes results, the leader/followers pattern */
-typedef struct pp_waiter { /* one thread that waits; on its stack */
+/* leading.c: which thread takes results (the leader/followers pattern) */
+typedef struct pp_waiter { /* one thread that waits; lies on its stack */
     struct pp_waiter *next, *previous;
-    _Atomic uint32_t word;                  /* futex: told to wake or to lead; higher bits: a signal has come */
+    _Atomic uint32_t word;                  /* futex word: woken or leads; the higher bits change on a signal */
     uintptr_t thread;
     const void *awaited;
     bool is_listed;
 } pp_waiter_t;
 typedef struct {
-    pthread_mutex_t mutex;                  /* guards the list, and `leader` but for reading */
-    pp_waiter_t *first, *last;              /* followers, by the time that they have waited */
-    _Atomic uintptr_t leader;               /* a thread, or 0 */
-    bool is_paused;                         /* nobody leads, and the background thread was not told; with the mutex */
+    pthread_mutex_t mutex;                  /* guards the list and writes of `leader` */
+    pp_waiter_t *first, *last;              /* followers, the one that has waited longest first */
+    _Atomic uintptr_t leader;               /* the leading thread, or 0 */
+    bool is_paused;                         /* nobody leads, but the background thread was not told; guarded by the mutex */
     _Atomic(const void *) awaited;          /* what the leader waits for */
-    _Atomic uint32_t n_claims;              /* threads that want the lead now */
+    _Atomic uint32_t n_claims;              /* threads that ask for the lead now */
 } pp_leading_t;
 typedef struct pp_parent pp_parent_t;
 uintptr_t pp_this_thread(void);
 void pp_leading_init(pp_leading_t *l);
 bool pp_lead_try(pp_parent_t *h);                                   /* whether the caller leads now */
 bool pp_lead_is_mine(pp_parent_t *h);
-bool pp_lead_is_claimed(const pp_parent_t *h);                      /* whether the leader is to hand over */
+bool pp_lead_is_claimed(const pp_parent_t *h);                      /* whether the leader must hand over */
 void pp_lead_for(pp_parent_t *h, const void *awaited);
-void pp_lead_release(pp_parent_t *h);                               /* by the leader; else nothing happens */
-void pp_lead_pause(pp_parent_t *h);                                 /* it leads again soon, unless others do meanwhile */
-void pp_lead_claim(pp_parent_t *h);                                 /* waits for the lead */
+void pp_lead_release(pp_parent_t *h);                               /* called by the leader; otherwise it does nothing */
+void pp_lead_pause(pp_parent_t *h);                                 /* the caller will lead again soon, unless others do meanwhile */
+void pp_lead_claim(pp_parent_t *h);                                 /* waits until the caller leads */
 bool pp_lead_take_over(pp_parent_t *h, pp_waiter_t *w);
-bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited);   /* w: zeroed. False: nobody leads */
+bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited);   /* w must be zeroed. False: nobody leads */
 int pp_follow_wait(pp_waiter_t *w, int64_t deadline_ns);         /* 0, ETIMEDOUT or EINTR */
 void pp_follow_end(pp_parent_t *h, pp_waiter_t *w);
 void pp_wake_waiters(pp_parent_t *h, const void *awaited);
 
-/* channel.c: tasks out, results back */
-struct pp_parent {            /* the parent's private half; one thread at a time puts, one at a time takes */
+/* channel.c: tasks to workers, results back */
+struct pp_parent {            /* the parent's private half; one thread at a time puts, and one at a time takes */
     pp_segment_t *segment;
-    _Atomic uint64_t tail;                  /* slots published; the putting thread writes, the leader reads */
+    _Atomic uint64_t tail;                  /* slots published; written by the thread that puts, read by the leader */
     _Atomic uint64_t reclaimed;             /* slots that may be used again; as `tail` */
     uint64_t bytes_tail, bytes_head;        /* task ring */
-    uint64_t slot_bytes[PP_SLOTS];          /* bytes_head once that slot is reclaimed */
-    _Atomic uint32_t leader;                /* somebody in the foreground takes results */
-    pp_spin_t spin, moment;                 /* the leader's: for news; for workers to let go of the GIL */
-    _Atomic uint32_t notified;               /* the background thread shall come, whoever leads */
+    uint64_t slot_bytes[PP_SLOTS];          /* per slot: bytes_head once it is reclaimed */
+    _Atomic uint32_t leader;                /* a foreground thread takes results */
+    pp_spin_t spin, moment;                 /* the leader's: for pending events; for workers to release the GIL */
+    _Atomic uint32_t notified;               /* the background thread must wake up, whoever leads */
     pp_leading_t leading;
-    _Atomic uint32_t must_feed;             /* tasks wait for a put, */
-    _Atomic uintptr_t feeder;               /* which this thread does, 0: nobody; see calls.c */
+    _Atomic uint32_t must_feed;             /* tasks wait in the backlog, */
+    _Atomic uintptr_t feeder;               /* which this thread moves into the channel; 0: none; see calls.c */
 };
 
 typedef struct {           /* what a slot is filled with; `data` is copied */
@@ -339,113 +341,115 @@ bool pp_parent_spin(pp_parent_t *h);
 int pp_parent_park(pp_parent_t *h, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
 int pp_parent_wait_background(pp_parent_t *h, int64_t deadline_ns);            /* 0, ETIMEDOUT or EINTR */
 void pp_parent_notify(pp_parent_t *h);
-void pp_parent_rouse_leader(pp_parent_t *h);                                   /* it looks at what it waits for once more */
-bool pp_parent_wants_feed(pp_parent_t *h);                                     /* tasks wait for a put, and nobody puts */
+void pp_parent_rouse_leader(pp_parent_t *h);                                   /* makes it check again what it waits for */
+bool pp_parent_wants_feed(pp_parent_t *h);                                     /* tasks are in the backlog, and no other thread puts */
 void pp_ring(pp_shared_t *shared, bool everybody);
 void pp_notify_all(pp_shared_t *shared);
 void pp_want_trim(pp_shared_t *shared);
 
-typedef struct {           /* what a worker knows of its present task or wait for a trace; 0: that did not begin in one */
+typedef struct {           /* what a worker knows of its present task or wait; 0: it began while no trace was running */
     uint64_t begun_ns, put_ns, waits_ns, slept_ns;
-    bool has_waited, is_stale;              /* is_stale: some of this must be forgotten at the next task */
+    bool has_waited, is_stale;              /* is_stale: part of this must be reset at the next task */
 } pp_trace_t;
 
 typedef struct {           /* a worker's private half */
     pp_segment_t *segment;
     pp_shared_t *shared;
-    pp_worker_slot_t *own;                         /* its slot */
+    pp_worker_slot_t *own;                         /* its worker slot */
     unsigned n_worker;
-    pp_spin_t spin, moment;                 /* for tasks; for their caller to let go of the GIL */
+    pp_spin_t spin, moment;                 /* for tasks; for the caller to release the GIL */
     pp_trace_t trace;
 } pp_worker_t;
 
 int pp_worker_init(pp_worker_t *e, pp_segment_t *s, unsigned worker);
 bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
-int pp_worker_wait(pp_worker_t *e);                                     /* 0: look again; EINTR: after signal handlers; ECANCELED: stop */
+int pp_worker_wait(pp_worker_t *e);                                     /* 0: claim; EINTR: handle signals first; ECANCELED: stop */
 bool pp_worker_must_stop(pp_worker_t *e);
-void pp_worker_copied(pp_worker_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument is read; its block is released unless kept */
+void pp_worker_copied(pp_worker_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument was read; releases its block unless is_kept */
 int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
 int pp_worker_wait_room(pp_worker_t *e);                                /* 0 or ECANCELED */
-void pp_worker_finish(pp_worker_t *e);                                  /* no longer holds a task */
+void pp_worker_finish(pp_worker_t *e);                                  /* the worker no longer holds a task */
 void pp_worker_state(pp_worker_t *e, pp_worker_state_t state);
 void pp_pulse(pp_shared_t *shared);
 
-/* gil_handoff.c: the GIL, between threads of one interpreter */
+/* gil_handoff.c: handing the GIL over between threads of one interpreter */
 void pp_parent_let_go(pp_parent_t *h, bool has_let_go);
-void pp_parent_await_workers(pp_parent_t *h);                          /* until those that have replied look for work, or a moment */
-void pp_worker_await_caller(pp_worker_t *e);                           /* until the leader waits, or a moment */
+void pp_parent_await_workers(pp_parent_t *h);                          /* until workers that have replied look for work, or for some us */
+void pp_worker_await_caller(pp_worker_t *e);                           /* until the leader waits without the GIL, or for some us */
 
-/* trace.c: what workers record for a timeline */
+/* trace.c: the events that workers record for a timeline */
 static inline bool pp_is_traced(const pp_shared_t *shared) { return pp_load_relaxed(&shared->is_traced); }
-void pp_trace_put(pp_shared_t *shared, uint64_t sequence);        /* by the parent; the others by a worker */
+void pp_trace_put(pp_shared_t *shared, uint64_t sequence);        /* called by the parent; the others by a worker */
 void pp_trace_wait(pp_worker_t *e);                                  /* it looks for work from now on */
 void pp_trace_begin_task(pp_worker_t *e);
 static inline void pp_trace_begin(pp_worker_t *e) {                  /* it has claimed a task */
     if (pp_is_traced(e->shared) || e->trace.is_stale)
         pp_trace_begin_task(e);
 }
-void pp_trace_end(pp_worker_t *e, unsigned status);                  /* the task is over, its outcome not yet sent */
+void pp_trace_end(pp_worker_t *e, unsigned status);                  /* the task has ended, and its outcome is not sent yet */
 typedef enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS } pp_present_t;
-#define PP_TASK_RECORDED UINT64_MAX                               /* since_ns of a task whose end was recorded */
-pp_present_t pp_trace_present(const pp_worker_slot_t *worker);             /* what a worker is doing */
-void pp_trace_close(pp_worker_t *e);                                 /* it looks for work no more */
-void pp_trace_budget(pp_worker_t *e);                                /* awake workers have others' CPUs, or no longer */
+#define PP_TASK_RECORDED UINT64_MAX                               /* since_ns of a task whose end has been recorded */
+pp_present_t pp_trace_present(const pp_worker_slot_t *worker);             /* what a worker is doing now */
+void pp_trace_close(pp_worker_t *e);                                 /* it no longer looks for work */
+void pp_trace_budget(pp_worker_t *e);                                /* the CPUs lent to the worker have changed */
 uint64_t pp_trace_read(pp_segment_t *s, unsigned worker, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,
                        uint64_t *n_lost, unsigned *n);
 
-/* limits.c: threads of native libraries */
+/* limits.c: thread counts of native libraries */
 #define PP_LIBRARIES_MAX 64
 typedef struct {
     void (*set)(int);
     int (*get)(void);
-    unsigned most;         /* by the user's environment; 0: it says nothing */
-    bool per_thread;       /* the setter reaches the calling thread only */
+    unsigned most;         /* the user's limit from the environment; 0: none */
+    bool per_thread;       /* the setter acts on the calling thread only */
 } pp_library_t;
-typedef struct {           /* the count of one library, in its process or in one thread; what the fields mean is in limits.c */
+typedef struct {           /* the count of one library, in its process or in one thread; limits.c explains the fields */
     _Atomic uint32_t now;
     unsigned users, block, found, found_most, n_made;
 } pp_count_t;
 typedef struct {           /* a worker that is a thread of this process */
     const pp_budget_t *budget;
     const _Atomic uint32_t *grant;
-    pp_count_t counts[PP_LIBRARIES_MAX];    /* of libraries that are set per thread; its own thread alone uses them */
+    pp_count_t counts[PP_LIBRARIES_MAX];    /* of libraries with a count per thread; only the worker's own thread uses them */
 } pp_limited_t;
-typedef struct pp_own_library {   /* one that a worker of this process has to itself: an interpreter's private copy */
+typedef struct pp_own_library {   /* a library that only one worker uses: an interpreter's private copy */
     struct pp_own_library *next;
     const pp_budget_t *budget;
     const _Atomic uint32_t *grant;
     pp_library_t library;
     pp_count_t count;
 } pp_own_library_t;
-void pp_limits_add(const pp_library_t *library);                       /* unless it is known */
-unsigned pp_limits_now(void);                                          /* the process's count; 0: none */
-void pp_limits_enter(pp_limited_t *worker);                            /* the calling thread is a worker's; NULL: no longer */
-void pp_limits_here(void);                                             /* before a task of the calling thread's */
-void pp_limits_own(pp_own_library_t *library);                         /* from now on; `next` and `count` are not filled in */
-void pp_limits_disown(pp_own_library_t *library);                      /* before it is unloaded */
-void pp_limits_changed(void);                                          /* a grant of a worker of this process */
-void pp_limits_told(unsigned n);                                       /* the count that this worker process has in its environment */
-void pp_limits_cpus(const cpu_set_t *cpus);                            /* those of libraries' threads, whoever makes them */
-bool pp_user_sets(uintptr_t set, unsigned n);                          /* false: no library that is known has this setter */
-bool pp_user_blocks(uintptr_t set, unsigned n, bool applies);          /* as above; n 0: no block is open any more */
-bool pp_user_count(uintptr_t set, unsigned *n);                        /* as above: what the user has set */
-unsigned pp_user_most(void);                                           /* of the libraries of this process; UINT_MAX: none is limited */
-void pp_limits_foreign(unsigned n);                                    /* workers in other processes that are awake */
+void pp_limits_add(const pp_library_t *library);                       /* unless it was added before */
+unsigned pp_limits_now(void);                                          /* the process's count; 0: no limit */
+void pp_limits_enter(pp_limited_t *worker);                            /* the calling thread is this worker's from now on; NULL: no worker's
+                                                                        * */
+void pp_limits_here(void);                                             /* called before a task, in its thread */
+void pp_limits_own(pp_own_library_t *library);                         /* limits a private copy; `next` and `count` are filled in here */
+void pp_limits_disown(pp_own_library_t *library);                      /* called before the copy is unloaded */
+void pp_limits_changed(void);                                          /* the budget of a worker of this process has changed */
+void pp_limits_told(unsigned n);                                       /* the count in this worker process's environment */
+void pp_limits_cpus(const cpu_set_t *cpus);                            /* the CPUs for libraries' threads, whichever thread starts them */
+bool pp_user_sets(uintptr_t set, unsigned n);                          /* false: no known library has this setter */
+bool pp_user_blocks(uintptr_t set, unsigned n, bool applies);          /* returns as above; n 0: no block is open any more */
+bool pp_user_count(uintptr_t set, unsigned *n);                        /* returns as above; *n: the user's limit */
+unsigned pp_user_most(void);                                           /* over the libraries of this process; UINT_MAX: no limit */
+void pp_limits_foreign(unsigned n);                                    /* number of active workers in other processes */
 void pp_limits_before_fork(void);
 void pp_limits_after_fork_in_parent(void);
 void pp_limits_after_fork_in_child(void);
-void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends);   /* or changes it */
+void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends);   /* opens it, or changes an open one */
 void pp_budget_keep(pp_budget_t *b, unsigned n_threads);                    /* as above */
 void pp_budget_close(pp_budget_t *b);
-void pp_budget_enter(pp_budget_t *b);                                  /* a worker is awake */
+void pp_budget_enter(pp_budget_t *b);                                  /* a worker has become active */
 void pp_budget_leave(pp_budget_t *b);
-unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* what a worker that is awake may use */
-unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of a worker that is awake; 0: it does not lend */
-unsigned pp_own_grant(void);                                           /* of the worker that the thread is; 0: no worker's */
-unsigned pp_own_threads(void);                                         /* as above, with what is lent, and what others need */
+unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* threads that an active worker may use */
+unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of an active worker; 0: the pool does not lend */
+unsigned pp_own_grant(void);                                           /* own budget of the calling worker thread; 0: no worker's thread */
+unsigned pp_own_threads(void);                                         /* as above, with what is lent, less what other pools need */
 int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus);
 
-/* copy.c: copies, and packing of strided arrays, that idle cores take part in. n_helpers: -1, or a number for measurements */
+/* copy.c: copying, and packing of strided arrays, with the help of idle cores. n_helpers: -1, or a fixed number for
+ * measurements */
 #define PP_DIMS_MAX 32
 typedef struct {
     size_t item;
@@ -455,62 +459,64 @@ typedef struct {
 } pp_layout_t;
 void pp_copy(void *to, const void *from, size_t n, int n_helpers);
 void pp_copy_strided(void *to, const void *from, const pp_layout_t *layout, int n_helpers);   /* to C order */
-uint64_t pp_copy_n_helped(void);                          /* pieces that helpers did so far */
+uint64_t pp_copy_n_helped(void);                          /* pieces copied by helpers so far */
 void pp_copy_after_fork_in_child(void);
 
-/* others.c: CPUs that other programs leave, for pools that lend */
-typedef struct {           /* an estimate of the threads of others, from readings; all of them may be 0 at first, but for: */
+/* others.c: CPUs that other programs leave idle, for pools that lend */
+typedef struct {           /* an estimate of other programs' running threads; zeroed at first, except for: */
     uint32_t n_others;     /* UINT32_MAX: unknown */
     int n_readings, n_lent, least[3], most[3];   /* the newest first */
     int64_t lent_until_ns, lowered_ns, hold_ns, held_until_ns;
 } pp_others_t;
 uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, int64_t now_ns);
-void pp_others_open(pp_segment_t *s, unsigned n_cpus);                 /* a pool lends so many CPUs from now on */
-void pp_others_close(pp_segment_t *s);                                 /* before the segment is; also where it does not lend */
-unsigned pp_others_leave(unsigned n_cpus);                             /* how many of these are idle or ours */
-void pp_others_note(unsigned n_awake);                                 /* workers of all pools of this process */
-unsigned pp_others_awake(void);                                        /* what was noted last */
-void pp_others_pretend(uint32_t n_running_and_one);                    /* for tests: what pp_n_running() is taken for; 0: not */
+void pp_others_open(pp_segment_t *s, unsigned n_cpus);                 /* a pool lends this many CPUs from now on */
+void pp_others_close(pp_segment_t *s);                                 /* before the segment closes, even if the pool does not lend */
+unsigned pp_others_leave(unsigned n_cpus);                             /* how many of these CPUs are idle or used by us */
+void pp_others_note(unsigned n_awake);                                 /* active workers of all pools of this process */
+unsigned pp_others_awake(void);                                        /* the number noted last */
+void pp_others_pretend(uint32_t n_running_and_one);                    /* for tests: replaces pp_n_running(); 0: stop */
 void pp_others_after_fork_in_child(void);
 
-/* loaded.c: the libraries of this process. The GIL may be held for the first alone: the others wait for the loader */
-uint64_t pp_n_loads(void);                                             /* differs once more libraries are loaded; never 0 */
-uint64_t pp_look_at_loads(void);                                       /* as the first, but the answer is even: looked at */
-void pp_note_load(void);                                               /* somebody has loaded what a look would not see */
-bool pp_has_thread_library(void);                                      /* by its name; may err on the side of yes */
+/* loaded.c: the libraries loaded in this process. Only the first may be called with the GIL: the others take the
+ * loader's lock */
+uint64_t pp_n_loads(void);                                             /* changes when libraries are loaded; never 0 */
+uint64_t pp_look_at_loads(void);                                       /* as above, but even: the libraries were examined */
+void pp_note_load(void);                                               /* after loading something that pp_look_at_loads cannot see */
+bool pp_has_thread_library(void);                                      /* by its name; may err on the side of true */
 void pp_loads_after_fork(void);
 
-/* gate.c: tokens shared by processes; a dead holder's come back. A thread holds tokens of one gate at a time */
+/* gate.c: counting semaphores that processes share. A dead holder's tokens come back. A thread holds tokens of one gate
+ * at a time */
 typedef struct pp_gate pp_gate_t;
 typedef struct {
     uint32_t n_tokens, n_free, n_waiting;
     uint64_t n_acquired, n_waits, waited_ns, n_recovered;
 } pp_gate_stats_t;
 int pp_gate_create(unsigned n_tokens, pp_gate_t **out);
-int pp_gate_attach(int fd, pp_gate_t **out);              /* takes over fd, unless it fails */
+int pp_gate_attach(int fd, pp_gate_t **out);              /* takes ownership of fd, unless it fails */
 int pp_gate_open_machine(unsigned n_tokens, const char *name, pp_gate_t **out);
 int pp_gate_machine_path(const char *name, char *path, size_t size);
 pp_gate_t *pp_gate_ref(pp_gate_t *g);
 void pp_gate_unref(pp_gate_t *g);
 int pp_gate_fd(pp_gate_t *g);
-/* 0; EAGAIN: pp_gate_wait until that returns 0; ETIMEDOUT: a stopped process keeps the table. covers: while this thread holds
- * its tokens, other threads of its process pass, and so do processes that descend from it */
+/* 0: granted; EAGAIN: call pp_gate_wait until it returns 0; ETIMEDOUT: a stopped process holds the table's lock.
+ * covers: while this thread holds its tokens, other threads of its process pass freely, and so do descendant processes */
 int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted);
 int pp_gate_wait(void);                                           /* 0: granted; EAGAIN, EINTR: wait again, or cancel */
 void pp_gate_cancel(void);
-int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted); /* begin, and wait until granted */
-int pp_gate_release(pp_gate_t *g);                                /* EPERM: this thread holds nothing */
+int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted); /* begins, and waits until granted */
+int pp_gate_release(pp_gate_t *g);                                /* EPERM: this thread holds no tokens */
 unsigned pp_gate_held(void);                                      /* tokens that the calling thread holds */
-unsigned pp_gate_forget(pp_gate_t *g, int pid);                   /* rows freed of that process's dead threads */
+unsigned pp_gate_forget(pp_gate_t *g, int pid);                   /* frees the rows of that process's dead threads; returns how many */
 void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out);
-#define PP_LINE_MAX 24             /* ancestors that a process knows of */
-unsigned pp_gate_line(int *pids, unsigned n_max);                 /* this process and its ancestors; how many */
-void pp_gate_adopt(const int *pids, unsigned n);                  /* more ancestors of this process */
-int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never unlock: for who is killed then */
+#define PP_LINE_MAX 24             /* most ancestors that a process knows */
+unsigned pp_gate_line(int *pids, unsigned n_max);                 /* writes this process and its ancestors; returns how many */
+void pp_gate_adopt(const int *pids, unsigned n);                  /* adds ancestors of this process */
+int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never unlocks, for a test that kills the caller */
 
-/* region.c: OpenBLAS's parallel regions, on threads of ours and through a gate */
+/* region.c: runs OpenBLAS's parallel regions on our threads and through a gate */
 #define PP_REGION_SPIN_NS 50000
-#define PP_REGION_NUMBERS 64   /* MAX_CPU_NUMBER of the wheels; budget/gate.py installs nothing where it is less */
+#define PP_REGION_NUMBERS 64   /* MAX_CPU_NUMBER of PyPI's wheels; budget/gate.py gates no library with fewer */
 typedef struct {
     uint64_t n_regions, n_waits;
     uint32_t n_helpers;
@@ -521,40 +527,40 @@ void pp_regions_stats(pp_region_stats_t *out);
 
 /* prim/linux.c: the operating system. Errors are errno values */
 int64_t pp_now_ns(void);
-uint64_t pp_run_delay_ns(void);                                   /* that this thread could run and had no CPU; 0: not known */
+uint64_t pp_run_delay_ns(void);                                   /* ns that this thread was runnable without a CPU; 0: unknown */
 uint32_t pp_thread_id(void);
-int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* < 0: for ever */
+int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* deadline < 0: none */
 void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns);
-bool pp_spin_once(const pp_spin_t *s);                            /* pauses; false once spinning has lasted long enough */
+bool pp_spin_once(const pp_spin_t *s);                            /* pauses; false once the spin window is over */
 void pp_spin_end(pp_spin_t *s, bool was_found);
 void pp_prefer_huge_pages(void *memory, size_t size);
-void pp_pause(void);                                              /* some 100 ns on the CPU, for loops that spin */
-int pp_robust_mutex_init(pthread_mutex_t *mutex);                 /* for several processes */
-bool pp_is_robust_mutex(const pthread_mutex_t *mutex);            /* whether that has made it; where the C library does not tell: true */
-uint64_t pp_whole_pages(uint64_t size);                           /* that many bytes, or more: 4, 16 or 64 KB each */
-uint64_t pp_file_number(int fd);                                  /* tells files apart; 0: not known */
+void pp_pause(void);                                              /* some 100 ns on the CPU, for spin loops */
+int pp_robust_mutex_init(pthread_mutex_t *mutex);                 /* shared between processes */
+bool pp_is_robust_mutex(const pthread_mutex_t *mutex);            /* made by pp_robust_mutex_init; true if the C library does not tell */
+uint64_t pp_whole_pages(uint64_t size);                           /* rounds up to whole pages of 4, 16 or 64 KB */
+uint64_t pp_file_number(int fd);                                  /* identifies a file; 0: unknown */
 uint64_t pp_file_size_max(void);                                  /* RLIMIT_FSIZE; UINT64_MAX: no limit */
-int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: larger than that */
-void pp_fix_size(int fd);                                         /* a write to it fails from now on; mappings are written as before */
+int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: more than pp_file_size_max() */
+void pp_fix_size(int fd);                                         /* makes writes through descriptors fail; mappings stay writable */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
 int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
-void pp_protect(void *memory, size_t size);                       /* read-only from now on */
-int pp_map_over(int fd, uint64_t at, size_t size, void *memory);  /* copy-on-write, in the place of a mapping */
-void pp_make_private(void *memory, size_t size);                  /* copies what is still mapped copy-on-write */
+void pp_protect(void *memory, size_t size);                       /* makes it read-only */
+int pp_map_over(int fd, uint64_t at, size_t size, void *memory);  /* copy-on-write, replacing a mapping */
+void pp_make_private(void *memory, size_t size);                  /* copies the pages that are still mapped copy-on-write */
 void pp_unmap(void *memory, size_t size);
 int pp_random(void *to, size_t size);
-int pp_open_of(int pid, int fd, int *out);                        /* what another process has open */
+int pp_open_of(int pid, int fd, int *out);                        /* opens a duplicate of another process's descriptor */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
-void pp_trim_heap(void);                                          /* free()d pages back to the system: milliseconds */
-int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg);   /* for Python code: with a large stack */
+void pp_trim_heap(void);                                          /* gives free()d pages back to the system; takes milliseconds */
+int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg);   /* for Python code: has a large stack */
 int pp_start_detached(void *(*main)(void *), void *arg);          /* a thread without signals */
-int pp_n_cpus(void);                                              /* that this process's main thread could run on when first asked */
-void pp_forget_cpus(void);                                        /* in a forked child, whose main thread is another one */
-void pp_run_on_all_cpus(void);                                    /* the calling thread may run on those, too */
-int pp_n_running(void);                                           /* threads of the machine that run or could; -1: unknown */
+int pp_n_cpus(void);                                              /* CPUs of this process's main thread, when first asked */
+void pp_forget_cpus(void);                                        /* in a forked child, which has another main thread */
+void pp_run_on_all_cpus(void);                                    /* lets the calling thread run on those CPUs */
+int pp_n_running(void);                                           /* running or runnable threads on the machine; -1: unknown */
 int pp_die_with(int fd);                                          /* SIGKILL for this process once fd reads end of file */
 
 #endif

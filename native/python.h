@@ -1,4 +1,4 @@
-/* What the files that speak to Python share: the module's state, one per interpreter, and the types' C sides. */
+/* What the files that use Python share: the module's state, one per interpreter, and the C side of its types. */
 #ifndef PP_PYTHON_H
 #define PP_PYTHON_H
 
@@ -24,72 +24,73 @@ struct pp_channel;
 #define PP_COMMON_KEPT 8u
 
 typedef struct {
-    PyObject *dumps, *loads, *pickler, *unpickler;   /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
+    PyObject *dumps, *loads, *pickler, *unpickler;   /* of _pickle; imported when first needed, since a fresh interpreter pays 5 ms */
     PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name;
-    PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and what is registered with ForkingPickler */
-    PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found */
-    Py_ssize_t n_registered;                  /* when that many were registered */
-    PyObject *array_type;                     /* numpy.ndarray, once needed */
+    PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and ForkingPickler's */
+    PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found when needed */
+    Py_ssize_t n_registered;                  /* the size of `registered` when `reducers` were last copied */
+    PyObject *array_type;                     /* numpy.ndarray, when first needed */
     struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
     unsigned n_common;
     uint64_t n_common_bytes;
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
-    pp_libraries_t *libraries;                /* private copies, in an interpreter worker; else NULL */
+    pp_libraries_t *libraries;                /* private copies, in an interpreter that is a worker; else NULL */
 } pp_module_t;
 
 /* module.c */
 extern struct PyModuleDef pp_module_def;
 pp_module_t *pp_module_of(PyTypeObject *type);
 PyObject *pp_raise_errno(int error);
-int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, for ever. Returns -1 with an exception */
-int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus);              /* -1 with an exception */
-extern _Atomic unsigned pp_n_forks;           /* grows in each forked child */
+int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, no deadline. Returns -1 with an exception */
+int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus);              /* returns -1 with an exception */
+extern _Atomic unsigned pp_n_forks;           /* one more in each forked child */
 
-/* codec.c: values <-> payloads. A payload is bytes (empty for None, else marshal's, pickle's or flat), or (bytes, [leaves]).
- * Leaves are large parts: objects with a buffer, or a list of numbers, if no snapshot was asked for */
-#define PP_OUT_OF_BAND_MIN ((Py_ssize_t)PP_INLINE_MAX)   /* smaller parts are cheaper in the payload, which then fits a ring */
-#define PP_MARSHAL_VERSION 2            /* the last without a table of references, which costs more than all the rest */
-typedef struct {                        /* of a payload that is in a block */
+/* codec.c: values <-> payloads. A payload is bytes (empty for None, otherwise marshal's, pickle's or typed encoding),
+ * or (bytes, [leaves]). Leaves are large parts: objects with a buffer or, unless a snapshot was asked for, lists of
+ * numbers */
+#define PP_OUT_OF_BAND_MIN ((Py_ssize_t)PP_INLINE_MAX)   /* smaller parts are cheaper inside the payload, which then fits a ring */
+#define PP_MARSHAL_VERSION 2            /* the last without a table of references, which costs more than everything else */
+typedef struct {                        /* the leaves of a payload that is in a block */
     uint32_t n;
-    const uint64_t *size;               /* with the kind in the top byte */
+    const uint64_t *size;               /* bytes of each, with its kind in the top byte */
     const char *data, *memory;
     pp_segment_t *segment;
     pp_blockref_t ref;
     unsigned arena;
-    uint32_t keeper;                    /* what the block's flag says if it is kept; 0: it must not be */
+    uint32_t keeper;                    /* the block's in_use value if it is retained; 0: it must not be */
     pp_memory_t *kept;
-    uint32_t next;                      /* the leaf that was asked for last, or 0, begins at `data` + */
-    uint64_t next_at;                   /* these bytes: leaves are asked for in order */
+    uint32_t next;                      /* the leaf asked for last, or 0; it begins at `data` + */
+    uint64_t next_at;                   /* this many bytes: leaves are asked for in order */
 } pp_leaves_t;
-typedef struct {                        /* how a value is encoded */
-    bool snapshot;                      /* what may still change is copied at once */
+typedef struct {                        /* how to encode a value */
+    bool snapshot;                      /* copy what may still change at once */
     bool is_local;                      /* for an interpreter of this process */
-    bool sets_apart;                    /* large bytes and strings are leaves in pickles, too */
-    PyObject *receivers;                /* what `Channel.receivers` is; NULL: it is a reply */
-    struct pp_job *call;                /* the map or stream whose argument it is, or NULL */
+    bool sets_apart;                    /* make large bytes and strings leaves in pickles, too */
+    PyObject *receivers;                /* the value of `Channel.receivers`; NULL for a result */
+    struct pp_job *call;                /* the map or stream that has it as an argument, or NULL */
 } pp_encoding_t;
 PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how);
-PyObject *pp_encoding_for(void);        /* the receivers that this thread pickles a value for, or None */
-PyObject *pp_call_preludes(void);       /* a dict of the call that it pickles a value for, or None */
+PyObject *pp_encoding_for(void);        /* the receivers for which this thread is pickling, or None */
+PyObject *pp_call_preludes(void);       /* the preludes (a dict) of the call for which this thread is pickling, or None */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
-bool pp_holds_common_blob(PyObject *value);   /* whether that is seen at once; see common.c */
-bool pp_is_apart(PyObject *payload);    /* whether a pickle names large bytes or strings */
+bool pp_holds_common_blob(PyObject *value);   /* as far as a quick check shows; see common.c */
+bool pp_is_apart(PyObject *payload);    /* whether a pickle has large bytes or strings as leaves */
 bool pp_is_simple(PyObject *value, int depth);
-bool pp_is_blob(PyObject *value);       /* bytes or a str that are a leaf */
+bool pp_is_blob(PyObject *value);       /* bytes or a str large enough for a leaf */
 
-/* flat.c: our own format */
+/* flat.c: the typed encoding */
 #define PP_FLAT_START 0x01
 #define PP_LEAF_SHIFT 56
 #define PP_LEAF_SIZE ((1ull << PP_LEAF_SHIFT) - 1)
 typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT, PP_LEAF_COMMON } pp_leaf_kind_t;
-int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: not flat; -1 */
+int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: it has no typed encoding; -1: an exception */
 PyObject *pp_unflatten(pp_module_t *m, const void *data, pp_leaves_t *leaves);
-pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: surely not only numbers of one kind */
+pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: certainly not only numbers of one type */
 bool pp_get_int64(PyObject *item, int64_t *out);   /* false: not exactly an int, or too large */
-bool pp_write_list(PyObject *list, pp_leaf_kind_t kind, size_t n_bytes, char *to);   /* false: it is not of that kind and size */
+bool pp_write_list(PyObject *list, pp_leaf_kind_t kind, size_t n_bytes, char *to);   /* false: not of that kind and size */
 
-/* Whether objects may change hands. Without a GIL they belong to the thread that made them. */
+/* Whether objects may change owners. Without a GIL they belong to the thread that made them. */
 static inline bool pp_lends(const pp_segment_t *s) { return PP_HAS_GIL && s->is_local; }
 
 /* payload.c: payloads in memory */
@@ -99,8 +100,9 @@ typedef struct {
     const void *data;
     pp_blockref_t block;
 } pp_packed_t;
-/* 0, EAGAIN, ESTALE: encode a snapshot, or -1. lends: objects may change hands; then `given` is the encoded value if the caller
- * gives its reference away, and NULL after that was done. memo: of the call that it is an argument of, or NULL. */
+/* 0, EAGAIN, ESTALE (encode a snapshot) or -1. lends: objects may change owners. Then `given` is the encoded value if
+ * the caller gives up its reference; it becomes NULL if that is used. memo: that of the call whose argument it is, or
+ * NULL. */
 int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, PyObject *memo, pp_packed_t *out);
 bool pp_needs_block(PyObject *payload);
 PyObject *pp_read_block(pp_module_t *m, pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, bool *is_kept);
@@ -108,18 +110,19 @@ const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf);
 PyObject *pp_leaf_blob(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf, bool is_text, Py_UCS4 char_max);   /* bytes or a str */
 PyObject *pp_new_bytes(const char *from, size_t size);
-PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max);   /* size: in bytes; char_max: which kind of str */
-void pp_copy_freely(void *to, const void *from, size_t size);         /* without the GIL if that is worth it */
+PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max);   /* size: in bytes; char_max: selects the kind of str */
+void pp_copy_freely(void *to, const void *from, size_t size);         /* releases the GIL if that is worth it */
 
 /* common.c: large objects that several tasks of one call name */
-#define PP_COMMON_MIN (1ull << 18)      /* smaller ones are copied as fast as they are looked for; guess */
-typedef struct {                        /* how one is named on its way */
-    uint64_t number, size;              /* number: no other object of this process ever has it */
+#define PP_COMMON_MIN (1ull << 18)      /* smaller objects are copied as fast as they are found; guess */
+typedef struct {                        /* how such an object is named in a payload */
+    uint64_t number, size;              /* number: unique in this process, never reused */
     const void *start;                  /* where receivers in this process read it; NULL: in the block */
     pp_blockref_t block;                /* of the parent's arena */
 } pp_common_t;
-PyObject *pp_memo_new(struct pp_channel *channel, bool takes_buffers);   /* of one call; for the one thread that puts */
-/* A new reference to what pins it; NULL, without an exception: it travels with its task. is_blob: bytes or a str. */
+PyObject *pp_memo_new(struct pp_channel *channel, bool takes_buffers);   /* of one call; used only by the thread that puts */
+/* A new reference that retains the object; NULL without an exception: it is encoded with its task. is_blob: bytes or a
+ * str. */
 pp_memory_t *pp_memo_find(PyObject *memo, PyObject *object, bool is_blob, const void *start, uint64_t size, pp_common_t *out);
 PyObject *pp_common_blob(pp_module_t *m, pp_segment_t *s, const pp_common_t *common, bool is_text, uint32_t char_max);
 PyObject *pp_common_copy(pp_segment_t *s, const pp_common_t *common);
@@ -129,7 +132,7 @@ extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
 PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
 
-/* definitions.c: what is asked of each pickle that names something of __main__ */
+/* definitions.c: questions about each pickle that names something of __main__ */
 extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[];
 PyObject *pp_names_of_main(PyObject *module, PyObject *pickle);
 PyObject *pp_find_leaves(PyObject *module, PyObject *args);
@@ -137,7 +140,7 @@ PyObject *pp_are_same(PyObject *module, PyObject *args);
 
 /* sharing.c: Memory, and shared memory for Python */
 extern PyType_Spec pp_memory_spec;
-PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* steals memory; a memoryview */
+PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* a memoryview; consumes the reference */
 PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle);
 PyObject *pp_read_only(PyObject *view);
 PyObject *pp_share(PyObject *module, PyObject *size);
@@ -146,32 +149,33 @@ PyObject *pp_name_shared(PyObject *module, PyObject *buffer);
 PyObject *pp_open_shared(PyObject *module, PyObject *name);
 extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_open_shared_doc[];
 
-/* job.c: a call in progress, and a task of it that waits for room in the channel. Fields: with the job's critical section */
-typedef enum { PP_APART_UNKNOWN, PP_APART_UNSEEN, PP_APART, PP_APART_NOTHING } pp_apart_t;   /* UNSEEN: at first sight */
+/* job.c: a call in progress, and a task of it that waits for room in the channel. The job's critical section guards its
+ * fields */
+typedef enum { PP_APART_UNKNOWN, PP_APART_UNSEEN, PP_APART, PP_APART_NOTHING } pp_apart_t;   /* UNSEEN: a quick check found nothing */
 typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
-typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_LATE } pp_delivery_t;   /* NEXT: what a stream's
-                                                    consumer wants; LATE: the call had its outcome */
-enum { PP_STATUS_UNDECODABLE = PP_STATUS_BROKEN_INIT + 1, PP_STATUS_RAISED, PP_STATUS_CANCELLED };   /* made by the parent */
-typedef enum { PP_CALLBACKS_NONE, PP_CALLBACKS_BEFORE, PP_CALLBACKS_AFTER } pp_callbacks_t;   /* the call is done */
+typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_LATE } pp_delivery_t;   /* NEXT: the
+                                                    stream's consumer needs it next; LATE: the call had its outcome */
+enum { PP_STATUS_UNDECODABLE = PP_STATUS_BROKEN_INIT + 1, PP_STATUS_RAISED, PP_STATUS_CANCELLED };   /* set by the parent side */
+typedef enum { PP_CALLBACKS_NONE, PP_CALLBACKS_BEFORE, PP_CALLBACKS_AFTER } pp_callbacks_t;   /* relative to when the call is done */
 typedef struct pp_job {
     PyObject_HEAD
     uint64_t id;
     pp_job_kind_t kind;
     Py_ssize_t n_items, chunk, cursor, remaining;   /* cursor: next task to put; remaining: tasks without an outcome */
-    int64_t sequence;                               /* single: its task in the channel, or -1 */
-    _Atomic char settled, done;                     /* the outcome is decided; it can be had: callbacks have run */
+    int64_t sequence;                               /* single call: its task's sequence in the channel, or -1 */
+    _Atomic char settled, done;                     /* the outcome is decided; it is available, since callbacks have run */
     char callbacks, ordered;                        /* pp_callbacks_t */
     _Atomic char is_abandoned, is_lifted;
-    int status;                                     /* of the outcome, with `value`; of a map's first failure before that */
+    int status;                                     /* of the outcome, with `value`; before that, of a map's first failure */
     PyObject *value, *function, *owner;
-    PyObject *memo;                                 /* what its tasks share, until all are put; see common.c */
-    PyObject *preludes;                             /* which of them were made, by what they are for; see wire/definitions.py */
-    pp_apart_t apart;                               /* whether large pickles of it have what they may share; whoever encodes */
+    PyObject *memo;                                 /* objects common to its tasks, until all are put; see common.c */
+    PyObject *preludes;                             /* the preludes made for it, by what they are for; see wire/definitions.py */
+    pp_apart_t apart;                               /* whether its large pickles contain parts to share; set while encoding */
     PyObject **results;                             /* map: n_items */
-    PyObject *arrived;                              /* stream: number of a task -> (status, value) */
-    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; read, and at most ahead of it */
-    Py_ssize_t length;                              /* stream: tasks in all, or -1 */
-    _Atomic uint32_t reader;                        /* stream: futex word of the thread that reads the input */
+    PyObject *arrived;                              /* stream: task number -> (status, value) */
+    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; outcomes; read; most read ahead */
+    Py_ssize_t length;                              /* stream: number of its tasks, or -1 while unknown */
+    _Atomic uint32_t reader;                        /* stream: futex word of the thread that reads its input */
     struct pp_job *next_deferred;
 } pp_job_t;
 typedef struct {
@@ -195,27 +199,27 @@ void pp_job_rouse_reader(pp_job_t *job);
 typedef struct pp_channel {
     PyObject_HEAD
     pp_module_t *module;
-    pp_segment_t *segment;              /* NULL once it was given back */
+    pp_segment_t *segment;              /* NULL once it was released */
     pp_arena_t *arena;
     pp_parent_t parent;
-    bool by_reference, is_local;        /* workers share our objects; they are interpreters of this process */
+    bool by_reference, is_local;        /* workers share our objects; workers are interpreters of this process */
     uint32_t last_function_id;
     uint64_t n_taken;
-    unsigned n_forks;                   /* when it was made: in a forked child the segment is the parent's */
-    unsigned next_worker;                 /* whose results the leader takes next */
-    _Atomic long n_users;               /* of the segment: the pool, and threads that are inside */
+    unsigned n_forks;                   /* at creation: in a forked child the segment is the parent's */
+    unsigned next_worker;                 /* the worker slot whose results the leader takes next */
+    _Atomic long n_users;               /* users of the segment: the pool, and threads inside */
     _Atomic char is_closed, is_abandoned;
-    /* The table of calls. Without a GIL `lock` guards it: held for some instructions that run no other code */
+    /* The table of calls. Without a GIL `lock` guards it. It is held for a few instructions that run no other code */
 #ifdef Py_GIL_DISABLED
     PyMutex lock;
 #endif
-    PyObject *calls, *append;           /* id -> Job; the backlog's method */
+    PyObject *calls, *append;           /* id -> Job; the backlog's append method */
     PyObject *put_waiting, *reports, *receivers;
     pp_job_t *idle, *first_deferred, *last_deferred;
-    struct pp_postponed *first_postponed, *last_postponed;   /* results that the background thread is to decode */
+    struct pp_postponed *first_postponed, *last_postponed;   /* results for the background thread to decode */
     uint64_t last_job_id, n_submitted;
     _Atomic uint64_t n_failed;
-    bool is_closing;                    /* takes no more calls */
+    bool is_closing;                    /* accepts no more calls */
     _Atomic uint32_t is_idle, deferred_bell, has_no_deferred, has_runner;   /* has_runner: a thread runs callbacks */
 } pp_channel_t;
 #ifdef Py_GIL_DISABLED
@@ -225,19 +229,19 @@ typedef struct pp_channel {
 #define PP_LOCK(channel) ((void)0)
 #define PP_UNLOCK(channel) ((void)0)
 #endif
-int pp_channel_slot(pp_channel_t *self, PyObject *number);        /* -1 with an exception */
+int pp_channel_slot(pp_channel_t *self, PyObject *number);        /* returns -1 with an exception */
 bool pp_channel_is_closed(pp_channel_t *self);
-PyObject *pp_channel_raise_closed(void);                          /* NULL */
+PyObject *pp_channel_raise_closed(void);                          /* returns NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
-bool pp_channel_enter_late(pp_channel_t *self);                   /* also once it is closed, while others are inside */
+bool pp_channel_enter_late(pp_channel_t *self);                   /* also succeeds once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker);   /* NULL: no memory */
 size_t pp_libraries_count(const pp_libraries_t *libraries);
-void pp_libraries_close(pp_libraries_t *libraries);     /* once the interpreter has ended */
-void pp_libraries_leak(pp_libraries_t *libraries);      /* it does not end: nothing is closed */
+void pp_libraries_close(pp_libraries_t *libraries);     /* after the interpreter's end */
+void pp_libraries_leak(pp_libraries_t *libraries);      /* the interpreter never ends: closes nothing */
 extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
 PyObject *pp_copy_threads(PyObject *module, PyObject *copy);
@@ -246,19 +250,19 @@ PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);
 PyObject *pp_exec_extension(PyObject *module, PyObject *made);
 
-/* arenas.c: the memory of interpreters that have ended */
-void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is made */
-void pp_arenas_free(int64_t interpreter);               /* its id */
+/* arenas.c: freeing the memory of interpreters that have ended */
+void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is created */
+void pp_arenas_free(int64_t interpreter);               /* its interpreter id */
 typedef struct {
     const PyObject **views;
     size_t n;
 } pp_lent_t;
 void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
-bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* once it has ended, before its arenas go */
+bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* after its end, before its arenas are freed */
 
-/* tss_keys.c: thread-specific keys that private copies create */
+/* tss_keys.c: TSS keys that private copies create */
 void pp_keys_watch(void *library);                      /* a copy that was just loaded */
-void pp_keys_free(int64_t interpreter);                 /* its id; once its copies are closed */
+void pp_keys_free(int64_t interpreter);                 /* its interpreter id; after its copies were closed */
 
 /* calls.c */
 extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[],
@@ -287,7 +291,7 @@ PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job);
 /* results.c */
 extern const char pp_reap_doc[], pp_take_reports_doc[];
 void pp_channel_drop_postponed(pp_channel_t *self);
-int pp_channel_deliver_postponed(pp_channel_t *self);            /* 0, or -1 with what a signal handler raised */
+int pp_channel_deliver_postponed(pp_channel_t *self);            /* 0, or -1 with an exception from a signal handler */
 Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, int64_t deadline_ns);   /* as leader; how many */
 PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
 PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
@@ -333,15 +337,15 @@ PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg);
 extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker);
-bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leak the file */
+bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leave a file open */
 extern const char pp_ask_main_doc[];
 PyObject *pp_ask_main(PyObject *module, PyObject *source);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);
 
 /* interrupts.c */
-bool pp_is_main_thread(void);                           /* of the process */
+bool pp_is_main_thread(void);                           /* the main thread of the process */
 void pp_watch_interrupts(void);
-void pp_sleep_on(_Atomic uint32_t *word);               /* which a Ctrl-C shall change; NULL: the wait is over */
+void pp_sleep_on(_Atomic uint32_t *word);               /* a word that Ctrl-C then changes; NULL: the wait is over */
 void pp_interrupts_after_fork(void);                    /* in the child */
 PyObject *pp_call_apart(PyObject *module, PyObject *function);
 #define pp_call_apart_doc "call_apart(function)\n\nWhat the function returns, which no signal handler interrupts: the main " \

@@ -12,7 +12,7 @@ import sys
 if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
     raise ImportError(f"pool_party supports Linux on x86-64 and arm64; this is {sys.platform}")
 
-TYPE_CHECKING = False  # without the import of typing, which costs a fresh interpreter as much as it does itself
+TYPE_CHECKING = False  # importing typing would cost a fresh interpreter as much again as this package
 if TYPE_CHECKING:
     from pool_party._core.broken import InitializerFailed as InitializerFailed
     from pool_party._core.broken import WorkerLost as WorkerLost
@@ -56,7 +56,7 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = __import__(f"{__name__}.{_HOMES[name]}", fromlist=[name])  # importlib would be one more import
+    home = __import__(f"{__name__}.{_HOMES[name]}", fromlist=[name])  # importing importlib would cost more
     value = getattr(home, name)
     value.__module__ = __name__
     globals()[name] = value

@@ -1,4 +1,4 @@
-"""The interface of `concurrent.futures`, for workers of every kind. Translation only: the engine does the work."""
+"""The interface of `concurrent.futures`, for workers of every kind. It only translates: the engine does the work."""
 
 import itertools
 import logging
@@ -32,8 +32,8 @@ class PoolFuture(Future[Any]):
         WorkerLost: By `result`, if the worker died.
 
     Guarantees:
-        All methods may be called from any thread. The outcome can be had as soon as the call is done. The state that
-        `concurrent.futures` keeps of a future, which `wait` and `as_completed` look at, follows a moment later, in the
+        All methods may be called from any thread. The outcome is available as soon as the call is done. The state that
+        `concurrent.futures` keeps of a future, which `wait` and `as_completed` read, follows a moment later, in the
         thread that runs its callbacks.
     """
 
@@ -91,7 +91,7 @@ class PoolFuture(Future[Any]):
         try:
             raise error
         finally:
-            del self, error  # no cycle of the exception, its traceback and this frame
+            del self, error  # breaks the reference cycle of exception, traceback and this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what the call raised, or None. Blocks until the outcome is there.
@@ -123,7 +123,7 @@ class _FutureCall(Call):
         self.future._call = self
 
     def run_callbacks(self) -> None:
-        """Tells the Future, which wakes who waits for it by means of `concurrent.futures`, and calls back."""
+        """Pass the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks."""
         future = self.future
         if self.is_cancelled():
             Future.cancel(future)
@@ -178,8 +178,8 @@ class ComposableExecutor(Executor):
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
-        for modules of `preload`. Leaving a `with` block waits for all calls that were submitted; so does the end of the
-        program.
+        for modules of `preload`. Leaving a `with` block, or ending the program, waits for all calls that were
+        submitted.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ def _in_order(
     futures: "deque[Future[Any]]",
     deadline: float | None,
 ) -> Iterator[Any]:
-    """Results in order; each one taken lets one more task in."""
+    """Yield results in order. Each result that is taken lets one more task be submitted."""
     try:
         while futures:
             left = None if deadline is None else max(0.0, deadline - monotonic())

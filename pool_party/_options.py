@@ -1,4 +1,4 @@
-"""The options of pools and executors, checked; and the engine that they describe."""
+"""Checks the options of pools and executors, and makes the engine that they describe."""
 
 import operator
 from collections import deque
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def resolve_kind(kind: str) -> str:
-    """The kind behind a name or alias. Raises ValueError, which lists them all."""
+    """Return the kind for a name or an alias. Raises ValueError, which lists them all."""
     try:
         return KINDS[kind]
     except (KeyError, TypeError):
@@ -31,7 +31,7 @@ def resolve_kind(kind: str) -> str:
 
 
 def resolve_context(context: Any) -> Any:
-    """A `multiprocessing` context from itself, its name, or None for the default."""
+    """Return a `multiprocessing` context, given itself, its name, or None for the default."""
     import multiprocessing
 
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
@@ -45,9 +45,11 @@ def _choose_number(n_workers: Any) -> int:
 
 
 def _choose_context(kind: str, context: Any) -> Any:
-    """The context that starts processes; None for other kinds, which accept one so that the kind alone can be changed.
+    """Return the context that starts processes, or None for other kinds.
 
-    multiprocessing is imported only where it is needed: for processes, or to check a context that was given.
+    Other kinds accept a context as well, so that a program can change the kind alone.
+
+    multiprocessing is imported only for processes, or to check a context that was given.
     """
     resolved: Any = resolve_context(context) if kind == "process" or context is not None else None
     if kind != "process":
@@ -82,9 +84,9 @@ def open_engine(
     preload: Iterable[str] = (),
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
-    """A running engine, and what keeps it running.
+    """Open an engine. Return it with its keeper, which keeps it running.
 
-    Raises: ValueError and TypeError for bad arguments, in the standard library's words.
+    Raises: ValueError and TypeError for bad arguments, with the standard library's messages.
     """
     kind = resolve_kind(kind)
     n_workers = _choose_number(n_workers)

@@ -1,4 +1,4 @@
-"""The interface of `multiprocessing.Pool`, for workers of every kind. Translation only: the engine does the work."""
+"""The interface of `multiprocessing.Pool`, for workers of every kind. It only translates: the engine does the work."""
 
 import sys
 import warnings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pool_party._core.streams import IMapIterator
     from pool_party.observe.trace import Tracing
 
-WINDOW_PER_WORKER = 64  # tasks of an unsized imap input read ahead; guess: fills the channel's latency many times over
+WINDOW_PER_WORKER = 64  # tasks per worker read ahead from an unsized imap input; guess: far more than latency needs
 
 
 def _check_callable(func: object) -> None:
@@ -388,7 +388,7 @@ class ComposablePool:
 
     def __del__(self) -> None:
         engine = self.__dict__.get("_engine")
-        if engine is not None and engine.is_running and not sys.is_finalizing():  # it ends because its keeper goes
+        if engine is not None and engine.is_running and not sys.is_finalizing():  # its keeper's end will end it
             warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     # ---- looking ----
@@ -427,12 +427,12 @@ class ComposablePool:
 
     @property
     def _pool(self) -> list[Worker]:
-        """The living workers: programs read their `pid` and `is_alive`."""
+        """The living workers. Programs read their `pid` and `is_alive`."""
         return self._engine.workers
 
     @property
     def _ctx(self) -> Any:
-        """The `multiprocessing` context; programs ask it for the start method."""
+        """The `multiprocessing` context. Programs ask it for the start method."""
         return resolve_context(self._context)
 
     @property

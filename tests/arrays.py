@@ -31,7 +31,7 @@ class Tagged(np.ndarray):
 
 
 class Counted(np.ndarray):
-    """An array that counts the ufuncs that it went through."""
+    """An array that counts the ufuncs that were applied to it."""
 
     n_ufuncs = 0
 
@@ -52,7 +52,7 @@ def _counted(array, n_ufuncs):
 
 
 class Meters:
-    """No array, but something that NumPy's functions take for one."""
+    """Not an array, but an object that NumPy's functions accept as one."""
 
     def __init__(self, values):
         self.values = np.asarray(values)
@@ -66,7 +66,7 @@ def same(value):
 
 
 def check(array):
-    """The array itself, once its types are found to be this interpreter's own."""
+    """Return the array itself, after checking that its types are this interpreter's own."""
     assert isinstance(array, np.ndarray)
     assert isinstance(array.dtype, np.dtype)
     if array.dtype.kind != "T":
@@ -80,19 +80,19 @@ def double(array):
 
 
 def compute(seed):
-    """Linear algebra, transforms and sums that are the same wherever they run."""
+    """Linear algebra, transforms and sums, which give the same results wherever they run."""
     a = np.random.default_rng(seed).standard_normal((60, 60))
     values = np.linalg.eigvalsh(a @ a.T)
     return values, np.linalg.solve(a, a[:, 0]), np.fft.rfft(a).real, np.sort(a, axis=None), np.add.reduce(a)
 
 
 def draw(_=None):
-    """Numbers from generators that nobody has seeded: NumPy's new and old ones, and Python's."""
+    """Numbers from unseeded generators: NumPy's new and old ones, and Python's."""
     return float(np.random.default_rng().random()), float(np.random.random()), random.random()
 
 
 def draw_legacy(path):
-    """Some numbers of NumPy's global generator, once other workers stand at the gate, too."""
+    """Some numbers of NumPy's global generator, drawn when other workers are at the gate as well."""
     tasks.pass_gate(path)
     return np.random.random(4).tolist()
 
@@ -107,7 +107,7 @@ def legacy_random(_=None):
 
 
 def use(generator):
-    """What a generator that was sent draws."""
+    """Numbers drawn from a generator that was sent."""
     return generator.random(3).tolist()
 
 
@@ -121,14 +121,14 @@ def divide(state):
 
 
 def overflow():
-    """An integer that does not fit, and a sum that overflows: the one raises, the other warns."""
+    """An integer that is too large, which raises, and a sum that overflows, which warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return np.float64(1e308) * 10
 
 
 def warnings_of_a_division():
-    """What was recorded, and that recording is over."""
+    """The recorded warnings, and whether recording is over."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         np.ones(1) / np.zeros(1)
@@ -136,7 +136,7 @@ def warnings_of_a_division():
 
 
 def call_back(value):
-    """np.errstate's callback is called in the worker."""
+    """Check that np.errstate's callback is called in the worker."""
     seen = []
     with np.errstate(all="call", call=lambda kind, flags: seen.append(kind)):
         np.ones(1) / np.array([value])
@@ -164,7 +164,7 @@ def raise_linalg_error():
 
 
 def payload_sizes(array):
-    """Bytes of this worker's pickle of an array, and of the buffers beside it."""
+    """Bytes of this worker's pickle of an array, and of the buffers sent beside it."""
     from pool_party import _native
 
     pickle, buffers = _native.Channel(1).encode(array)
@@ -172,20 +172,20 @@ def payload_sizes(array):
 
 
 def describe(value):
-    """How an array lies in memory, and whose types it is of, seen from where it is."""
+    """An array's memory layout and the origin of its types, as seen where this runs."""
     own = type(value) in (np.ndarray, np.ma.MaskedArray, np.matrix, np.recarray, np.memmap)
     return own, value.shape, value.flags.writeable, value.flags.c_contiguous, value.flags.f_contiguous
 
 
 def negate_in_place(array):
-    """The sum of what was there; then the array is changed."""
+    """Return the array's sum, and then negate the array in place."""
     total = float(array.sum())
     np.negative(array, out=array)
     return total, float(array.sum())
 
 
 def summarize(frame):
-    """Means by group: a table of pandas, and its types."""
+    """Means by group, computed from a pandas table, and the table's types."""
     return frame.groupby("key", observed=True).mean(numeric_only=True)
 
 
@@ -213,7 +213,7 @@ def callables():
 
 
 def private_modules():
-    """What modules say of themselves that were loaded from copies."""
+    """What modules that were loaded from copies report of themselves."""
     names = ("numpy._core._multiarray_umath", "numpy.linalg._umath_linalg", "numpy.random.mtrand")
     modules = [importlib.import_module(name) for name in names]
     return [
@@ -231,6 +231,6 @@ def reload(name):
 
 
 def set_to(number, array):
-    """The array, all of which is then that number."""
+    """Set all of the array to a number, and return it."""
     array[...] = number
     return array

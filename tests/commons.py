@@ -1,4 +1,4 @@
-"""Tasks and values for test_common.py, which every kind of worker can import."""
+"""Tasks and values for test_common.py that every kind of worker can import."""
 
 import multiprocessing
 import os
@@ -9,11 +9,11 @@ import tasks
 
 import pool_party
 
-kept = []  # what this worker has kept of former tasks
+kept = []  # what this worker has kept of earlier tasks
 
 
 class Buffer:
-    """A value whose data travels beside the pickle, as an array's does."""
+    """A value whose data is sent beside the pickle, as an array's is."""
 
     def __init__(self, data):
         self.data = data
@@ -23,14 +23,14 @@ class Buffer:
 
 
 class Plain:
-    """A value that only pickle knows."""
+    """A value that needs pickle."""
 
     def __init__(self, *parts):
         self.parts = parts
 
 
 def first_and_size(value):
-    """Follows the first parts of a nested value down to its data."""
+    """Follow the first parts of a nested value down to its data."""
     while not isinstance(value, (bytes, str, Buffer)):
         value = value.parts[0] if isinstance(value, Plain) else value[0]
     data = value.data if isinstance(value, Buffer) else value
@@ -43,14 +43,14 @@ def pass_gate_with(path, value):
 
 
 def add_one(buffer):
-    """Writes to what it got; what stood there before."""
+    """Write to the argument. Return what was there before."""
     before = buffer.data[0]
     buffer.data[0] = before + 1
     return before
 
 
 def keep(buffer):
-    """Keeps it beyond its task; the first bytes of all that this worker has kept."""
+    """Keep the argument beyond its task. Return the first bytes of all that this worker has kept."""
     kept.append(buffer)
     return [buffer.data[0] for buffer in kept]
 
@@ -72,13 +72,13 @@ def kill_worker(value, dies):
 
 
 def nest(blob, start_method):
-    """A pool in a worker; its own workers may be forked with what this one has got."""
+    """Run a task in a pool inside a worker. The inner workers may be forked with what this worker holds."""
     with pool_party.ComposablePool(1, kind="process", context=multiprocessing.get_context(start_method)) as inner:
         return inner.map(first_and_size, [bytes(len(blob))] * 2, 1)[1]
 
 
 def fork_and_read(buffer):
-    """What a child that was forked from this worker sees of its argument once the worker has written to its own."""
+    """Return what a forked child sees of this worker's argument after the worker has written to its own copy."""
     reader, writer = os.pipe()
     go_reader, go_writer = os.pipe()
     pid = os.fork()
@@ -96,7 +96,7 @@ def fork_and_read(buffer):
 
 
 def describe(value, numbers=None):
-    """A value's shape, with a number for each object in it."""
+    """Describe a value's shape, with a number for each object in it."""
     numbers = {} if numbers is None else numbers
     if isinstance(value, (list, tuple)):
         found = type(value).__name__, [describe(part, numbers) for part in value]

@@ -1,4 +1,4 @@
-"""Fixtures: the kinds, pools that are always cleaned up, gates, and a hard time-out per test."""
+"""Fixtures: the kinds, pools that are always cleaned up, gates, and a hard time-out for each test."""
 
 import faulthandler
 import multiprocessing
@@ -17,8 +17,8 @@ REMOTE_KINDS = ("process", "interp")
 START_METHODS = ("fork", "forkserver", "spawn")
 
 HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
-# Python 3.12 made os.fork() in a process with threads a DeprecationWarning. Pools have threads, and
-# `fork` is the default start method before 3.14: in these tests the fork is on purpose.
+# Python 3.12 made os.fork() in a process with threads a DeprecationWarning. Pools have threads, and `fork` is the
+# default start method before 3.14, so these tests fork on purpose.
 FORK_WARNING = "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
 
 _stderr_fd = None
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _hang_is_a_failure(request):
-    """A test that hangs ends the run, with every thread's stack on stderr."""
+    """End the run if a test hangs, with every thread's stack on stderr."""
     marker = request.node.get_closest_marker("hang_s")
     limit = marker.args[0] if marker else HANG_S
     faulthandler.dump_traceback_later(limit, exit=True, file=_stderr_fd)
@@ -47,7 +47,7 @@ def _hang_is_a_failure(request):
 
 @pytest.fixture(autouse=True)
 def _machine_is_idle():
-    """Policies that lend take all CPUs to be idle, whatever else runs here."""
+    """Make policies that lend assume that all CPUs are idle, whatever else runs here."""
     _native.pretend_running(0)
     yield
     _native.pretend_running(None)
@@ -72,9 +72,9 @@ def start_method(request):
 
 @pytest.fixture
 def context(start_method, _shared_pools):
-    """multiprocessing's context of each start method, for kind="process".
+    """multiprocessing's context for each start method, for kind="process".
 
-    The library refuses to fork while interpreters are alive, so the shared ones are ended first.
+    The library refuses to fork while interpreters are alive, so shared pools of interpreters are ended first.
     """
     if start_method == "fork":
         _end_shared(_shared_pools, "interp")
@@ -104,7 +104,7 @@ def _take_shared(pools, kind):
 
 
 def _check_still_idle(pools, kind):
-    """A test that borrows the shared pool must give it back running and with nothing pending."""
+    """Check that a test that borrowed the shared pool left it running and with nothing pending."""
     pool = pools[kind]
     try:
         gates.wait_until(lambda: pool.statistics().n_pending == 0, f"{pool!r} idle", timeout=10)
@@ -116,21 +116,21 @@ def _check_still_idle(pools, kind):
 
 @pytest.fixture
 def pool(kind, _shared_pools):
-    """A pool of two workers of each kind, shared by tests that leave it as they found it."""
+    """A shared pool of two workers, for each kind. Tests must leave it as they found it."""
     yield _take_shared(_shared_pools, kind)
     _check_still_idle(_shared_pools, kind)
 
 
 @pytest.fixture
 def remote_pool(remote_kind, _shared_pools):
-    """As `pool`, for the kinds whose values are pickled."""
+    """Like `pool`, for the kinds whose values are pickled."""
     yield _take_shared(_shared_pools, remote_kind)
     _check_still_idle(_shared_pools, remote_kind)
 
 
 @pytest.fixture
 def make_pool():
-    """Make pools of one's own, ended with the test."""
+    """Return a function that makes pools. They are ended with the test."""
     made = []
 
     def make(*args, **kwargs):
@@ -146,7 +146,7 @@ def make_pool():
 
 @pytest.fixture
 def make_executor():
-    """Make executors of one's own, ended with the test."""
+    """Return a function that makes executors. They are ended with the test."""
     made = []
 
     def make(*args, **kwargs):
@@ -166,7 +166,7 @@ def openmp_library(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pages_library(tmp_path_factory):
-    """A library that, preloaded, makes pages larger."""
+    """A library that makes pages larger when it is preloaded."""
     return build_library(tmp_path_factory, "pages.c", "-D_GNU_SOURCE", "-ldl")
 
 
@@ -181,7 +181,7 @@ def build_library(tmp_path_factory, source, *options):
     return path
 
 
-# The gates ask for the makers, so that a held task is let go before its pool is joined.
+# The gates depend on the makers, so that a held task is released before its pool is joined.
 @pytest.fixture
 def gate(make_pool, make_executor, tmp_path):
     with gates.Gate(tmp_path / "gate") as gate:

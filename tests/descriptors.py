@@ -1,4 +1,4 @@
-"""Tasks that do things with connections, sockets and what a program has registered with ForkingPickler."""
+"""Tasks that use connections, sockets and classes registered with ForkingPickler."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from multiprocessing.reduction import ForkingPickler
 
 
 class Registered:
-    """Travels by a reducer that is registered with ForkingPickler only."""
+    """A class that pickles only through a reducer registered with ForkingPickler."""
 
     def __init__(self, number):
         self.number = number

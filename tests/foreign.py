@@ -5,14 +5,14 @@ import pickle
 
 
 def facts(name):
-    """What the module and its function say of themselves, a constant, and the number of inits."""
+    """Return what a module and its function report of themselves, a constant, and the number of inits."""
     module = importlib.import_module(name)
     count = pickle.loads(pickle.dumps(module.count))
     return module.__name__, count.__module__, module.answer, module.count()
 
 
 def import_twice(name):
-    """A second import after the module was forgotten, as the module itself deals with that."""
+    """Import a module again after it was forgotten. The module itself handles that."""
     import sys
 
     importlib.import_module(name)

@@ -10,9 +10,9 @@ import sys
 import pool_party
 
 TESTS = pathlib.Path(__file__).resolve().parent
-# Warnings are errors there, too, except the one about fork on purpose (see conftest.py).
+# Warnings are errors in them as well, except for the warning about intended forks (see conftest.py).
 STRICT = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
-# What a shell ignores for commands that it starts in the background, and nohup; a program would inherit that.
+# Signals that a shell ignores for background commands, as nohup does. A program would inherit that.
 IGNORED_BY_SHELLS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
@@ -25,7 +25,7 @@ class Completed:
 
 
 def environment():
-    """The programs import the pool_party that is under test here, and the tests' own modules."""
+    """An environment in which programs import the pool_party under test, and the tests' own modules."""
     package = pathlib.Path(pool_party.__file__).resolve().parents[1]
     paths = [*map(str, (TESTS / "isolated", TESTS, package)), os.environ.get("PYTHONPATH")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -33,9 +33,10 @@ def environment():
 
 @contextlib.contextmanager
 def default_signals():
-    """Programs that are started here react to signals as under a terminal, though the tests may ignore them.
+    """Give programs that are started here default signal handling, as under a terminal, even if the tests ignore
+    signals.
 
-    What is handled here is back at its default after `exec`; what is ignored would stay ignored.
+    Handled signals are reset to their default by `exec`, but ignored ones would stay ignored.
     """
     ignored = [number for number in IGNORED_BY_SHELLS if signal.getsignal(number) == signal.SIG_IGN]
     for number in ignored:
@@ -48,13 +49,13 @@ def default_signals():
 
 
 def _do_nothing(number, frame):
-    """A handler for the moment of a start: the tests themselves go on ignoring the signal."""
+    """A handler for the moment of a start. Afterwards the tests ignore the signal again."""
 
 
 def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT, extra=None):
     """Start Python in a process group of its own, with default signals, as a terminal does.
 
-    extra: variables of its environment.
+    extra: additional environment variables.
     """
     with default_signals():
         return subprocess.Popen(
@@ -70,7 +71,7 @@ def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT, extra=Non
 
 
 def finish(process, *, stdin_text=None, timeout=60.0):
-    """Wait for a process of `start`; one that hangs is killed with all its group."""
+    """Wait for a process of `start`. If it hangs, kill it with its whole group."""
     try:
         out, err = process.communicate(stdin_text, timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -83,7 +84,7 @@ def finish(process, *, stdin_text=None, timeout=60.0):
 
 
 def end(process):
-    """Kill a process of `start` and all its group; what it had written."""
+    """Kill a process of `start` and its whole group. Return what it had written."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.communicate()
@@ -96,7 +97,7 @@ def run(args, *, stdin_text=None, timeout=60.0, cwd=None, options=STRICT):
 
 
 def check(completed, out=None):
-    """The program succeeded and was quiet; `out`, where given, is all that it printed."""
+    """Check that the program succeeded without messages, and that it printed exactly `out`, if given."""
     assert completed.returncode == 0 and completed.err == "", completed
     if out is not None:
         assert completed.out.split() == out.split(), completed

@@ -1,4 +1,4 @@
-"""Gates hold tasks in workers of any kind, without sleeping: two FIFOs with a name."""
+"""Gates hold tasks in workers of any kind, without sleeping. A gate is two named FIFOs."""
 
 import os
 import select
@@ -7,13 +7,13 @@ import time
 
 
 class Gate:
-    """Tasks call `tasks.pass_gate(gate.path)`; the test sees them arrive and lets them pass."""
+    """Tasks call `tasks.pass_gate(gate.path)`. The test sees them arrive, and lets them pass."""
 
     def __init__(self, path):
         self.path = str(path)
         for suffix in (".arrived", ".pass"):
             os.mkfifo(self.path + suffix)
-        # O_RDWR opens a FIFO at once and keeps it alive with no task at it.
+        # O_RDWR opens a FIFO at once, and keeps it open while no task uses it.
         self._arrived = os.open(self.path + ".arrived", os.O_RDWR | os.O_NONBLOCK)
         self._pass = os.open(self.path + ".pass", os.O_RDWR | os.O_NONBLOCK)
         self._pids = []
@@ -21,7 +21,7 @@ class Gate:
         self._closed = False
 
     def wait_arrived(self, n=1, timeout=30.0):
-        """Wait until `n` more tasks stand at the gate; their workers' pids."""
+        """Wait until `n` more tasks have arrived at the gate. Return their workers' pids."""
         deadline = time.monotonic() + timeout
         while len(self._pids) < n:
             left = deadline - time.monotonic()
@@ -33,11 +33,11 @@ class Gate:
         return taken
 
     def release(self, n=1):
-        """Let `n` tasks pass, now or when they come."""
+        """Let `n` tasks pass, now or when they arrive."""
         os.write(self._pass, b"." * n)
 
     def close(self):
-        """Let everybody pass, for ever."""
+        """Let every task pass from now on."""
         if not self._closed:
             self._closed = True
             for suffix in (".pass", ".arrived"):
@@ -53,7 +53,7 @@ class Gate:
 
 
 def wait_until(condition, what, timeout=30.0):
-    """Poll a condition that other processes bring about; its value once it is true."""
+    """Poll a condition that other processes bring about. Return its value once it is true."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def wait_until(condition, what, timeout=30.0):
 
 
 class call_in_thread:
-    """Run `fn` in a thread of its own; `result(timeout)` fails the test if it hangs."""
+    """Run `fn` in a thread. `result(timeout)` fails the test if it hangs."""
 
     def __init__(self, fn, *args, **kwargs):
         self._call = (fn, args, kwargs)

@@ -1,4 +1,4 @@
-"""Machines made of files: what the kernel would say below /sys and /proc, below a directory of one's own."""
+"""Machines made of files: what the kernel would report in /sys and /proc, written below a test's directory."""
 
 import itertools
 
@@ -15,10 +15,10 @@ def write(root, files):
 
 
 def write_machine(root, n_packages, n_cores, n_threads, *, numbering="apart", cores_per_cache=None, offline=()):
-    """Write a machine of so many packages, each a NUMA node, cores in each and threads in each of these.
+    """Write a machine of `n_packages` packages, each a NUMA node, with `n_cores` cores of `n_threads` threads.
 
     numbering: how CPUs are numbered: siblings "apart" (Intel), "adjacent" (virtual machines), or "alternating" between
-    the packages. cores_per_cache: how many share a last-level cache; None: all of a package.
+    the packages. cores_per_cache: how many cores share a last-level cache; None: all of a package.
     """
     number = {
         "apart": lambda package, core, thread: (thread * n_packages + package) * n_cores + core,
@@ -29,7 +29,7 @@ def write_machine(root, n_packages, n_cores, n_threads, *, numbering="apart", co
     online = [n for n in sorted(places) if n not in offline]
 
     def listed(key):
-        """For each CPU those of the same key, as the kernel lists them."""
+        """Return, for each CPU, the CPUs with the same key, in the kernel's format."""
         groups = {}
         for n in online:
             groups.setdefault(key(*places[n]), []).append(n)
@@ -55,7 +55,7 @@ def write_machine(root, n_packages, n_cores, n_threads, *, numbering="apart", co
 
 
 def ranges(numbers):
-    """Numbers as the kernel lists them: "0-3,8"."""
+    """Format numbers as the kernel does: "0-3,8"."""
     runs = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:
@@ -66,7 +66,7 @@ def ranges(numbers):
 
 
 def mountinfo(*mounts):
-    """The text of /proc/self/mountinfo: mounts are (type, root, mount point, options)."""
+    """The text of /proc/self/mountinfo. mounts: (type, root, mount point, options)."""
     lines = ["22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw", "23 22 0:21 / /proc rw shared:5 - proc proc rw"]
     for n, (kind, top, point, options) in enumerate(mounts, 24):
         lines.append(f"{n} 22 0:{n} {top} {point} rw,nosuid shared:{n} - {kind} {kind} {options}")

@@ -1,12 +1,12 @@
-"""Invariants over many inputs, for which hypothesis is welcome but not needed.
+"""Invariants over many inputs. hypothesis is used if it is installed.
 
     @properties.check(n_runs=200)
     def test_sum_is_kept(rng):
         total = rng.randint(0, 100)
         ...
 
-With hypothesis the numbers come from it, so that a failure is shrunk; without, from seeds that a failure names. Both
-ways the same inputs come in every run.
+With hypothesis the numbers come from it, so a failing example is shrunk. Without it they come from seeds, and a failure
+names its seed. Either way every run has the same inputs.
 """
 
 import functools
@@ -20,7 +20,7 @@ except ImportError:
 
 
 def check(n_runs=100):
-    """Run a test `n_runs` times, each with a `random.Random` of its own as its argument `rng`."""
+    """Run a test `n_runs` times, each time with a new `random.Random` as its argument `rng`."""
     return functools.partial(_with_seeds if hypothesis is None else _with_hypothesis, n_runs)
 
 
@@ -30,7 +30,7 @@ def _with_hypothesis(n_runs, test):
         deadline=None,
         derandomize=True,
         database=None,
-        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],  # shared pools are the same for all
+        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],  # all examples share the pools
     )
     return settings(hypothesis.given(rng=hypothesis.strategies.randoms(use_true_random=False))(test))
 
@@ -45,7 +45,7 @@ def _with_seeds(n_runs, test):
                 error.add_note(f"with rng=random.Random({seed})")
                 raise
 
-    # pytest shall give it all arguments but this one.
+    # Hide `rng` from pytest, which supplies all other arguments.
     parameters = inspect.signature(test).parameters
     run.__signature__ = inspect.Signature([p for name, p in parameters.items() if name != "rng"])
     return run

@@ -1,9 +1,9 @@
-"""A smoke test of an installed pool_party: every kind of worker, with what the package itself depends on and no more.
+"""A smoke test of an installed pool_party: every kind of worker, with only the package's own dependencies.
 
     python tests/smoke.py [KIND...]
 
-It is run where pytest is not: on a wheel in an empty environment, in cibuildwheel's containers, under an emulator. With
-NumPy there, arrays travel and are shared, too, and interpreters load NumPy where they can.
+It runs where pytest is missing: for a wheel in an empty environment, in cibuildwheel's containers, under an emulator.
+If NumPy is there, arrays are sent and shared as well, and interpreters load NumPy where they can.
 """
 
 import faulthandler
@@ -20,12 +20,12 @@ from pool_party import ComposableExecutor, ComposablePool, WorkerLost
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
-WAYS = ("thread", "process/fork", "process/forkserver", "process/spawn", "interp")  # fork before interpreters are alive
+WAYS = ("thread", "process/fork", "process/forkserver", "process/spawn", "interp")  # fork before interpreters live
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
 
 class Refused(Exception):
-    """A task's own exception, of a class that lives in `__main__`."""
+    """A task's own exception, of a class defined in `__main__`."""
 
 
 def square(x):
@@ -76,7 +76,7 @@ def check_arrays(pool, kind):
 
 
 def check(way):
-    """Try one kind of worker; return what was tried."""
+    """Try one kind of worker. Return what was tried."""
     kind, _, method = way.partition("/")
     context = multiprocessing.get_context(method) if method else None
     done = ["calls"]

@@ -1,9 +1,9 @@
-"""A long life in a hostile world, `make soak MINUTES=60`: pools are opened, used, disturbed and ended at random.
+"""A long run in a hostile world, `make soak MINUTES=60`: pools are opened, used, disturbed and ended at random.
 
-Workers are killed; Ctrl-C is caught and the pool used again; handlers of SIGTERM and SIGALRM raise, or terminate the
-pool; large arrays come and go; the program forks. Each minute has one line of counts. At the end they must be flat:
-what the process holds in the second half of the time is no more than in the first. Everything is drawn from one seed,
-which the first line tells; the moments of signals depend on the machine, too.
+Workers are killed. Ctrl-C is caught and the pool used again. Handlers of SIGTERM and SIGALRM raise, or terminate the
+pool. Large arrays come and go, and the program forks. Each minute prints one line of counts. At the end they must be
+flat: the process must hold no more in the second half of the time than in the first. Everything is drawn from one seed,
+which the first line prints; only the moments of signals depend on the machine.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from pool_party import ComposableExecutor, ComposablePool, PoolClosed, WorkerLos
 from pool_party._core.threads import start_thread
 
 KINDS = ("thread", "process", "interp")
-HANG_S = float(os.environ.get("POOL_PARTY_SOAK_HANG_S", "120"))  # one round takes about a second
-MANY = 300  # tasks of a call
-SLACK = {"fds": 0, "threads": 0, "children": 0, "mappings": 40, "pss_mb": 8.0}  # beyond noise, in the second half
+HANG_S = float(os.environ.get("POOL_PARTY_SOAK_HANG_S", "120"))  # a round takes about a second
+MANY = 300  # tasks of a call, at most
+SLACK = {"fds": 0, "threads": 0, "children": 0, "mappings": 40, "pss_mb": 8.0}  # growth that is only noise
 
-# glibc raises this up to the largest value that was freed, and keeps twice as much in each thread's arena for later:
-# with `multiprocessing.Pool`, too, it is some 40 MB here. That would hide a leak.
+# glibc raises this threshold up to the largest value that was freed, and keeps twice as much in each thread's arena.
+# Here that is some 40 MB (with `multiprocessing.Pool` as well), which would hide a leak.
 M_MMAP_THRESHOLD = -3
 
 
 class TimeIsUp(Exception):
-    """What this program's handlers raise."""
+    """The exception that this program's signal handlers raise."""
 
 
 class Soak:
@@ -58,7 +58,7 @@ class Soak:
         self.counts[deed.__name__] += 1
         if deed == self.executor:
             self.use_executor(ComposableExecutor(self.rng.choice([1, 2, 3]), **options))
-        elif deed != self.fork or "interp" not in self.kinds:  # CPython crashes in the child if interpreters are alive
+        elif deed != self.fork or "interp" not in self.kinds:  # CPython crashes in a forked child beside interpreters
             self.use_pool(deed, ComposablePool(self.rng.choice([1, 2, 2, 4]), **options))
         self.counts["pools"] += 1
 
@@ -73,7 +73,7 @@ class Soak:
         pool.join()
 
     def work(self, pool):
-        """Calls of all sorts; every value is checked."""
+        """Make calls of all sorts, and check every value."""
         n = self.rng.randrange(1, MANY)
         late = pool.apply_async(tasks.burn, (2_000,))
         assert pool.map(tasks.square, range(n), self.rng.choice([None, 1, 7])) == [x * x for x in range(n)]
@@ -81,20 +81,20 @@ class Soak:
         late.get()
         self.counts["tasks"] += 2 * n + 1
 
-    # ---- what is done ----
+    # ---- kinds of rounds ----
 
     def calm(self, pool):
         self.work(pool)
 
     def large(self, pool):
-        """Memory comes and goes; some values outlive their pool for a round."""
+        """Send large values. Some of them outlive their pool by a round."""
         sizes = [self.rng.choice([100, 70_000, 1_000_000, 8_000_000]) for _ in range(8)]
         self.kept = pool.map(tasks.identity, [bytes(size) for size in sizes], 1)
         assert [len(value) for value in self.kept] == sizes
         self.counts["tasks"] += len(sizes)
 
     def executor(self):
-        """For its name: see use_executor."""
+        """Only its name is used; see use_executor."""
 
     def use_executor(self, executor):
         futures = [executor.submit(tasks.square, x) for x in range(self.rng.randrange(1, MANY))]
@@ -104,7 +104,7 @@ class Soak:
         self.counts["tasks"] += len(futures)
 
     def killed(self, pool):
-        """Each kill costs one task at most."""
+        """Kill workers. Each kill may cost one task at most."""
         results = [pool.apply_async(tasks.place) for _ in range(4)]
         pids = {result.get()[0] for result in results}
         more = [pool.apply_async(tasks.burn_and_square, (x,)) for x in range(MANY)]
@@ -129,18 +129,18 @@ class Soak:
         return False
 
     def interrupted(self, pool):
-        """Ctrl-C is caught, and the pool used again."""
+        """Catch Ctrl-C, and use the pool again."""
         for _ in range(self.rng.randrange(1, 6)):
             self.disturb(pool, signal.SIGINT, signal.default_int_handler)
         self.work(pool)
 
     def alarmed(self, pool):
-        """A handler raises; after that the pool is ended."""
+        """Let a handler raise. After that the pool is ended."""
         self.disturb(pool, self.rng.choice([signal.SIGTERM, signal.SIGALRM]), self.raise_time_is_up)
         pool.terminate()
 
     def ended_by_handler(self, pool):
-        """The usual handler of SIGTERM."""
+        """Terminate the pool in a handler of SIGTERM, as programs usually do."""
         self.disturb(pool, self.rng.choice([signal.SIGTERM, signal.SIGALRM]), lambda *_: pool.terminate())
 
     @staticmethod
@@ -148,7 +148,7 @@ class Soak:
         raise TimeIsUp
 
     def disturb(self, pool, number, handler):
-        """Work until a signal comes, at any moment."""
+        """Work until a signal comes, which may be at any moment."""
         delay = self.rng.random() * 0.02
 
         def send():
@@ -159,7 +159,7 @@ class Soak:
         sender = threading.Thread(target=send)
         try:
             try:
-                start_thread(sender)  # what its signal raises amid `Thread.start` would be an error about a lock
+                start_thread(sender)  # an exception during `Thread.start` would surface as an error about a lock
                 while sender.is_alive():
                     self.work(pool)
                 time.sleep(0)
@@ -171,7 +171,7 @@ class Soak:
         self.counts["signals"] += 1
 
     def fork(self, pool):
-        """A child that uses nothing of its parent's pool, opens one of its own, and ends."""
+        """Fork a child that does not use its parent's pool, opens one of its own, and ends."""
         self.work(pool)
         pid = os.fork()
         if pid == 0:
@@ -182,7 +182,7 @@ class Soak:
         self.work(pool)
         self.counts["forks"] += 1
 
-    # ---- what is held ----
+    # ---- held resources ----
 
     def held(self):
         self.kept = None
@@ -203,7 +203,7 @@ def count_lines(path):
 
 
 def pss_mb(pid):
-    """A process's memory in MB, shared pages divided by those who share them."""
+    """A process's memory in MB. Shared pages are divided among their users."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             return next(int(line.split()[1]) / 1024 for line in file if line.startswith("Pss:"))
@@ -217,9 +217,9 @@ def show(minute, held, counts):
 
 
 def grown(samples):
-    """What is more in the second half of the time than in the first, beyond noise: (before, after) of each.
+    """Return what grew beyond noise from the first to the second half of the time: (before, after) of each.
 
-    Whatever is made once per process is made in the first sample, which is left out.
+    The first sample is left out, because it contains what is created once per process.
     """
     samples = samples[1:]
     half = len(samples) // 2

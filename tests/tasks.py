@@ -1,8 +1,7 @@
 """Task functions and values that every kind of worker can import.
 
-Workers inherit the parent's sys.path, so this plain module is the same one in
-threads, processes and interpreters. It imports only what loads in an own-GIL
-interpreter; numpy is imported by the tasks that need it.
+Workers inherit the parent's sys.path, so this plain module is the same in threads, processes and interpreters. It
+imports only what loads in an interpreter with its own GIL. Tasks that need numpy import it themselves.
 """
 
 import contextvars
@@ -59,7 +58,7 @@ class Adder:
 
 
 def is_close(x, y):
-    """Calls a C function with keywords, as nothing else here does."""
+    """Call a C function with keywords, which no other task here does."""
     return math.isclose(x, y, rel_tol=1e-9)
 
 
@@ -67,7 +66,7 @@ def is_close(x, y):
 
 
 def place():
-    """Process and interpreter of the caller: equal means shared memory by reference."""
+    """Process and interpreter of the caller. If they are equal, objects are passed by reference."""
     return os.getpid(), id(sys.modules)
 
 
@@ -83,17 +82,17 @@ def process_name():
     return process.name, process._identity, process.daemon
 
 
-# ---- gates: the only way that tests hold a task ----------------------------
+# ---- gates: the only way in which tests hold a task ----------------------------
 
 GATE_BACKSTOP_S = 60.0
 
 
 def pass_gate(path, value=None):
-    """Report this worker's pid at the gate `path`, wait to be let through, return `value`."""
+    """Report this worker's pid at the gate `path`, wait until it may pass, and return `value`."""
     write_all(path + ".arrived", f"{os.getpid()}\n".encode())
     try:
         fd = os.open(path + ".pass", os.O_RDONLY | os.O_NONBLOCK)
-    except FileNotFoundError:  # the gate is gone: nobody holds us any more
+    except FileNotFoundError:  # the gate was removed: nobody holds us any more
         return value
     try:
         deadline = time.monotonic() + GATE_BACKSTOP_S
@@ -102,7 +101,7 @@ def pass_gate(path, value=None):
             if not ready:
                 raise RuntimeError(f"nobody opened the gate {path}")
             try:
-                os.read(fd, 1)  # b"" when the gate was closed for good
+                os.read(fd, 1)  # b"" if the gate was closed for good
             except BlockingIOError:  # another worker took the pass
                 continue
             return value
@@ -123,18 +122,21 @@ def pass_gate_if(path, key, x):
 def write_all(path, data):
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # no reader, no gate
+    except OSError:  # no reader: there is no gate
         return
     try:
         os.write(fd, data)
-    except BrokenPipeError:  # it has gone this moment
+    except BrokenPipeError:  # the gate was closed just now
         pass
     finally:
         os.close(fd)
 
 
 def read_module(path, arrived):
-    """Read a module's file as `import` does, and never end; `path` is a FIFO, whose opening waits for a writer."""
+    """Read a module's file as `import` does, and never end.
+
+    `path` is a FIFO, whose opening waits for a writer.
+    """
     from importlib.machinery import SourceFileLoader
 
     loader = SourceFileLoader("module", path)
@@ -169,7 +171,7 @@ class PlainError(Exception):
 
 
 class OddInitError(Exception):
-    """Pickles, but does not unpickle: args hold one value, __init__ wants two."""
+    """An error that pickles but does not unpickle: args has one value, and __init__ needs two."""
 
     def __init__(self, code, reason):
         super().__init__(f"{code}: {reason}")
@@ -177,7 +179,7 @@ class OddInitError(Exception):
 
 
 class KeywordError(Exception):
-    """Needs a keyword argument; pickles well because it says how."""
+    """An error that needs a keyword argument, and pickles because its __reduce__ says how."""
 
     def __init__(self, message, *, code):
         super().__init__(message)
@@ -192,7 +194,7 @@ def _make_keyword_error(message, code):
 
 
 class AttributeCarryingError(Exception):
-    """State beside args."""
+    """An error with attributes beside args."""
 
     def __init__(self, message):
         super().__init__(message)
@@ -268,7 +270,7 @@ def make_lock(_=None):
 
 
 class ExplodesElsewhere:
-    """Pickles anywhere, unpickles only where it was made."""
+    """A value that pickles anywhere, but unpickles only in the process that made it."""
 
     def __init__(self, text="explodes elsewhere"):
         self.text = text
@@ -287,7 +289,7 @@ def _load_where_made(text, made_at):
 
 
 class BombResult:
-    """Unpickles to a SystemExit."""
+    """A value whose unpickling raises SystemExit."""
 
     def __reduce__(self):
         return sys.exit, (5,)
@@ -315,7 +317,7 @@ def raise_exploding(text):
 
 
 class HeldWhenLoaded:
-    """An argument whose unpickling stops at a gate: its worker is 'reading'."""
+    """An argument whose unpickling stops at a gate, so that its worker is reading."""
 
     def __init__(self, gate_path, ballast=b""):
         self.gate_path = gate_path
@@ -326,7 +328,7 @@ class HeldWhenLoaded:
 
 
 class HeldWhenPickled:
-    """A result whose pickling stops at a gate: its worker is 'writing'."""
+    """A result whose pickling stops at a gate, so that its worker is writing."""
 
     def __init__(self, gate_path, ballast=b""):
         self.gate_path = gate_path
@@ -360,7 +362,7 @@ class Blob:
     @staticmethod
     def _restore(buffer):
         blob = Blob.__new__(Blob)
-        blob.data = buffer  # the buffer itself: writable if the sender's was
+        blob.data = buffer  # the buffer itself, which is writable if the sender's was
         return blob
 
     def __eq__(self, other):
@@ -370,7 +372,7 @@ class Blob:
 
 
 class OddFloat(float):
-    """These four look like what travels without pickle."""
+    """These four classes resemble types that are sent without pickle."""
 
 
 class OddInt(int):
@@ -393,7 +395,7 @@ class Tracked:
 
 
 class Node:
-    """A linked, possibly cyclic, object."""
+    """A node of a linked structure, which may be cyclic."""
 
     def __init__(self, name):
         self.name = name
@@ -416,7 +418,7 @@ def are_same_object(pair):
 
 
 def pattern(n_bytes, seed=0):
-    """`n_bytes` bytes that a shifted, truncated or mixed copy does not equal."""
+    """`n_bytes` bytes that differ from every shifted, truncated or mixed copy of them."""
     unit = b"".join((i * 2654435761 + seed & 0xFFFFFFFF).to_bytes(4, "little") for i in range(1021))
     return (unit * (n_bytes // len(unit) + 1))[:n_bytes]
 
@@ -466,7 +468,7 @@ def blob_checksum(blob):
 
 
 def overwrite_blob(blob):
-    """Write into an argument's buffer in place, return what it then holds."""
+    """Write into an argument's buffer in place, and return its content."""
     view = memoryview(blob.data)
     view[0] = (view[0] + 1) % 256
     view[-1] = (view[-1] + 1) % 256
@@ -478,7 +480,7 @@ def raise_lookup_error(*args):
 
 
 def overwrite_item(view):
-    """The view, in which one number is then another."""
+    """Replace one number of the view, and return the view."""
     view[3] = 77
     return view
 
@@ -500,7 +502,7 @@ _variable = contextvars.ContextVar("_variable", default=0)
 
 
 def count_up(_=None):
-    """How many times this worker's module global was counted up."""
+    """Count up a global of this worker's module, and return the count."""
     global counter
     counter += 1
     return counter
@@ -550,19 +552,19 @@ def get_decimal_precision(_=None):
 
 
 def worker_token(_=None):
-    """A value unique to this worker, where addresses and thread ids may come again."""
+    """A value unique to this worker. Addresses and thread ids may be reused."""
     if not hasattr(_local, "token"):
         _local.token = os.urandom(8)
     return _local.token
 
 
 def log_init(path, *args):
-    """An initializer that records the worker that it ran in."""
+    """An initializer that logs the worker in which it ran."""
     log_line(path, f"{worker_ident()} {args!r}")
 
 
 def spin_if_first(gate_path):
-    """An initializer that never ends in the worker that gets there first, in Python code."""
+    """An initializer that spins in Python code for ever in the first worker."""
     try:
         os.close(os.open(gate_path + ".first", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -600,21 +602,21 @@ def segfault():
 
 
 def stay_forever(gate_path):
-    """Report at the gate, then never return."""
+    """Report at the gate, and never return."""
     write_all(gate_path + ".arrived", f"{os.getpid()}\n".encode())
     while True:
         time.sleep(3600)
 
 
 def spin(cpu_s):
-    """Compute for some CPU time of this thread."""
+    """Compute for the given CPU time of this thread, in seconds."""
     until = time.thread_time() + cpu_s
     while time.thread_time() < until:
         pass
 
 
 def trace_inside(path):
-    """Trace a pool that lives in a task."""
+    """Trace a pool inside a task."""
     from pool_party import ComposablePool
 
     with ComposablePool(2, kind="thread") as pool, pool.trace(path):
@@ -629,13 +631,13 @@ def burn(n):
 
 
 def burn_and_square(x):
-    """Some 100 us of work: a worker that is killed at a random instant is likely to be in it."""
+    """Compute for some 100 us, so that a worker killed at a random moment is probably in this task."""
     burn(1_000)
     return x * x
 
 
 def nested_map(kind, n):
-    """Sum of squares, through a pool made inside this worker."""
+    """A sum of squares, computed by a pool made inside this worker."""
     from pool_party import ComposablePool
 
     with ComposablePool(2, kind=kind) as pool:
@@ -643,7 +645,7 @@ def nested_map(kind, n):
 
 
 def run_child_process(x):
-    """The result of a child of this worker."""
+    """The result of a child process of this worker."""
     import multiprocessing
 
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -662,7 +664,7 @@ def _send_square(sender, x):
 
 
 def spin_forever(gate_path):
-    """Report at the gate, then compute for ever."""
+    """Report at the gate, and compute for ever."""
     write_all(gate_path + ".arrived", f"{os.getpid()}\n".encode())
     while True:
         pass
@@ -690,7 +692,7 @@ forgotten_pools = []
 
 
 def break_descriptions():
-    """From now on, this worker cannot describe what a task raises."""
+    """Make this worker unable to describe exceptions from now on."""
     from pool_party.workers import loop
 
     def fail(value):
@@ -700,7 +702,7 @@ def break_descriptions():
 
 
 def native_module_id(_):
-    """Names this interpreter's native module."""
+    """The identity of this interpreter's native module."""
     from pool_party import _native
 
     return id(_native)
@@ -710,17 +712,17 @@ def native_module_id(_):
 
 
 def limit_now(_=None):
-    """How many threads libraries with one count per process may use where this task runs; 0: not limited."""
+    """How many threads libraries with one count per process may use in this worker; 0: not limited."""
     from pool_party import _native
 
     return _native.process_limit()
 
 
-initial_limit = threading.local()  # each worker's
+initial_limit = threading.local()  # each worker's, in its own thread
 
 
 def remember_limit():
-    """An initializer."""
+    """An initializer that stores the present limit."""
     initial_limit.value = limit_now()
 
 
@@ -729,14 +731,14 @@ def remembered_limit(_=None):
 
 
 def limit_at_gate(path):
-    """The limit as this task begins, held at the gate, and as it goes on."""
+    """The limit when this task begins and, after the gate, the limit then."""
     before = limit_now()
     pass_gate(path)
     return before, limit_now()
 
 
 def limit_reaches(path, wanted):
-    """Report at the gate, then wait within this task until the limit is as wanted."""
+    """Report at the gate, and wait within this task until the limit is as wanted."""
     write_all(path + ".arrived", f"{os.getpid()}\n".encode())
     deadline = time.monotonic() + GATE_BACKSTOP_S
     while limit_now() != wanted and time.monotonic() < deadline:
@@ -745,7 +747,7 @@ def limit_reaches(path, wanted):
 
 
 def surroundings(_=None):
-    """This worker's environment for libraries, the CPUs that it is kept on, and what a pool in it would count on."""
+    """This worker's environment for libraries, the CPUs that it is pinned to, and the CPU count for a pool in it."""
     import pool_party
 
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -753,7 +755,7 @@ def surroundings(_=None):
 
 
 def openblas_count(_=None):
-    """What NumPy's OpenBLAS says of itself."""
+    """The count that NumPy's OpenBLAS reports."""
     import numpy  # noqa: F401
 
     from pool_party import _native
@@ -763,28 +765,28 @@ def openblas_count(_=None):
 
 
 def blas_counts(_=None):
-    """The counts of the OpenBLAS that this task would use: its interpreter's own, or its process's."""
+    """The counts of the OpenBLAS that this task would use: the interpreter's own, or the process's."""
     return own_blas() or openblas_count()
 
 
 def count_if_imported(name):
-    """`openblas_count`, once it is seen that the module was there before this task."""
+    """`openblas_count`, after checking that the module was imported before this task."""
     assert name in sys.modules, f"{name} is not imported"
     return openblas_count()
 
 
 def call_of_module(name):
-    """What a module's function `count` returns, if it is imported."""
+    """The result of a module's function `count`, if the module is imported."""
     return sys.modules[name].count()
 
 
 def is_imported(*names):
-    """Whether all modules are there. A star task, or one of a single name."""
+    """Whether all modules are imported. For a star task, or a task with a single name."""
     return all(name in sys.modules for name in names)
 
 
 def nested_pool(kind):
-    """What a pool in this worker counts on, and gives to its own workers."""
+    """The number of CPUs that a pool in this worker counts on, and the budgets of its workers."""
     from pool_party import ComposablePool
 
     with ComposablePool(kind=kind) as pool:
@@ -792,23 +794,23 @@ def nested_pool(kind):
 
 
 def nested_limit(path, wanted):
-    """The limit of a lone task in a pool in this worker that lends, once it is as wanted."""
+    """The limit of a lone task in a nested pool that lends, once it is as wanted."""
     from pool_party import ComposablePool, _native
 
-    _native.pretend_running(0)  # else what other programs do would count
+    _native.pretend_running(0)  # so that other programs do not matter
 
     with ComposablePool(2, kind="thread", policy="dynamic") as pool:
         return pool.apply(limit_reaches, (path, wanted))
 
 
 def mask_at_gate(path):
-    """The CPUs that this worker is kept on, held at the gate."""
+    """The CPUs that this worker is pinned to, read after the gate."""
     pass_gate(path)
     return os.sched_getaffinity(0)
 
 
 def limit_then_reaches(path, first, then):
-    """Within one task: wait until the limit is `first`, report at the gate, wait until it is `then`."""
+    """Within one task: wait until the limit is `first`, report at the gate, and wait until it is `then`."""
     deadline = time.monotonic() + GATE_BACKSTOP_S
     while limit_now() != first and time.monotonic() < deadline:
         os.sched_yield()
@@ -816,7 +818,7 @@ def limit_then_reaches(path, first, then):
 
 
 def linear_algebra(seed):
-    """How far GEMM, Cholesky, QR and a solution of equations, each large enough for threads, are off; relative."""
+    """The relative errors of GEMM, Cholesky, QR and a linear solve, each large enough for several threads."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -836,7 +838,7 @@ def linear_algebra(seed):
 
 
 def own_blas(_=None):
-    """How many threads each OpenBLAS of this interpreter's own may use now."""
+    """How many threads each OpenBLAS copy of this interpreter may use now."""
     import numpy  # noqa: F401
 
     from pool_party.workers.interp import extensions
@@ -845,14 +847,16 @@ def own_blas(_=None):
 
 
 def own_blas_at_gate(path):
-    """The same, once some linear algebra is done and the gate is passed."""
+    """Like `own_blas`, after some linear algebra and the gate."""
     linear_algebra(0)
     pass_gate(path)
     return own_blas()
 
 
 def own_blas_reaches(path, wanted):
-    """Stand at the gate with others, then wait within this task until the only OpenBLAS may use as many as wanted."""
+    """Stand at the gate with others, and wait until this interpreter's only OpenBLAS may use the wanted number of
+    threads.
+    """
     own_blas()
     write_all(path + ".arrived", f"{os.getpid()}\n".encode())
     deadline = time.monotonic() + GATE_BACKSTOP_S
@@ -862,7 +866,7 @@ def own_blas_reaches(path, wanted):
 
 
 def masks_of_blas_threads(_=None):
-    """This worker's CPUs, and those of each thread that the libraries have made in it."""
+    """This worker's CPUs, and those of each thread that libraries have started in it."""
     linear_algebra(0)
     own = threading.get_native_id()
     comm = "/proc/self/task/{}/comm"
@@ -881,7 +885,7 @@ def thread_id(_=None):
 
 
 def hold_tokens(path):
-    """Take all tokens of this worker's gate, and stand at another one."""
+    """Take all tokens of this worker's gate, and wait at the test's gate."""
     from pool_party.budget import arbiter
 
     arbiter._gated.gate.acquire(1000)
@@ -889,7 +893,7 @@ def hold_tokens(path):
 
 
 def places_of_modules(top):
-    """Where the modules of a package come from, each as its spec and its package have it."""
+    """The origins of a package's modules, as recorded in their specs and in their packages."""
     import sys
 
     found = {}

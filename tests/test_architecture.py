@@ -1,4 +1,4 @@
-"""The pages for contributors name files, functions and layers of the code: these are there."""
+"""The pages for contributors name files, functions and layers. All of them must exist."""
 
 import pathlib
 import re
@@ -22,7 +22,10 @@ def is_path(name, folder):
 
 
 def is_code(name):
-    """Whether each part of a dotted name is in the code; the end of a word will do where a page says `_notify`, say."""
+    """Whether each part of a dotted name is in the code.
+
+    The end of a word suffices, since a page may say `_notify`.
+    """
     parts = set(re.findall(r"\w+", name))
     return parts <= WORDS or (name.startswith("_") and any(word.endswith(name) for word in WORDS))
 
@@ -42,5 +45,5 @@ def test_the_page_has_the_layers_of_the_tests():
     rows = [
         {"pool_party" if part == "__init__" else part for part in row if part in parts} for row in test_layers.LAYERS
     ]
-    joined = [*rows[:-3], rows[-3] | rows[-2], rows[-1]]  # the page has what everybody may import in one row
+    joined = [*rows[:-3], rows[-3] | rows[-2], rows[-1]]  # the page has one row for what every layer may import
     assert named == joined

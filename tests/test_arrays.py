@@ -1,4 +1,4 @@
-"""NumPy's arrays and what goes with them, pandas' tables, in every kind of worker: as in a process pool."""
+"""NumPy's arrays and related values, and pandas' tables, in every kind of worker: they behave as in a process pool."""
 
 import contextlib
 import gc
@@ -22,7 +22,7 @@ needs_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, re
 
 @pytest.fixture
 def kind(kind):
-    """The kinds in which NumPy loads here."""
+    """The kinds in which NumPy loads on this Python."""
     if kind == "interp" and not IS_SUPPORTED:
         pytest.skip("needs CPython 3.14 with a GIL")
     return kind
@@ -202,12 +202,12 @@ def test_memory_maps(pool, tmp_path):
     gc.collect()
 
 
-# ---- what it computes ----
+# ---- results of computations ----
 
 
 def test_results_are_those_of_this_interpreter(pool):
     jobs = pool.map_async(arrays.compute, range(12), 1)
-    expected = [arrays.compute(seed) for seed in range(12)]  # at the same time
+    expected = [arrays.compute(seed) for seed in range(12)]  # meanwhile
     for there, here in zip(jobs.get(TIMEOUT_S), expected, strict=True):
         for a, b in zip(there, here, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
@@ -245,7 +245,7 @@ def test_error_state_is_a_workers_own_and_stays(make_pool, kind):
     before = np.geterr()
     pool = make_pool(1, kind=kind)
     assert pool.apply(arrays.raise_on_all_errors)["over"] == "raise"
-    assert pool.apply(np.geterr)["over"] == "raise"  # until the worker ends
+    assert pool.apply(np.geterr)["over"] == "raise"  # it lasts until the worker ends
     assert np.geterr() == before
 
 
@@ -255,7 +255,7 @@ def test_error_state_of_the_caller_is_its_own(pool):
 
 
 def test_warnings_are_raised_and_recorded_where_they_are(pool):
-    if pool.kind != "thread":  # threads share the filters
+    if pool.kind != "thread":  # threads share the warning filters
         with pytest.raises(RuntimeWarning, match="overflow"):
             pool.apply(arrays.overflow)
         assert pool.apply(arrays.warnings_of_a_division) == [(RuntimeWarning, "divide by zero encountered in divide")]
@@ -275,7 +275,7 @@ def test_workers_draw_different_numbers(make_pool, kind):
 
 @pytest.fixture
 def global_generator():
-    """Leave NumPy's global generator as it was."""
+    """Restore NumPy's global generator after the test."""
     before = np.random.get_bit_generator()
     yield
     np.random.set_bit_generator(before)
@@ -302,7 +302,7 @@ def test_the_fresh_generator_is_of_the_same_kind(global_generator, generator):
 @pytest.mark.parametrize("start_method", ["fork"])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_forked_worker_draws_whatever_other_threads_did(make_pool, context, global_generator, is_held):
-    """The generator's lock, which a thread of the parent held in the moment of the fork, is not the worker's."""
+    """The parent's thread may hold the generator's lock during the fork. The worker must not inherit that."""
     pool = make_pool(1, context=context, kind="process", maxtasksperchild=1)
     lock = np.random.get_bit_generator().lock
     with lock if is_held else contextlib.nullcontext():
@@ -351,7 +351,7 @@ def frame():
 
 @pytest.fixture(scope="module")
 def pandas():
-    """pandas, whose deprecation warnings are not ours."""
+    """pandas, without its deprecation warnings, which are not our concern."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module("pandas")

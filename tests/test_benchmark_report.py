@@ -1,6 +1,6 @@
-"""The benchmarks as programs: what they share, the command that runs them, and the report that it writes.
+"""The benchmarks as programs: their shared code, the command that runs them, and the report that it writes.
 
-Programs run in processes of their own; what is checked is what they write, never how fast anything was.
+Programs run in separate processes. The tests check what they write, never how fast anything was.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ METADATA = {"date": "2026-11-20T17:03:07+00:00", "cpu": "a CPU", "n_cpus_usable"
 
 @pytest.fixture
 def on_path(monkeypatch):
-    """The modules of the benchmarks can be imported here: `fresh`, too, although the tests have one of that name."""
+    """Make the benchmarks' modules importable here, even `fresh`, a name that the tests use as well."""
     monkeypatch.delitem(sys.modules, "fresh", raising=False)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield
@@ -43,7 +43,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# ---- each program, as little of it as there is ----
+# ---- each program with its smallest case ----
 
 SMALLEST = {
     "dispatch": ("--only", "start", "--peer", "pool_party thread"),
@@ -198,7 +198,7 @@ def test_science_takes_no_wrong_results(on_path):
     assert "results" not in runs.figures["alike"][0]["workloads"]["scipy"]
 
 
-# ---- what the programs share ----
+# ---- code that the programs share ----
 
 
 def options(path: Path | None = None):
@@ -274,7 +274,7 @@ def test_histogram_counts_everything(on_path):
 
 @pytest.fixture
 def fake_suite(on_path, monkeypatch, tmp_path):
-    """Benchmarks that only write files: good, partly failed, broken off; and the folder for their results."""
+    """Benchmarks that only write files (complete, partly failed, broken off), and the folder for their results."""
     import bench
     import suite
 
@@ -474,7 +474,7 @@ FIGURES = {
 
 @pytest.fixture
 def results(tmp_path):
-    """A folder with figures of all benchmarks, one of a kind that is not known, and one that is no JSON."""
+    """A folder with figures of all benchmarks, of an unknown one, and with one file that is not JSON."""
     for name, figures in FIGURES.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": METADATA} | figures))
     (tmp_path / "torn.json").write_text('{"metadata": {')
@@ -483,7 +483,7 @@ def results(tmp_path):
 
 @pytest.fixture
 def write_report(on_path, monkeypatch):
-    """What writes the report, without pictures."""
+    """A function that writes the report without pictures."""
     from reporting import page
 
     monkeypatch.setattr(page, "can_draw", lambda: False)
@@ -491,7 +491,7 @@ def write_report(on_path, monkeypatch):
 
 
 def rows_of(text: str) -> dict[str, list[str]]:
-    """Return the cells of the rows of all tables, by the first of them."""
+    """Return the cells of all rows of all tables, by their first cell."""
     lines = (line for line in text.splitlines() if line.startswith("| "))
     cells = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
     return {first: others for first, *others in cells}
@@ -502,7 +502,7 @@ def test_report_has_all_parts(results, write_report):
     assert "cannot be shown" not in text
     assert "torn.json could not be read" in text
     assert "loky: it | broke" in text
-    assert text.count("\n## ") == len(FIGURES) + 2  # and the goals, and the runs
+    assert text.count("\n## ") == len(FIGURES) + 2  # and the sections for goals and runs
     rows = rows_of(text)
     assert rows["anything"] == ["12,300"]
     assert rows["balanced-little, pool_party, dynamic"] == ["-", "0.60"]

@@ -1,4 +1,4 @@
-"""The benchmarks under pyperformance: each is complete, and its tasks return the same in workers of every kind."""
+"""The benchmarks under pyperformance: each is complete, and its tasks return the same in every kind of worker."""
 
 import sys
 import tomllib
@@ -12,7 +12,7 @@ NAMES = [line.split("\t")[0] for line in (BENCHMARKS / "MANIFEST").read_text().s
 
 @pytest.fixture
 def workloads(monkeypatch):
-    """The table of workloads, which workers started from now on can import as well."""
+    """The table of workloads. Workers that are started from now on can import it as well."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from party_workloads import WORKLOADS
 
@@ -50,7 +50,7 @@ def test_results_are_right(workloads):
     assert results["balance"] == results["nbody_no_share"][:1] * 256
 
 
-# ---- the share of time that the GIL is held ----
+# ---- the share of time during which the GIL is held ----
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_the_gils_flag_is_found(sampler, make_pool):
     address = sampler.flag_address()
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         memory.seek(address)
-        assert int.from_bytes(memory.read(4), sys.byteorder) in (0, 1)  # reading releases it
+        assert int.from_bytes(memory.read(4), sys.byteorder) in (0, 1)  # reading releases the GIL
     pool = make_pool(1, kind="interp", policy=None)
-    assert pool.apply(sampler.is_released_at_last, (address,))  # while this thread only waits
+    assert pool.apply(sampler.is_released_at_last, (address,))  # this thread only waits meanwhile
 
 
 def test_the_share_is_one_of_all_looks(sampler):

@@ -21,7 +21,7 @@ N_CPUS = 4
 
 @pytest.fixture
 def four_cpus(monkeypatch):
-    """Pools count on four CPUs, whatever this machine has."""
+    """Make pools count on four CPUs, whatever this machine has."""
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
 
 
@@ -32,7 +32,7 @@ def gate(tmp_path):
 
 
 def at_once(pool, gate, n):
-    """For n tasks that run at the same time: the limit that each sees as it begins, and when all have begun."""
+    """Run n tasks at the same time. Return the limit that each sees when it begins, and when all have begun."""
     results = [pool.apply_async(tasks.limit_at_gate, (gate.path,)) for _ in range(n)]
     gate.wait_arrived(n)
     gate.release(n)
@@ -46,7 +46,7 @@ def at_once(pool, gate, n):
 def test_each_worker_has_its_part(kind, four_cpus, gate, n_workers, expected):
     with ComposablePool(n_workers, kind=kind) as pool:
         seen = at_once(pool, gate, n_workers)
-        if kind == "process":  # a remainder goes to the first workers
+        if kind == "process":  # left-over threads go to the first workers
             assert min(after for _, after in seen) == expected
         else:
             assert {after for _, after in seen} == {expected}
@@ -127,7 +127,7 @@ def test_lent_cpus_are_reclaimed_in_mid_task(kind, four_cpus, gate, tmp_path):
     with gates.Gate(tmp_path / "other") as other, ComposablePool(2, kind=kind, policy="dynamic") as pool:
         pool.map(tasks.square, range(10), 1)
         held = pool.apply_async(tasks.limit_then_reaches, (gate.path, N_CPUS, 2))
-        gate.wait_arrived(1)  # it has seen all CPUs
+        gate.wait_arrived(1)  # the task has seen all CPUs
         second = pool.apply_async(tasks.pass_gate, (other.path, "second"))
         other.wait_arrived(1)
         assert held.get(60) == 2
@@ -139,14 +139,14 @@ def test_lent_cpus_are_reclaimed_in_mid_task(kind, four_cpus, gate, tmp_path):
 def test_nothing_is_lent_while_all_work(kind, four_cpus, gate):
     with ComposablePool(2, kind=kind, policy="dynamic") as pool:
         pool.map(tasks.square, range(10), 1)
-        assert {after for _, after in at_once(pool, gate, 2)} <= {2, 4}  # 4: before the second had come
+        assert {after for _, after in at_once(pool, gate, 2)} <= {2, 4}  # 4 before the second task had begun
 
 
-# ---- policies of one's own -------------------------------------------------
+# ---- custom policies -------------------------------------------------
 
 
 class Favourite:
-    """The first worker gets all but what the others need."""
+    """Gives the first worker all threads that the others do not need."""
 
     name = "favourite"
 
@@ -170,7 +170,7 @@ def test_a_policy_of_ones_own(four_cpus):
 
 
 class Late:
-    """Talks nonsense until it is asked often enough."""
+    """Returns nonsense for the first few calls."""
 
     nonsense = (
         *(None, [2, 2], ["much", "little"], WorkerBudget(2, (0,))),
@@ -181,7 +181,7 @@ class Late:
         self.answers = None
 
     def shares(self, state):
-        if self.answers is None:  # when the pool is made
+        if self.answers is None:  # called when the pool is made
             self.answers = iter(self.nonsense)
             return state.own
         answer = next(self.answers, StopIteration)
@@ -223,7 +223,7 @@ def test_a_policy_that_fails_does_no_harm(kind, four_cpus, caplog):
 
 
 class Exiting:
-    """Ends the thread that asks, when the pool is open."""
+    """Exits the balancer's thread, once the pool is open."""
 
     def __init__(self):
         self.n_asked = 0
@@ -257,7 +257,7 @@ def test_pools_in_one_process_agree_on_the_smaller_budget(four_cpus, gate, tmp_p
         ComposablePool(1, kind="thread", threads_per_worker=2) as other,
     ):
         held = one.apply_async(tasks.limit_then_reaches, (gate.path, 3, 2))
-        gate.wait_arrived(1)  # it has seen its own budget
+        gate.wait_arrived(1)  # the task has seen its own budget
         second = other.apply_async(tasks.limit_at_gate, (other_gate.path,))
         other_gate.wait_arrived(1)
         assert held.get(60) == 2
@@ -267,7 +267,7 @@ def test_pools_in_one_process_agree_on_the_smaller_budget(four_cpus, gate, tmp_p
 
 @pytest.mark.parametrize("other_kind", ["process", "thread", "interp"])
 def test_pools_that_are_open_at_once_share_the_machine(kind, other_kind, four_cpus, gate, tmp_path):
-    """Two workers with two CPUs each have one each while another pool's two workers have work."""
+    """Two workers with two CPUs each get one CPU each while another pool's two workers are active."""
     with (
         gates.Gate(tmp_path / "other") as other_gate,
         ComposablePool(2, kind=kind) as one,
@@ -294,7 +294,7 @@ def test_another_pools_number_of_cpus_does_not_count(four_cpus, gate, n_cpus):
 
 
 def test_a_pool_in_a_worker_process_lends_all_of_its_grant(four_cpus, gate):
-    with ComposablePool(1, kind="process", context="spawn") as pool:  # a fork server may have another environment
+    with ComposablePool(1, kind="process", context="spawn") as pool:  # a fork server may have a different environment
         assert pool.apply(tasks.nested_limit, (gate.path, N_CPUS)) == N_CPUS
 
 
@@ -303,7 +303,7 @@ def test_a_pool_in_a_worker_process_lends_all_of_its_grant(four_cpus, gate):
 
 @pytest.mark.parametrize(("kind", "n_threads"), [("thread", 3), ("thread", 1), ("process", 1)])
 def test_openblas_is_told(kind, n_threads):
-    tasks.openblas_count()  # imports NumPy here
+    tasks.openblas_count()  # import NumPy here
     with ComposablePool(2, kind=kind, threads_per_worker=n_threads) as pool:
         for _ in range(3):
             counts = pool.apply(tasks.openblas_count)
@@ -335,7 +335,7 @@ def test_other_threads_may_run_where_they_could(what):
 
 
 def test_a_count_may_be_set_as_a_pool_ends(kind):
-    """Another thread may have begun to tell the pool of it before that."""
+    """Another thread may have begun to report the count before the pool ended."""
     with ComposablePool(2, kind=kind) as pool:
         pool.apply(tasks.square, (1,))
         listeners = tuple(user_limits._listeners)
@@ -440,7 +440,7 @@ def test_results_are_those_of_one_thread(kind, policy):
 @pytest.mark.parametrize("policy", ["counting", "exclusive"])
 def test_regions_pass_the_gate(kind, policy):
     if kind == "thread":
-        tasks.openblas_count()  # imports NumPy here
+        tasks.openblas_count()  # import NumPy here
     with ComposablePool(2, kind=kind, policy=policy) as pool:
         pool.map(tasks.linear_algebra, range(4), 1)
         gate = pool._engine._workers.enforcer.gate
@@ -471,7 +471,7 @@ def test_a_killed_workers_tokens_come_back(gate):
     ],
 )
 def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, scope):
-    """Where a library has no callback whole tasks hold it: what they start themselves does not wait for them."""
+    """If a library has no callback, whole tasks hold the gate. What they start themselves must not wait for them."""
     pytest.importorskip("sklearn")
     program = HERE / "isolated" / "gated_tasks.py"
     fresh.check(fresh.run([program, "run", where, policy, scope], timeout=110), "0 0 True")
@@ -480,7 +480,7 @@ def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, sco
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "may_kill"), [(23, "no"), (44, "no"), (302, "yes")])
 def test_random_programs_come_to_their_end(seed, may_kill):
-    """Their workers are stopped and killed meanwhile."""
+    """Workers are stopped and killed meanwhile."""
     pytest.importorskip("sklearn")
     program = HERE / "isolated" / "gated_random.py"
     completed = fresh.run([program, "run", seed, "pool", may_kill], timeout=115)

@@ -1,4 +1,4 @@
-"""The command `pool-party` itself: its version, its interrupted output. Each subcommand has tests of its own."""
+"""The command `pool-party` itself: its version and its interrupted output. Subcommands have tests of their own."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pool_party
 from pool_party.cli import main as _cli
 from pool_party.cli import output
 
-ENDED_BY_SIGPIPE = 141  # as shells report it
+ENDED_BY_SIGPIPE = 141  # the status that shells report
 
 
 def test_version(capsys):
@@ -22,7 +22,7 @@ def test_version(capsys):
 
 
 def run_unread(arguments, buffered):
-    """Run the command with a standard output whose reader is gone: its status and what it wrote to stderr."""
+    """Run the command with a standard output whose reader is gone. Return its status and what it wrote to stderr."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, *fresh.STRICT, "-m", "pool_party.cli.main", *arguments]

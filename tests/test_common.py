@@ -1,4 +1,4 @@
-"""A large object that several tasks of one call name travels once, and no task can tell."""
+"""A large object that several tasks of one call name is sent once, and no task notices."""
 
 import _pickle
 import gc
@@ -35,7 +35,7 @@ BLOBS = {"bytes": lambda: bytes([7]) * SIZE, "text": lambda: "\xe9" * SIZE, "wid
 
 
 def can_set_apart():
-    """Not in CPython 3.13.0, where large objects that are deep in a pickle stay there."""
+    """Whether large objects deep in a pickle can be sent apart, which CPython 3.13.0 cannot do."""
     try:
         _pickle.Pickler(io.BytesIO()).persistent_id = abs
     except AttributeError:
@@ -44,7 +44,7 @@ def can_set_apart():
 
 
 CAN_SET_APART = can_set_apart()
-IS_SANITIZED = "ASAN_OPTIONS" in os.environ  # then what is freed stays for a while
+IS_SANITIZED = "ASAN_OPTIONS" in os.environ  # freed memory then stays allocated for a while
 
 
 def idle_memory(pool):
@@ -75,7 +75,7 @@ def test_it_is_in_memory_once_however_many_tasks_wait(remote_kind, make_pool, ga
     assert call.get(60) == [commons.first_and_size(value)] * N_TASKS
     if CAN_SET_APART or shape in ("alone", "in a tuple"):
         assert idle_memory(pool) < 4 * SIZE
-    if shape in ("alone", "in a tuple") and not IS_SANITIZED:  # else the first task's pickle may have it as well
+    if shape in ("alone", "in a tuple") and not IS_SANITIZED:  # otherwise the first task's pickle may contain it
         assert grown < 4 * SIZE
 
 
@@ -111,7 +111,7 @@ def test_a_task_may_keep_it_beyond_its_call(remote_kind, make_pool):
     pool = make_pool(1, kind=remote_kind)
     for i in range(1, 5):
         pool.map(commons.keep, [commons.Buffer(bytearray([i]) * 3_000_000)] * 3, 1)
-    pool.map(commons.first_and_size, [bytes(3_000_000 + i) for i in range(10)], 1)  # what was released is used again
+    pool.map(commons.first_and_size, [bytes(3_000_000 + i) for i in range(10)], 1)  # reuse the released blocks
     assert pool.apply(commons.look_at_kept, (0,)) == [(i, i) for i in range(1, 5) for _ in range(3)]
 
 
@@ -129,7 +129,7 @@ def test_identity_inside_a_task_is_kept(remote_pool, nested):
 
 
 class Marked(bytearray):
-    """Can be referred to weakly."""
+    """A bytearray that can be referred to weakly."""
 
 
 @pytest.mark.parametrize("end", ["done", "terminated", "failed"])
@@ -148,7 +148,7 @@ def test_the_caller_does_not_keep_it_for_the_call(remote_kind, make_pool, gate, 
         gate.release(3)
         call.wait(60)
     assert end == "terminated" or call.successful() == (end == "done")
-    del data, buffer, items, call  # whose error knows where it was raised
+    del data, buffer, items, call  # the call's error refers to the frames where it was raised
     gates.wait_until(lambda: gc.collect() >= 0 and mark() is None, "the caller's buffer is let go")
     if end != "terminated":
         gates.wait_until(lambda: not has_pins(pool), "nothing is retained")

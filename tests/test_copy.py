@@ -1,4 +1,4 @@
-"""Copies and packing give what NumPy gives, with helpers and without."""
+"""Copies and packing give the same results as NumPy, with and without helpers."""
 
 import random
 import threading
@@ -12,7 +12,7 @@ TYPES = ("u1", "i2", "f4", "f8", "c16", "i1")
 
 
 def draw_array(rng):
-    """Any mixture of axes, strides, directions and repeats."""
+    """A random mixture of axes, strides, directions and repeats."""
     shape = [rng.choice((1, 2, 3, 5, 17, 33)) for _ in range(rng.randrange(1, 5))]
     array = np.frombuffer(rng.randbytes(int(np.prod(shape)) * 16), rng.choice(TYPES))[: np.prod(shape)].reshape(shape)
     array = array.transpose(rng.sample(range(len(shape)), len(shape)))
@@ -98,7 +98,7 @@ def test_copies_at_the_same_time():
     ids=["contiguous", "runs", "items", "rows", "transposed"],
 )
 def test_helpers_take_part(source):
-    """Some pieces of many copies are done by a helper, whenever the system lets it run."""
+    """Helpers do some pieces of many copies, whenever the system lets them run."""
     before, target = _native.n_helped(), np.empty(source.shape)
     for _ in range(2000):
         _native.copy(target, source, 1)

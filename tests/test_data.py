@@ -1,4 +1,4 @@
-"""Values arrive as they were sent: sizes, buffers, shapes, exceptions, and what cannot travel."""
+"""Values arrive as they were sent: sizes, buffers, shapes, exceptions, and values that cannot travel."""
 
 import array
 import collections
@@ -17,7 +17,7 @@ import tasks
 import pool_party
 
 KiB, MiB = 1 << 10, 1 << 20
-# Around the powers of two where a transport changes its way, and where it wraps.
+# Sizes around powers of two, where a transport changes its method or wraps around.
 BOUNDARY_SIZES = sorted(
     {0, 1, 7, 8, 9}
     | {
@@ -87,7 +87,7 @@ def test_text_of_every_kind_around_boundaries(remote_pool, letter):
     texts = [letter * (n // size) for size in (1, 2, 4) for n in (32 * KiB - 4, 32 * KiB, 32 * KiB + 4, MiB)]
     texts += [sys.intern(f"{letter}{i}" * 20_000) for i in range(3)]
     for text in texts:
-        text.encode("utf-8", "surrogatepass"), hash(text)  # kept in the object
+        text.encode("utf-8", "surrogatepass"), hash(text)  # so that the object caches its UTF-8 form and its hash
         assert remote_pool.apply(tasks.identity, (text,)) == text
     assert remote_pool.map(tasks.identity, texts, 1) == texts
     assert remote_pool.map(tasks.identity, texts, 4) == texts
@@ -215,7 +215,7 @@ VALUES = [
 if sys.version_info >= (
     3,
     13,
-):  # on 3.12, interpreters have datetime's Python version, whose objects are of other types
+):  # on 3.12, interpreters use datetime's Python version, whose objects have other types
     VALUES.append(datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC))
 
 
@@ -267,7 +267,7 @@ def test_too_deeply_nested_value_fails_its_own_call(remote_pool):
         value = [value]
     with pytest.raises(RecursionError):
         remote_pool.apply_async(tasks.identity, (value,)).get(30)
-    while value is not None:  # or its destruction would recurse, too
+    while value is not None:  # take it apart, since its destruction would recurse as well
         (value,) = value
     assert remote_pool.apply(tasks.square, (2,)) == 4
 
@@ -306,7 +306,7 @@ def test_exception_that_cannot_be_unpickled(remote_pool):
 
 
 def describe(error):
-    """All that a user sees of an error: itself, its notes and its causes."""
+    """Everything that a user sees of an error: itself, its notes and its causes."""
     import traceback
 
     return "".join(traceback.format_exception(error))
@@ -386,7 +386,7 @@ def test_an_unpicklable_argument_does_not_disturb_others_in_flight(make_pool, re
     gate.wait_arrived()
     bad = pool.apply_async(tasks.identity, (tasks.make_lock(),))
     good = pool.apply_async(tasks.square, (3,))
-    with pytest.raises(TypeError):  # at once: the only worker is held
+    with pytest.raises(TypeError):  # at once, although the only worker is held
         bad.get(30)
     gate.release()
     assert (held.get(30), good.get(30)) == ("held", 9)

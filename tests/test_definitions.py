@@ -1,4 +1,4 @@
-"""What a pickle names of `__main__`, and whether definitions are still what they were."""
+"""Which names of `__main__` a pickle refers to, and whether definitions have changed."""
 
 import pickle
 import pickletools
@@ -15,7 +15,7 @@ from pool_party.wire import namespace
 
 @pytest.fixture
 def main(monkeypatch):
-    """A `__main__` of our own."""
+    """A replacement for `__main__`."""
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     return module
@@ -25,7 +25,7 @@ CLASSES = {name: type(name, (), {"__module__": "__main__"}) for name in ("A", "B
 
 
 def named_by_pickletools(data):
-    """The names of globals of `__main__`: what the two strings before each STACK_GLOBAL were."""
+    """Find the names of globals of `__main__` with pickletools: the two strings before each STACK_GLOBAL."""
     stack, memo, found = [], {}, set()
     for opcode, argument, _ in pickletools.genops(data):
         if opcode.name == "MEMOIZE":
@@ -44,7 +44,7 @@ def named_by_pickletools(data):
 small = st.sampled_from(
     [*CLASSES.values(), "A", "__main__", "Bc.x", 0.5, None, b"A.", 300, -1, 1 << 70, True, {1}, "é"]
 )
-texts = st.text().filter(lambda text: "_main__" not in text)  # what might be a pickle itself has a test of its own
+texts = st.text().filter(lambda text: "_main__" not in text)  # texts that may be pickles have a test of their own
 parts = (
     small
     | st.builds(lambda name: CLASSES[name](), st.sampled_from(list(CLASSES)))

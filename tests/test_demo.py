@@ -23,11 +23,11 @@ from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
 from pool_party.cli.demo.report import format_mb, format_table
 
 SIZE = WIDTH, HEIGHT = 32, 18
-CRC_OF_PICTURE = 2889200509  # of the pixels of a picture of that size: the same on every machine
+CRC_OF_PICTURE = 2889200509  # of the pixels of a picture of that size; the same on every machine
 
 
 def render(edge: int) -> bytes:
-    """Render the picture in tiles of an edge, the last tile first."""
+    """Render the picture in tiles of the given edge, the last tile first."""
     picture = bytearray(3 * WIDTH * HEIGHT)
     for tile in reversed(cut_in_tiles(*SIZE, edge)):
         paste(picture, WIDTH, *render_tile((*SIZE, tile)))
@@ -35,7 +35,7 @@ def render(edge: int) -> bytes:
 
 
 def read_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and data of the chunks of a PNG file, and check their lengths and checksums."""
+    """Yield name and data of the chunks of a PNG file, checking their lengths and checksums."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     position = 8
     while position < len(png):
@@ -64,7 +64,7 @@ def decode_png(png: bytes) -> tuple[int, int, bytes]:
 
 
 def demo(*arguments: str, output: Path) -> int:
-    """Run the command in this process, on a picture that takes no time."""
+    """Run the command in this process, with a picture that takes almost no time."""
     command = ["demo", "--quick", "--size", f"{WIDTH}x{HEIGHT}", "--workers", "2"]
     return _cli.main([*command, "--output", str(output), *arguments])
 
@@ -145,11 +145,11 @@ def test_memory_falls_back_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:
     assert format_mb(None) == "-"
 
 
-# ---- words
+# ---- text
 
 
 def usages(**wall_s: float) -> dict[str, Usage]:
-    """Return what each kind cost: its wall time, one core, and ever more memory."""
+    """Return what each kind cost: its wall time, one core, and increasing memory."""
     return {
         kind: Usage(taken_s, taken_s, 20_000_000 + 10_000_000 * number)
         for number, (kind, taken_s) in enumerate(wall_s.items())
@@ -221,7 +221,7 @@ def test_pages_of_a_checkout_are_files(checkout: Path) -> None:
 
 def test_the_pages_are_there() -> None:
     docs = Path(__file__).parents[1] / "docs"
-    if (docs / "conf.py").is_file():  # the site's
+    if (docs / "conf.py").is_file():  # the documentation's sources are there
         assert [page for _, page in _PAGES if not (docs / f"{page}.md").is_file()] == []
 
 

@@ -1,4 +1,4 @@
-"""Connections, sockets, and what is registered with ForkingPickler travel as through multiprocessing.Pool."""
+"""Connections, sockets and classes registered with ForkingPickler are sent as by multiprocessing.Pool."""
 
 import functools
 import multiprocessing

@@ -1,8 +1,8 @@
-"""What README and docs/ promise: programs that run and print what the page says, and links that lead somewhere.
+"""What README and docs/ promise: programs run and print what the page says, and links lead somewhere.
 
-A fence of `python` is a program, and a fence of `output` right after it is what it prints, where `...` stands for any
-text. A comment before the fence, `<!-- needs: numpy, CPython 3.14 -->`, names what a program needs beyond pool_party;
-where that is missing it is skipped. Fences of `pycon`, `sh` and `text` are not run.
+A fence of `python` is a program. A fence of `output` right after it is what it prints, where `...` stands for any text.
+A comment before the fence, `<!-- needs: numpy, CPython 3.14 -->`, names what a program needs beyond pool_party; if that
+is missing the program is skipped. Fences of `pycon`, `sh` and `text` are not run.
 """
 
 import ast
@@ -21,7 +21,7 @@ import fresh
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-LIMIT_S = 100  # of a program, beside whatever else the machine does
+LIMIT_S = 100  # seconds for a program, even if the machine is busy
 UNTRACKED = {"build", "dist", "venv"}  # and whatever begins with a dot
 
 
@@ -44,7 +44,7 @@ def name_of(path):
 
 
 class Program(NamedTuple):
-    """A fence of `python`, and what stands around it."""
+    """A fence of `python`, with its context."""
 
     place: str
     text: str
@@ -69,7 +69,7 @@ def programs_of(page):
 
 
 PROGRAMS = [program for page in PAGES for program in programs_of(page)]
-FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}  # what a new user tries is always run, and the rest is slow
+FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}  # new users try these first, so they run always; others are slow
 
 
 def as_parameter(program):
@@ -79,13 +79,13 @@ def as_parameter(program):
 
 def is_there(need):
     if need.startswith("CPython "):
-        has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()  # interpreters load no NumPy on free-threaded builds
+        has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()  # free-threaded interpreters cannot load NumPy
         return has_gil and sys.version_info >= tuple(map(int, need.split()[1].split(".")))
     return importlib.util.find_spec(need) is not None
 
 
 def matches(pattern, text):
-    """Whether `text` is `pattern`, in which `...` stands for anything, but for blanks at the ends of lines."""
+    """Whether `text` matches `pattern`, in which `...` stands for anything. Blanks at line ends are ignored."""
     parts = [re.escape(part) for part in "\n".join(map(str.rstrip, pattern.splitlines())).strip().split("...")]
     return re.fullmatch(".*".join(parts), "\n".join(map(str.rstrip, text.splitlines())).strip(), re.S) is not None
 
@@ -96,7 +96,7 @@ def test_programs_run_and_print_what_the_page_says(program, tmp_path):
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
     (tmp_path / "program.py").write_text(program.text)
-    # As a reader runs it, but for the checkout's own package; beside heavy load it may take long.
+    # As a reader runs it, except that it uses the checkout's package. On a busy machine it may take long.
     process = fresh.start(["program.py"], cwd=tmp_path, options=("-W", "ignore:This process:DeprecationWarning"))
     completed = fresh.finish(process, timeout=LIMIT_S)
     assert completed.returncode == 0, completed
@@ -142,12 +142,12 @@ CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
 
 
 def prose_of(text):
-    """The text without fences and code, in which brackets mean something else."""
+    """Return the text without fences and code, in which brackets have other meanings."""
     return CODE.sub("", FENCE.sub("", text))
 
 
 def slug_of(heading):
-    """The anchor that a heading has, on the site as on code hosts."""
+    """Return a heading's anchor, which is the same on the site and on code hosts."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     text = re.sub(r"(?<!\w)\*+|\*+(?!\w)", "", text).strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
@@ -164,7 +164,7 @@ def anchors_of(path):
 
 
 def what_is_wrong(page, target):
-    """Why a relative link of a page leads nowhere, or None."""
+    """Return why a relative link of a page leads nowhere, or None."""
     path, _, anchor = target.partition("#")
     file = (page.parent / path).resolve() if path else page
     if not file.is_relative_to(ROOT):
@@ -215,7 +215,7 @@ def test_anchors_are_those_of_the_site(heading, slug):
 
 
 def test_every_page_is_in_the_site():
-    """A page that no table of contents names can't be found, and Sphinx would refuse it."""
+    """A page that no table of contents names cannot be found, and Sphinx would reject it."""
     docs = ROOT / "docs"
     entries = set()
     for page in docs.rglob("*.md"):
@@ -256,13 +256,13 @@ def test_the_gallery_lists_examples_with_their_output(tmp_path):
 
 
 def test_the_picture_is_drawn_from_the_results():
-    """A figure in it that differs from the benchmarks' own would be a figure that nobody measured."""
+    """A figure in the picture that differs from the benchmarks' own would be one that nobody measured."""
     pictures = ROOT / "docs" / "pictures"
     draw = runpy.run_path(str(pictures / "draw_figures.py"))
     assert (pictures / "figures.svg").read_text() == draw["draw"](draw["RESULTS"])
 
 
-WAYS = {  # rows of docs/policies.md, as benchmarks/cells.py calls them
+WAYS = {  # rows of docs/policies.md -> their names in benchmarks/cells.py
     "one BLAS thread": "one-thread",
     "one worker": "one-worker",
     "as it is": "default",
@@ -319,17 +319,17 @@ def g(x, y):
 
 
 def program_of(lines):
-    """A program of a table's lines: its imports, its first `with`, and in that all others, each for itself."""
+    """Make a program from a table's lines: the imports, the first `with`, and in it each other line by itself."""
     imports = [line for line in lines if line.startswith("from ")]
     opening, *rest = [line for line in lines if line not in imports]
     assert opening.startswith("with ")
-    ends = [line for line in rest if re.match(r"\w+\.(terminate|join|shutdown)\(", line)]  # after these, no calls
+    ends = [line for line in rest if re.match(r"\w+\.(terminate|join|shutdown)\(", line)]  # no calls may follow these
     body = [f"{line} pass" if line.startswith("with ") else line for line in rest if line not in ends] + ends
     indented = [*(f"        {line}" for line in body), '        print("done")']
     return "\n".join([*imports, NAMES, 'if __name__ == "__main__":', f"    {opening}", *indented, ""])
 
 
-# Old lines where their library is installed, which need not be so in the tests' own environment.
+# Old lines run only if their library is installed, which need not be so in the tests' environment.
 COLUMNS = [(name, "new") for name in TABLES] + [
     (name, "old") for name, section in TABLES.items() if is_there(section["needs"])
 ]

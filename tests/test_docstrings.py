@@ -1,4 +1,4 @@
-"""Every public name says what it takes, in which units, what it raises and guarantees: the site shows just that."""
+"""Every public name documents its parameters, units, errors and guarantees, which the site shows."""
 
 import inspect
 import pathlib
@@ -13,18 +13,18 @@ from pool_party._executor import PoolFuture
 from pool_party.budget.policies import Policy, State
 from pool_party.observe.trace import Tracing
 
-RETURNED = [AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, State, Policy]  # by public names
+RETURNED = [AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, State, Policy]  # returned by public functions
 NAMES = {name: getattr(pool_party, name) for name in pool_party.__all__ if name != "__version__"}
 PUBLIC = [*NAMES.values(), *RETURNED]
 ERRORS = [thing for thing in PUBLIC if inspect.isclass(thing) and issubclass(thing, BaseException)]
 OTHERS = [thing for thing in PUBLIC if thing not in ERRORS]
-NOT_CALLED = {AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, Policy}  # users get them, and never make one
-INTERNAL = {"run_callbacks", "error"}  # of the layers in between; and of a trace, what the engine tells it
+NOT_CALLED = {AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, Policy}  # users get these, but never make one
+INTERNAL = {"run_callbacks", "error"}  # methods for other layers and, of a trace, for the engine
 INTERNAL |= {name for name in vars(Tracing) if name.startswith("note_")} | {"start", "finish"}
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Guarantees):\n((?:(?:[ ]+.*)?\n?)*)", re.M)
 PARAMETER = re.compile(r"^    (\*{0,2}\w+): (.*(?:\n {8}.*)*)", re.M)
-# A number says of what it is the number.
+# The unit that the description of a number must name.
 UNITS = {
     "timeout": "seconds",
     "chunksize": "items",
@@ -110,7 +110,7 @@ def test_public_names_tell_guarantees(thing):
 
 @pytest.mark.parametrize("error", ERRORS, ids=name_of)
 def test_errors_tell_what_else_they_are(error):
-    """Programs that are moved here catch what the standard library raised."""
+    """Moved programs catch what the standard library raised."""
     text = inspect.getdoc(error)
     assert all(base.__name__ in text for base in error.__bases__ if base is not pool_party.PoolPartyError)
 

@@ -12,13 +12,13 @@ needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of packages of one's own, which processes that are started find as well."""
+    """A folder for the test's packages, which new processes find as well."""
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
 def rows(lines):
-    """A table's rows by their first cell."""
+    """A table's rows, by their first cell."""
     table = next(line for line in lines if "installed" in line)
     return {row.split()[0]: row.split() for row in table.splitlines()[2:]}
 

@@ -1,4 +1,7 @@
-"""The programs of examples/, each in a fresh process: what they print is what is computed here in another way."""
+"""The programs of examples/, each in a fresh process.
+
+Their output is compared with results computed here in another way.
+"""
 
 import ast
 import importlib.util
@@ -26,8 +29,8 @@ KINDS = ("thread", "process", "interp")
 
 class Example(NamedTuple):
     kinds: tuple[str, ...] = KINDS
-    package: str = ""  # what it needs beside pool_party
-    slow: tuple[str, ...] = ()  # the kinds that take seconds
+    package: str = ""  # what it needs besides pool_party
+    slow: tuple[str, ...] = ()  # kinds that take seconds
 
 
 CASES = {
@@ -45,12 +48,12 @@ CASES = {
 
 
 def ways(name):
-    """The kinds of an example, and the other start methods of processes, as arguments of the command line."""
+    """The kinds of an example, and the other start methods of processes, as command-line arguments."""
     example = CASES[name]
     for kind in example.kinds:
         marks = [pytest.mark.slow] if kind in example.slow else []
         yield pytest.param(() if example.kinds == ("process",) else ("--kind", kind), id=kind, marks=marks)
-    for method in multiprocessing.get_all_start_methods()[1:]:  # the first is the default
+    for method in multiprocessing.get_all_start_methods()[1:]:  # the first one is the default
         kind = () if example.kinds == ("process",) else ("--kind", "process")
         yield pytest.param((*kind, "--context", method), id=method, marks=pytest.mark.slow)
 
@@ -67,7 +70,7 @@ def in_all_ways(name):
 
 
 def run(name, way, *args, cwd):
-    """Run an example and return what it printed; skip if it says that its package does not load in interpreters."""
+    """Run an example, and return what it printed. Skip if it says that its package does not load in interpreters."""
     completed = fresh.check(fresh.run([EXAMPLES / f"{name}.py", "--quick", *way, *args], cwd=cwd))
     if "interp" in way and CASES[name].package and not IS_SUPPORTED:
         assert re.fullmatch(r"Skipped: .+ CPython 3\.14 .+\n", completed.out), completed
@@ -83,17 +86,17 @@ def without_numbers(line):
 
 
 def line_after(start, text):
-    """What follows `start` on the one line that begins with it."""
+    """Return what follows `start` on the only line that begins with it."""
     (line,) = [line for line in text.splitlines() if line.startswith(start)]
     return line.removeprefix(start)
 
 
 def load(name):
-    """The functions and constants of an example."""
+    """Return the functions and constants of an example."""
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
-# ---- what each one computes --------------------------------------------------
+# ---- what each example computes ------------------------------------------------
 
 
 @in_all_ways("render")
@@ -143,7 +146,7 @@ def test_group_apply(tmp_path, way):
 
 
 def described(hours, values):
-    """The trend of a sensor, its roughness and its highest hour, without pandas."""
+    """Compute a sensor's trend, roughness and highest hour, without pandas."""
     known = [n for n, value in enumerate(values) if value == value]
     for n in range(len(values)):
         if n not in known:
@@ -243,7 +246,7 @@ def test_duplicates(tmp_path, way):
     ]
 
 
-# ---- what they are for strangers ---------------------------------------------
+# ---- examples as documentation -------------------------------------------------
 
 
 def test_every_example_is_run_here():

@@ -168,7 +168,7 @@ def test_add_done_callback(executor):
     future = executor.submit(tasks.square, 3)
     future.add_done_callback(seen.put)
     assert seen.get(timeout=TIMEOUT_S) is future
-    future.add_done_callback(seen.put)  # done already: called at once
+    future.add_done_callback(seen.put)  # the future is done, so it is called at once
     assert seen.get(timeout=0) is future
 
 
@@ -257,7 +257,7 @@ def test_map_of_several_iterables_stops_at_the_shortest(executor):
 
 def test_map_starts_its_work_at_once(executor, gate):
     results = executor.map(functools.partial(tasks.pass_gate, gate.path), range(2))
-    gate.wait_arrived(2)  # though nobody has asked for a result
+    gate.wait_arrived(2)  # although nobody has asked for a result
     gate.release(2)
     assert list(results) == [0, 1]
 
@@ -369,7 +369,7 @@ def test_with_waits(make_executor, kind):
     assert [future.result(0) for future in futures] == [i * i for i in range(50)]
 
 
-# ---- what breaks -----------------------------------------------------------
+# ---- failures ----------------------------------------------------------------
 
 
 def test_failing_initializer_breaks_the_executor(make_executor, kind, tmp_path, caplog):
@@ -438,7 +438,7 @@ def test_asyncio_goes_on_while_a_task_runs_and_can_give_it_up(executor, gate):
 
 
 def test_as_a_scheduler_of_a_task_graph(executor):
-    """dask.local: `_max_workers` tasks in flight, a queue fed by done callbacks."""
+    """dask.local keeps `_max_workers` tasks in flight, and done callbacks fill a queue."""
     graph = {f"sum-{i}": (f"sum-{i - 1}", i) for i in range(1, 30)} | {"sum-0": (None, 0)}
     finished, done = {}, queue.Queue()
     waiting = dict(graph)

@@ -1,4 +1,4 @@
-"""Extension modules that do not support interpreters, in interpreters."""
+"""Extension modules that do not support interpreters, loaded in interpreters."""
 
 import ctypes
 import importlib
@@ -58,7 +58,9 @@ def test_reload_is_refused(pool):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """A package `alone` of extension modules that refuse: single-phase, multi-phase, one with a name beyond ASCII."""
+    """A package `alone` of extension modules that refuse interpreters: single-phase, multi-phase, and one with a
+    non-ASCII name.
+    """
     folder = tmp_path_factory.mktemp("packages")
     (folder / "alone").mkdir()
     (folder / "alone" / "__init__.py").write_text("")
@@ -84,7 +86,7 @@ MODULES = ("alone._single", "alone._multi", "alone.grün")
 @needs_support
 @pytest.mark.parametrize("name", MODULES)
 def test_other_packages_are_refused_with_advice(package, pool, make_pool, name):
-    fresh_pool = make_pool(1, kind="interp")  # with the package in its path
+    fresh_pool = make_pool(1, kind="interp")  # this pool's sys.path contains the package
     with pytest.raises(ImportError, match=r"does not support.*kind='process'.*extensions=\['alone'\].*own risk"):
         fresh_pool.apply(importlib.import_module, (name,))
 
@@ -95,13 +97,13 @@ def test_others_load_at_ones_own_risk(package, make_pool, name):
     here = importlib.import_module(name)
     pool = make_pool(2, kind="interp", extensions=["alone"], maxtasksperchild=1)
     assert pool.map(foreign.facts, [name] * 4, 1) == [(name, name, 42, 1)] * 4
-    assert here.count() == 1  # each interpreter has a count of its own
+    assert here.count() == 1  # each interpreter has its own count
     assert pool.apply(here.count) == 1
 
 
 @needs_support
 def test_modules_guard_themselves_as_in_a_process(package, make_pool):
-    """One interpreter has one copy of a file, however often it is imported."""
+    """One interpreter has one copy of a file, however often the file is imported."""
     pool = make_pool(1, kind="interp", extensions=["alone"])
     assert pool.apply(foreign.import_twice, ("alone._single",)) == 2
     with pytest.raises(ImportError, match="more than once per process"):
@@ -109,7 +111,7 @@ def test_modules_guard_themselves_as_in_a_process(package, make_pool):
 
 
 def count_free_keys():
-    """How many more thread-specific keys this process could have."""
+    """Count how many more TSS keys this process could create."""
     libc, key, keys = ctypes.CDLL(None), ctypes.c_uint(), []
     while libc.pthread_key_create(ctypes.byref(key), None) == 0:
         keys.append(key.value)
@@ -121,7 +123,7 @@ def count_free_keys():
 @needs_support
 @pytest.mark.parametrize("name", MODULES)
 def test_keys_are_deleted(package, name):
-    """A process has some 1,000; modules made with pybind11 leave theirs behind."""
+    """A process has some 1,000 keys, and modules made with pybind11 never delete theirs."""
     before = count_free_keys()
     with ComposablePool(2, kind="interp", extensions=["alone"]) as pool:
         pool.map(foreign.facts, [name] * 2, 1)
@@ -132,7 +134,7 @@ def test_keys_are_deleted(package, name):
 
 @needs_support
 def test_joblib_makes_no_pools_in_a_worker(pool):
-    """They need daemon threads. The variable is that interpreter's alone."""
+    """Its pools need daemon threads. The variable is set in that interpreter only."""
     assert pool.apply(os.getenv, ("JOBLIB_MULTIPROCESSING",)) == os.environ.get("JOBLIB_MULTIPROCESSING", "0")
     assert "JOBLIB_MULTIPROCESSING=0" not in subprocess.check_output(["env"], text=True).splitlines()
 
@@ -150,7 +152,7 @@ def test_older_versions_say_so(make_pool):
 
 
 def test_another_c_library_is_named(monkeypatch):
-    """As on musl, whose loader never unloads a library: NumPy is refused before a copy is made."""
+    """On musl, whose loader never unloads a library, NumPy is refused before a copy is made."""
     monkeypatch.setattr(extensions, "IS_SUPPORTED", False)
     monkeypatch.setattr(extensions, "_IS_NEW", True)
     assert re.search("numpy .* needs glibc, .*kind='process'", str(extensions._unsupported("numpy")))
@@ -203,7 +205,7 @@ def test_names_are_of_top_level_packages(name):
         InterpreterPool(1, extensions=[name])
 
 
-# ---- what a library needs ----
+# ---- libraries that a library needs ----
 
 
 def test_needed_libraries():

@@ -1,4 +1,4 @@
-"""Values in our own format arrive exactly as pickle would have them: types, bits, and what is one object."""
+"""Values in the typed encoding arrive exactly as with pickle: types, bits, and object identity."""
 
 import math
 import pickle
@@ -36,7 +36,7 @@ KEYS = ("key", "größe", 0, 1.5, None, b"k", (1, "a"), frozenset((1,)), 2**70)
 
 
 def picture(value, seen=None):
-    """All that can be told of a value: types, bits, and which mutable objects in it are the same."""
+    """A full picture of a value: types, bits, and which mutable objects in it are the same."""
     seen = {} if seen is None else seen
     if isinstance(value, float):
         return type(value).__name__, struct.pack("<d", value)
@@ -81,7 +81,7 @@ def draw(rng, depth=3):
         return rng.choice((tasks.OddList, tasks.OddTuple, tasks.make_odd_dict))(draw_list(rng)[:50])
     parts = [draw(rng, depth - 1) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
     if parts and rng.random() < 0.3:
-        parts.append(rng.choice(parts))  # one object twice
+        parts.append(rng.choice(parts))  # the same object twice
     if kind == "dict":
         return dict(zip(rng.sample(KEYS, len(parts)), parts, strict=True))
     return tuple(parts) if kind == "tuple" else parts

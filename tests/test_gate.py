@@ -1,4 +1,7 @@
-"""The gate, and OpenBLAS's regions through it. What needs processes of its own is in isolated/gating.py, regions.py."""
+"""The gate, and OpenBLAS's regions through it.
+
+Tests that need fresh processes are in isolated/gating.py and regions.py.
+"""
 
 import os
 import pathlib
@@ -24,14 +27,14 @@ def check(program, *args, **options):
 
 @pytest.fixture
 def name():
-    """Of a machine-wide gate that is this test's own."""
+    """The name of a machine-wide gate for this test only."""
     name = f"test-{uuid.uuid4().hex}"
     yield name
     pathlib.Path(Gate.machine_path(name)).unlink(missing_ok=True)
 
 
 class Holder:
-    """A thread that acquires at once and releases on demand."""
+    """A thread that acquires tokens at once, and releases them on demand."""
 
     def __init__(self, gate, n, log=None):
         self._let_go = threading.Event()
@@ -115,7 +118,7 @@ def test_all_or_nothing():
     wait_until_free(gate, 1)
     second = Holder(gate, 2)
     wait_until_waiting(gate, 1)
-    assert gate.n_free == 1  # a part of it is not taken meanwhile
+    assert gate.n_free == 1  # it does not take part of the request meanwhile
     assert first.release() == 2
     wait_until_free(gate, 1)
     assert second.release() == 2
@@ -161,10 +164,10 @@ def test_what_is_no_gate_is_refused(tmp_path):
     fd = os.open(path, os.O_RDWR)
     with pytest.raises(OSError, match="Invalid"):
         Gate.attach(fd)
-    os.close(fd)  # it was not taken over
+    os.close(fd)  # attach did not take ownership
 
 
-# ---- the machine's ---------------------------------------------------------
+# ---- the machine-wide gate -------------------------------------------------
 
 
 def test_machine_gate_is_a_private_file(name):
@@ -220,7 +223,7 @@ def test_never_more_tokens_out_than_there_are(seed):
 def test_unrelated_programs_share_the_machines_gate(name, tmp_path):
     programs = [
         fresh.start([ISOLATED / "gating.py", "unrelated", name, tmp_path / "sum", seed]) for seed in range(4)
-    ]  # they create it at the same time
+    ]  # they create the file at the same time
     for program in programs:
         fresh.check(fresh.finish(program), "")
     assert Gate.machine(3, name).n_acquired == 4 * 150
@@ -231,7 +234,7 @@ def test_five_hundred_killed_holders():
 
 
 def test_killed_holders_that_nobody_buries(name):
-    """Only who waits looks: the killer says nothing, and the dead stay zombies."""
+    """Only a waiter notices the deaths: the killer reports nothing, and the dead processes stay zombies."""
     gate, dead = Gate.machine(2, name), []
     for i in range(5):
         dead.append(fresh.start([ISOLATED / "gating.py", "hold", name, 1 + i % 2]))

@@ -1,4 +1,4 @@
-"""An object that a value names twice is one object on the other side, too, as pickle has it."""
+"""An object that a value contains twice arrives as one object, as with pickle."""
 
 import array
 
@@ -23,7 +23,7 @@ OBJECTS = {
 
 
 def fresh(value):
-    """An object that only its value refers to, besides this test."""
+    """A copy to which only its value refers, besides this test."""
     return type(value)(value) if isinstance(value, (list, dict, set)) else value
 
 

@@ -217,7 +217,7 @@ def test_an_item_that_cannot_be_pickled_fails_alone(remote_pool):
 
 
 class CountedSource:
-    """An endless or long iterator that knows how far it is ahead of its reader."""
+    """An endless or long iterator that records how far it is ahead of its reader."""
 
     def __init__(self, n=None):
         self.items = itertools.count() if n is None else iter(range(n))
@@ -242,7 +242,7 @@ def test_buffersize_bounds_the_read_ahead(pool, verb, buffersize, chunksize):
         source.n_consumed += 1
         values.append(value)
     assert in_comparable_order(verb, values) == list(range(500))
-    # One item may be between the reader's hands and its count, one between the source and the pool.
+    # One item may be between the reader and its count, and one between the source and the pool.
     assert source.most_ahead <= buffersize * chunksize + 2
 
 

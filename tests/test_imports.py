@@ -1,4 +1,4 @@
-"""Every module can be imported alone, without a warning; and the public names are what they seem."""
+"""Every module can be imported alone without a warning, and public names have their public module."""
 
 import pathlib
 import sys
@@ -33,7 +33,7 @@ def test_unknown_name():
 
 
 def test_a_worker_starts_with_few_modules():
-    """Start-up of a fresh interpreter: no pickle, no typing, no threading."""
+    """A fresh interpreter's start must not import pickle, typing or threading."""
     code = "import sys, pool_party.workers.loop; print({'_pickle', 'typing', 'threading', 'pickle'} & set(sys.modules))"
     fresh.check(fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"]), "set()")
 
@@ -56,7 +56,7 @@ print({heavy!r} & sys.modules.keys(), {heavy!r}.intersection(in_worker))
 
 @pytest.mark.parametrize("kind", ["thread", "interp"])
 def test_a_pool_is_opened_and_used_with_few_modules(kind):
-    """Import and start-up: nothing of the standard library that is slow to import, and nothing of others."""
+    """Import and start-up load no slow module of the standard library, and none of other packages."""
     heavy = set(HEAVY)
     if sys.version_info < (3, 13):
         heavy -= {"re"}  # typing imports it
@@ -67,7 +67,7 @@ def test_a_pool_is_opened_and_used_with_few_modules(kind):
 
 
 def test_a_worker_process_imports_no_typing():
-    """What it has of its own to import, beside what multiprocessing does."""
+    """A worker process's own imports, beyond those of multiprocessing."""
     code = (
         "import sys, pool_party.workers.process, pool_party.budget.terms; print({'typing', 'ast'} & set(sys.modules))"
     )

@@ -1,4 +1,4 @@
-"""Interpreters that are begun before it is settled what they run, and the modules that they begin with."""
+"""Interpreters that are created before their pool is set up, and the modules with which they start."""
 
 import pathlib
 
@@ -11,7 +11,7 @@ from pool_party.workers.interp import worker
 
 
 class Impossible:
-    """A policy that fails when it is asked for the first time."""
+    """A policy that fails when it is called for the first time."""
 
     def shares(self, state):
         raise ArithmeticError("no shares today")
@@ -36,7 +36,7 @@ def test_interpreters_of_a_pool_that_is_refused_end(options, error):
     with pytest.raises(error):
         ComposablePool(3, kind="interp", **options)
     assert _native.n_interpreters() == before[0]
-    gates.wait_until(lambda: n_threads() <= before[1], "the threads' end")  # it comes a moment after what is said of it
+    gates.wait_until(lambda: n_threads() <= before[1], "the threads' end")  # slightly after the interpreter's
 
 
 def test_an_interpreter_is_told_once_what_to_run():
@@ -62,7 +62,7 @@ def places():
 
 @pytest.fixture
 def without_code(monkeypatch):
-    """The code of our modules is not known, as where they come from a loader that we do not know."""
+    """Make the code of our modules unavailable, as with an unknown loader."""
 
     def refuse(name):
         raise ImportError(name)

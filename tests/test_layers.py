@@ -1,7 +1,9 @@
-"""Imports point one way: each module of pool_party imports modules of lower layers, and of its own part of its layer.
+"""Imports point one way: each module of pool_party imports only modules of lower layers and of its own part of its
+layer.
 
-All import statements count, those inside functions, too. Not seen are the names that `pool_party.__getattr__` resolves,
-for which `_HOMES` stands, and the modules that `workers/interp/worker.py` imports by name into a fresh interpreter.
+All import statements count, even those inside functions. Two things are not seen: names that `pool_party.__getattr__`
+resolves, for which `_HOMES` is read instead, and modules that `workers/interp/worker.py` imports by name into a fresh
+interpreter.
 """
 
 import ast
@@ -28,12 +30,12 @@ LAYERS = (  # from the top; a row has the parts of one layer, which do not impor
     ("_core.errors", "_core.log", "_core.threads"),
     ("_native",),
 )
-ONLY_FOR_TYPES = {  # upwards, but under TYPE_CHECKING
+ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
     ("_core.results", "_core.engine"): "a call is waited for by its engine",
     ("_core.streams", "_core.engine"): "as above",
     ("observe.trace", "workers.base"): "a trace names workers",
 }
-WHEN_CALLED = {  # upwards, but inside a function
+WHEN_CALLED = {  # upward imports inside a function
     ("_core.errors", "_core.broken"): "importing it takes long, and errors that need it are seldom",
 }
 
@@ -42,7 +44,7 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path
 
 
 class Import(NamedTuple):
-    """One import: of which module, and whether it is under TYPE_CHECKING or inside a function."""
+    """An import: its module, and whether it is under TYPE_CHECKING or inside a function."""
 
     target: str
     is_for_types: bool
@@ -50,7 +52,7 @@ class Import(NamedTuple):
 
 
 def resolve(module: str, name: str) -> str:
-    """The module that `from module import name` needs, without the name of the package."""
+    """Return the module that `from module import name` needs, without the package's name."""
     inner = module.removeprefix("pool_party").removeprefix(".")
     joined = f"{inner}.{name}".removeprefix(".")
     if joined in MODULES or joined == "_native" or f"{joined}.__init__" in MODULES:
@@ -78,7 +80,7 @@ def imports_in(node: ast.AST, is_for_types: bool = False, is_when_called: bool =
 
 
 def place_of(module: str) -> tuple[int, str]:
-    """The layer of a module, counted from the top, and its part of that: the longest name that it begins with."""
+    """Return a module's layer, counted from the top, and its part of the layer: the longest matching prefix."""
     parts = {part: n for n, row in enumerate(LAYERS) for part in row if f"{module}.".startswith(f"{part}.")}
     assert parts, f"{module} is in none of the layers: add it to the table"
     part = max(parts, key=len)
@@ -106,7 +108,7 @@ def test_imports_point_one_way(module):
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    """But for types, and where the table says that it happens inside a function."""
+    """Imports for types do not count, nor do those inside functions that the table lists."""
     graph = {
         module: {
             found.target
@@ -145,7 +147,7 @@ def test_the_table_has_nothing_to_spare():
     }
     exceptions = {*ONLY_FOR_TYPES, *WHEN_CALLED}
     assert exceptions <= found
-    assert all(place_of(module)[0] > place_of(target)[0] for module, target in exceptions)  # they do point upwards
+    assert all(place_of(module)[0] > place_of(target)[0] for module, target in exceptions)  # all point upwards
     assert {place_of(module)[1] for module in MODULES} >= {part for row in LAYERS for part in row} - {
         *("_native", "integrations")
     }

@@ -1,4 +1,4 @@
-"""The native libraries with threads of their own: found, described, set by address, and only looked for when needed."""
+"""Native libraries with threads of their own: found, described, set by address, and looked for only when needed."""
 
 import os
 import pathlib
@@ -56,7 +56,7 @@ def test_nothing_is_imported_before_there_is_something_to_find():
 
 @pytest.fixture
 def openblas():
-    """NumPy's."""
+    """NumPy's OpenBLAS."""
     pytest.importorskip("numpy")
     for library in libraries.find():
         if library.name == "openblas" and "numpy" in library.path:
@@ -89,7 +89,7 @@ def test_finding_again_gives_the_same(openblas):
 
 
 class Controller:
-    """As threadpoolctl's, of the library that holds CPython's own functions."""
+    """Imitates threadpoolctl's controller, for the library that contains CPython's own functions."""
 
     filepath = None
     prefix = "libfoo"
@@ -106,7 +106,7 @@ def test_library_without_the_functions_is_left_out(kind):
 
 
 def functions_of(kind, layer, *names):
-    """The names behind setter and getter, and the scope, in a library that has these functions."""
+    """Return the names behind setter and getter, and the scope, for a library that has these functions."""
     import ctypes
 
     function = ctypes.CFUNCTYPE(ctypes.c_int)
@@ -285,7 +285,7 @@ def test_idle_threads_wait_as_the_user_wants(users, sets):
 
 
 class Numba:
-    """As the module: a count for this thread, of threads that have been started."""
+    """Imitates the module: a count for this thread, which cannot exceed the started threads."""
 
     def __init__(self, n):
         self.config = types.SimpleNamespace(NUMBA_NUM_THREADS=n)
@@ -310,7 +310,7 @@ def numba(monkeypatch):
 
 def test_numba_is_set_if_it_is_imported(numba):
     numba_threads.keep_to(4)
-    assert numba.seen == []  # which would start its threads
+    assert numba.seen == []  # asking would start its threads
     for n in (1, 4, 9, 9, 2):
         numba_threads.keep_to(n)
     assert numba.seen == [1, 4, 2]

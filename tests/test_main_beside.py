@@ -1,4 +1,4 @@
-"""What lives in `__main__`, together with shared memory, connections and registered reducers, in every kind."""
+"""Objects of `__main__` together with shared memory, connections and registered reducers, in every kind."""
 
 import textwrap
 
@@ -26,7 +26,7 @@ def script(tmp_path, subject, definitions, body):
 
 
 def session(subject, text):
-    """Runs it with `-c`; there all workers lack what was defined."""
+    """Run text with `-c`, where no worker has the definitions."""
     return fresh.check(fresh.run(["-c", f"SUBJECT = {subject!r}{HEAD}{textwrap.dedent(text)}"])).out
 
 

@@ -10,7 +10,7 @@ from pool_party.wire import definitions
 
 
 def program(kind, body, *, guarded=False, definitions=""):
-    """A program that makes a pool `p` of the kind and runs `body` with it."""
+    """A program that makes a pool `p` of the kind, and runs `body` with it."""
     head = f"KIND = {kind!r}\nfrom pool_party import ComposablePool\n"
     body = f"with ComposablePool(2, kind=KIND) as p:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
     if guarded:
@@ -24,12 +24,12 @@ def run_script(tmp_path, text, name="app.py"):
     return fresh.check(fresh.run([path], cwd=tmp_path))
 
 
-# multiprocessing's spawn and forkserver import a script again in each worker: there it needs the guard.
+# multiprocessing's spawn and forkserver import a script again in each worker, so it needs the guard there.
 UNGUARDED_KINDS = ("thread", "interp")
 KINDS_AND_GUARDS = [("process", True), *((kind, guarded) for kind in UNGUARDED_KINDS for guarded in (True, False))]
 
 
-# ---- the ways a program can be run -----------------------------------------
+# ---- the ways in which a program can be run ---------------------------------
 
 DEFINITIONS = """
     OFFSET = 10
@@ -94,7 +94,7 @@ def test_stdin(kind, args, guarded):
 
 @pytest.mark.parametrize("kind", UNGUARDED_KINDS)
 def test_script_that_names_a_start_method_for_workers_that_are_no_processes(tmp_path, kind):
-    """A program that changes its kind changes nothing else: the context is the processes' alone."""
+    """A program that changes its kind changes nothing else: other kinds ignore the context."""
     text = f"""
         from multiprocessing import get_context
         from pool_party import ComposableExecutor, ComposablePool
@@ -146,7 +146,7 @@ def test_package_with_a_main_module(tmp_path, kind):
 
 
 def test_interactive_session(kind):
-    """As typed at a prompt: definitions and pool come and go, line by line."""
+    """As typed at a prompt: definitions and pools come and go, line by line."""
     text = textwrap.dedent(f"""
         from pool_party import ComposablePool
         p = ComposablePool(2, kind={kind!r})
@@ -203,7 +203,7 @@ def test_unguarded_script_leaves_its_executor_alone(tmp_path, kind):
     fresh.check(run_script(tmp_path, text), "[1, 2, 3] 6")
 
 
-# ---- what lives in __main__ ------------------------------------------------
+# ---- objects of __main__ -----------------------------------------------------
 
 
 @pytest.fixture
@@ -459,7 +459,7 @@ def test_module_that_main_imported(tmp_path, kind):
 
 
 def test_name_in_the_worker_is_not_main_for_guarded_code(tmp_path, kind):
-    """A guard must not let a worker make pools of its own."""
+    """A guard must keep workers from making pools of their own."""
     log = tmp_path / "log"
     definitions = f"""
         def f(x):
@@ -476,7 +476,7 @@ def test_name_in_the_worker_is_not_main_for_guarded_code(tmp_path, kind):
 
 
 def test_redefinitions_reach_workers_that_have_the_old_ones(kind):
-    """As in a notebook: the same name, another default or another attribute, the same code."""
+    """As in a notebook: the same name and code, with another default or another attribute."""
     body = """
     def f(x, n=2):
         return x * n
@@ -507,11 +507,11 @@ def test_redefinitions_reach_workers_that_have_the_old_ones(kind):
     fresh.check(fresh.run(["-c", text]), "[2, 4] 6 [5, 10] 21")
 
 
-# ---- what is not sent, and what is not changed -----------------------------
+# ---- what is not sent, and what is not changed -------------------------------
 
 
 def test_globals_that_workers_have_are_not_pickled(tmp_path, start_method):
-    """However large they are, and whether they pickle or not."""
+    """Globals are not pickled, however large they are, and whether they pickle or not."""
     text = textwrap.dedent(f"""
         from pool_party import ComposablePool
 
@@ -556,7 +556,7 @@ def test_what_is_not_there_and_does_not_pickle_is_named(tmp_path):
 
 
 def test_a_result_replaces_nothing_in_the_caller(run_program):
-    """A class that counts its instances has another count elsewhere; it is the same class."""
+    """A class that counts its instances may have another count elsewhere, but is the same class."""
     run_program(
         """
         class Counted:
@@ -636,7 +636,7 @@ def test_nested_pools_run_what_the_script_defines(tmp_path, outer, inner):
 
 
 def test_hashes_of_definitions_need_no_hash_for_security(monkeypatch):
-    """Under FIPS 140, OpenSSL refuses SHA-1 for any other use."""
+    """Under FIPS 140, OpenSSL refuses SHA-1 unless the call says that it is not for security."""
     unpatched = hashlib.sha1
 
     def sha1(data=b"", *, usedforsecurity=True):

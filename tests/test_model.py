@@ -1,7 +1,7 @@
 """Random programs against the public interface, each kind in a fresh process; see tests/model/.
 
-POOL_PARTY_MODEL_PROFILE=random takes new programs instead of the same ones every time, POOL_PARTY_MODEL_SECONDS goes on
-for so long per kind. A failure shows what was done and when, and how to repeat it; a hang shows every thread's stack.
+POOL_PARTY_MODEL_PROFILE=random uses new programs instead of the same ones every time. POOL_PARTY_MODEL_SECONDS sets the
+time for each kind. A failure shows what was done and when, and how to repeat it. A hang shows every thread's stack.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ pytestmark = [
 def run(program, *args):
     completed = fresh.run([HERE / program, *args], timeout=FAILURE_LIMIT_S + SECONDS)
     if completed.returncode != 0:
-        pytest.fail(repr(completed))  # all of it: pytest shortens what an assertion shows
+        pytest.fail(repr(completed))  # in full: pytest shortens what an assertion shows
     return completed
 
 
@@ -63,7 +63,7 @@ SLOW_FAULTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("wrong-va
 
 @pytest.mark.parametrize("fault", [*SLOW_FAULTS, "lost-result", "two-callbacks", "rerun", "hang"])
 def test_the_machine_sees_faults(fault, monkeypatch):
-    """The oracle has teeth: a pool with one fault, which is put between it and the machine, does not pass."""
+    """The oracle must find faults: a pool with one fault, inserted between it and the machine, must fail."""
     if fault == "hang":
         monkeypatch.setenv("POOL_PARTY_MODEL_STEP_S", "2")
     completed = fresh.run([HERE / "faulty.py", fault], timeout=FAILURE_LIMIT_S)

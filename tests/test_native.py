@@ -1,4 +1,4 @@
-"""What the native module claims of itself: multi-phase init, state per module, heap types, its own GIL, no GIL."""
+"""What the native module claims: multi-phase init, state per module, heap types, support for its own GIL and no GIL."""
 
 import importlib.util
 import os
@@ -28,7 +28,7 @@ def load_again():
 @pytest.mark.skipif("-g" in os.environ.get("CFLAGS", ""), reason="it was asked for debug sections")
 def test_the_file_has_nothing_of_the_machine_that_built_python():
     assert elf.Dynamic(_native.__file__).folders == []
-    assert b".debug_info" not in pathlib.Path(_native.__file__).read_bytes()  # a name of a section
+    assert b".debug_info" not in pathlib.Path(_native.__file__).read_bytes()  # the name of a section
 
 
 def test_each_load_is_a_module_of_its_own():
@@ -79,7 +79,10 @@ def test_worker_numbers_are_checked():
 
 
 def test_reaping_a_worker_leaves_the_news_of_room():
-    """A dead worker's results are taken apart from the leader's loop: room that was learned of there would be lost."""
+    """A dead worker's results are taken outside the leader's loop.
+
+    A notification of room that arrives there must not be lost.
+    """
     n_slots, backlog, n_fed = _native.SLOTS, deque(), []
     channel = _native.Channel(1, True, backlog)
     channel.put_waiting = lambda is_nested: n_fed.append(1)
@@ -93,7 +96,7 @@ def test_reaping_a_worker_leaves_the_news_of_room():
     assert channel.admit(more, None, 1)
     assert not channel.put(_native.Task(more, 0, abs, ((-1,), {}))) and channel.is_starved
     worker.serve(repr, repr, n_slots)
-    assert channel.reap(0) is None  # it had nothing that it had not answered
+    assert channel.reap(0) is None  # there was no task that it had not answered
     assert job.done and job.value == list(range(n_slots)) and not more.done
     channel.take_results()
     assert n_fed and not channel.is_starved

@@ -1,6 +1,6 @@
-"""What other programs use is not lent: the estimate of it, and what follows from it in pools of each kind.
+"""CPUs that other programs use are not lent: the estimate of their use, and its effect on pools of each kind.
 
-Nothing here depends on what runs on the machine: the readings are the tests' own.
+Nothing here depends on what runs on the machine: the tests supply the readings.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ PERIOD_S = 0.005
 
 
 def estimates(*readings, after=()):
-    """The threads of others after each reading of (running, awake, lent), 5 ms apart; `after` others that go before."""
+    """The threads of others after each reading of (running, awake, lent), 5 ms apart. `after`: earlier readings."""
     rows = [(*reading, PERIOD_S * i) for i, reading in enumerate([*after, *readings])]
     return _native.estimate_others(*rows)[len(after) :]
 
 
 IDLE = [(1, 1, 0)] * 3  # a lone task, before anything is lent
-LENT = [*IDLE, *[(2, 1, 1)] * 20]  # it computes with two threads
+LENT = [*IDLE, *[(2, 1, 1)] * 20]  # then it computes with two threads
 
 
 # ---- the estimate ----------------------------------------------------------
@@ -64,7 +64,7 @@ def test_a_gap_between_two_tasks_of_another_program_is_not_its_end():
 
 
 def test_threads_that_spin_after_a_reclaim_are_not_anothers():
-    """OpenBLAS's threads do so for 51 ms."""
+    """OpenBLAS's threads spin for 51 ms."""
     assert set(estimates(*[(3, 2, 0)] * 10, after=LENT)) == {0}
 
 
@@ -77,7 +77,7 @@ def test_readings_below_what_is_awake_mean_no_others():
 
 
 def test_lending_that_is_a_mistake_is_tried_less_and_less():
-    """Another program comes whenever something is lent, and goes when it was taken back."""
+    """Another program runs whenever something is lent, and stops when it was taken back."""
     readings, lent_at = [], []
     n_others = None
     for i in range(500):
@@ -97,12 +97,12 @@ MANY = 50
 
 
 def pretend(n_others, n_ours=1):
-    """So many threads of others run, so many of ours, and the one that reads."""
+    """Pretend that this many threads of others and of ours run, and the one that reads."""
     _native.pretend_running(1 + n_ours + n_others)
 
 
 def leave_nothing():
-    """Others use all CPUs, and a pool of an earlier test that is about to end knows no better."""
+    """Pretend that others use all CPUs. A pool of an earlier test that is about to end cannot change that."""
     pretend(MANY)
     gates.wait_until(lambda: _native.cpus_left(N_CPUS) == 0, "nothing is left")
 
@@ -115,7 +115,7 @@ def gate(tmp_path):
 
 @contextlib.contextmanager
 def lone_task(pool, gate):
-    """One worker of a pool is in a task, and it is known that no other one is."""
+    """Hold one worker of a pool in a task, and make sure that the others are idle."""
     held = pool.apply_async(tasks.pass_gate, (gate.path,))
     gate.wait_arrived(1)
     gates.wait_until(lambda: _native.n_awake() == 1, "the others sleep")
@@ -126,7 +126,7 @@ def lone_task(pool, gate):
 
 @pytest.fixture
 def lone(kind, monkeypatch, gate):
-    """A pool that lends, of two workers on four CPUs; one of them is in a task. Others have used all CPUs until now."""
+    """A pool of two workers that lends four CPUs, with one worker in a task. Until now others used all CPUs."""
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
     leave_nothing()
     with ComposablePool(2, kind=kind, policy="dynamic") as pool:
@@ -171,7 +171,7 @@ def test_a_system_that_does_not_say_what_runs_is_taken_to_be_idle(lone):
 
 
 class Asked:
-    """A policy that is told how many threads find a CPU."""
+    """A policy that is told how many threads would find a CPU."""
 
     def shares(self, state):
         return [WorkerBudget(max(1, min(state.n_left, N_CPUS)), state.cpus)] * len(state.own)

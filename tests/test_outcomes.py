@@ -1,4 +1,4 @@
-"""What outcomes that are no results become where they are raised."""
+"""The exceptions that outcomes without a result become where they are raised."""
 
 import multiprocessing.pool
 import pickle
@@ -74,6 +74,6 @@ def test_both_raise_the_same_for_all_other_outcomes():
     failures = [function(_native.STATUS_FAILED, description) for function in (error_of, future_error_of)]
     assert [(type(error), error.args) for error in failures] == [(ValueError, ("of the task",))] * 2
     for function in (error_of, future_error_of):
-        assert function(_native.STATUS_FAILED, failures[0]) is failures[0]  # by reference
+        assert function(_native.STATUS_FAILED, failures[0]) is failures[0]  # the same object, by reference
         lost = function(_native.STATUS_OK, EOFError("cut off"))
         assert type(lost) is RemoteError and isinstance(lost.__cause__, EOFError)

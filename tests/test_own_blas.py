@@ -1,4 +1,4 @@
-"""Interpreters with an OpenBLAS of their own: budgets other than 1 at the same time in one process."""
+"""Interpreters with their own OpenBLAS: several budgets other than 1 at the same time in one process."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 
 
 
 class OneTwoThree:
-    """The first worker has one thread, the next two, and so on."""
+    """Gives the first worker one thread, the next one two, and so on."""
 
     def shares(self, state):
         return [WorkerBudget(n + 1, state.cpus) for n in range(len(state.own))]
@@ -36,13 +36,13 @@ def threads():
 
 
 def threads_of_workers(others):
-    """The names of this process's threads that are interpreters' or their libraries'; these have their creator's."""
+    """The names of threads of interpreters, and of their libraries' threads, which inherit their creator's name."""
     names = []
     for thread in threads() - others:
         try:
             names.append((thread / "comm").read_text().strip())
         except OSError:
-            pass  # it has ended
+            pass  # the thread has ended
     return sorted(name for name in names if name.startswith("pp-interp"))
 
 
@@ -51,13 +51,13 @@ def threads_of_workers(others):
 
 @needs_support
 def test_three_interpreters_have_one_two_and_three_threads(gate):
-    others = threads()  # of pools that tests share, and of the OpenBLAS that these share
+    others = threads()  # those of pools that tests share, and of their shared OpenBLAS
     with ComposablePool(3, kind="interp", policy=OneTwoThree()) as pool:
         results = [pool.apply_async(tasks.own_blas_at_gate, (gate.path,)) for _ in range(3)]
         gate.wait_arrived(3)
         assert pool.statistics().n_threads == (1, 2, 3)
         names = threads_of_workers(others)
-        for worker, n_threads in enumerate((1, 2, 3)):  # one more may have been made as the library was loaded
+        for worker, n_threads in enumerate((1, 2, 3)):  # one more may have been started while the library was loaded
             assert names.count(f"pp-interp-{worker}") in range(
                 n_threads, max(n_threads, len(os.sched_getaffinity(0))) + 1
             )
@@ -123,7 +123,7 @@ def test_results_are_those_of_one_thread(limits):
 
 
 def a_library(tmp_path):
-    """A copy of a file that needs libraries, and what it says of itself."""
+    """A copy of a file that needs libraries, and its dynamic section."""
     original = importlib.import_module("pool_party._native").__file__
     copy = tmp_path / "copy"
     copy.write_bytes(pathlib.Path(original).read_bytes())

@@ -1,4 +1,4 @@
-"""What is published: the distribution's name and metadata, and the files that it is built from."""
+"""What is published: the distribution's name and metadata, and the files from which it is built."""
 
 import importlib.metadata
 import pathlib

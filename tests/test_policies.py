@@ -1,4 +1,4 @@
-"""Plans and policies: pure functions of who has work."""
+"""Plans and policies: pure functions of which workers are active."""
 
 import random
 
@@ -116,7 +116,7 @@ def test_a_policy_must_grant_what_there_is():
 
 
 class Neighbour:
-    """A pool, as far as others know it."""
+    """A pool as its neighbours see it."""
 
     def __init__(self, is_remote, reconsider=lambda: None):
         self.is_remote = is_remote
@@ -125,7 +125,7 @@ class Neighbour:
 
 
 def test_a_pool_that_has_left_counts_no_more(monkeypatch):
-    """Its balancer still tells of workers while it leaves."""
+    """Its balancer may still report workers while it leaves."""
     counts = []
     monkeypatch.setattr(neighbours, "_awake", {})
     monkeypatch.setattr(neighbours._native, "limit_foreign", counts.append)
@@ -145,7 +145,7 @@ def test_a_pool_that_has_left_counts_no_more(monkeypatch):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine of so many CPUs, each a core of its own, for plans only."""
+    """Pretend to have a machine of this many single-thread cores, for plans only."""
 
     def pretend(n):
         class Fake:

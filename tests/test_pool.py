@@ -19,7 +19,7 @@ import tasks
 import pool_party
 from pool_party import ComposablePool, InterpreterPool, ProcessPool, ThreadPool
 
-TIMEOUT_S = 30  # for what must come: long enough for a loaded machine, never waited out
+TIMEOUT_S = 30  # for what must come: long enough for a busy machine, and never waited out
 
 
 # ---- construction ----------------------------------------------------------
@@ -447,7 +447,7 @@ def test_map_async_times_out_and_can_be_got_later(make_pool, kind, gate):
 def test_all_workers_take_part(make_pool, kind, gate):
     pool = make_pool(3, kind=kind)
     result = pool.map_async(functools.partial(tasks.pass_gate, gate.path), range(3), 1)
-    gate.wait_arrived(3)  # only if three run at the same time
+    gate.wait_arrived(3)  # only possible if three run at the same time
     gate.release(3)
     result.get(TIMEOUT_S)
 

@@ -1,4 +1,4 @@
-"""Modules that workers import when they start."""
+"""Modules that workers import at their start."""
 
 import pathlib
 import subprocess
@@ -21,7 +21,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of modules of one's own, which every kind of worker finds."""
+    """A folder for the test's modules, which every kind of worker finds."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path
@@ -86,7 +86,7 @@ def test_pools_of_one_kind(make, folder):
         assert pool.apply(tasks.is_imported, ("preloaded_kind",))
 
 
-# ---- what fails ----
+# ---- failures ----
 
 FAILURES = {
     "missing": (None, "ModuleNotFoundError: No module named 'preloaded_broken'"),
@@ -124,7 +124,7 @@ raise LookupError("nothing here")
 
 
 def test_a_failure_that_another_thread_waits_for(folder, monkeypatch):
-    """Both raise: a worker that takes such a module for imported begins tasks."""
+    """Both threads raise. A worker that took such a module for imported would begin tasks."""
     monkeypatch.setattr(sys, "preload_waits", True, raising=False)
     write(folder, "preloaded_broken", FAILS_WHILE_ANOTHER_WAITS)
 
@@ -179,7 +179,7 @@ def test_a_library_is_limited_before_the_first_task(kind):
 
 @pytest.fixture
 def openmp_extension(tmp_path, openmp_library):
-    """A package of an extension module that needs libgomp."""
+    """A package with an extension module that needs libgomp."""
     (tmp_path / "with_openmp").mkdir()
     (tmp_path / "with_openmp" / "__init__.py").write_text("")
     out = tmp_path / "with_openmp" / f"_part{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -1,6 +1,6 @@
-"""What a call promises whatever else goes on: its timeout, a worker as soon as one is free, an outcome.
+"""What a call promises under all circumstances: its timeout, a worker as soon as one is free, an outcome.
 
-Each test is a program that once broke the promise.
+Each test is a program for which a promise was once broken.
 """
 
 import functools
@@ -21,7 +21,7 @@ import tasks
 from pool_party import PoolTerminated
 
 TIMEOUT_S = 30
-LATE_S = 0.35  # beyond its timeout, for a wait on a machine that does other things, too; broken, it was seconds
+LATE_S = 0.35  # s beyond a timeout, on a busy machine; without the fix it was seconds
 
 
 def how_long(wait, *errors):
@@ -41,7 +41,7 @@ def half_ms(x):
 
 @pytest.fixture
 def busy(kind, make_pool):
-    """A pool whose results flow for seconds."""
+    """A pool whose results keep coming for seconds."""
     pool = make_pool(2, kind=kind)
     pool.map_async(half_ms, range(16_000), 1)
     return pool
@@ -89,7 +89,7 @@ class SlowToPickle:
 
 
 def test_another_calls_slow_pickling_delays_no_timeout(remote_kind, make_pool, gate):
-    """What waits for room is pickled later; not by a thread that waits with a timeout."""
+    """Arguments that wait for room are pickled later, but not by a thread that waits with a timeout."""
     pool, may_go = make_pool(1, kind=remote_kind), threading.Event()
     held = pool.apply_async(tasks.pass_gate, (gate.path,))
     gate.wait_arrived()
@@ -104,7 +104,7 @@ def test_another_calls_slow_pickling_delays_no_timeout(remote_kind, make_pool, g
 
 
 def test_a_timeout_that_is_no_number_is_over_at_once(pool, gate):
-    """As in `multiprocessing.Pool`; it lasted for ever."""
+    """As in `multiprocessing.Pool`. It once waited for ever."""
     result = pool.apply_async(tasks.pass_gate, (gate.path, 1))
     with pytest.raises(multiprocessing.TimeoutError):
         result.get(timeout=float("nan"))
@@ -113,7 +113,7 @@ def test_a_timeout_that_is_no_number_is_over_at_once(pool, gate):
 
 
 def test_cancel_does_not_end_another_threads_wait_early(kind, make_executor, gate):
-    """It raised TimeoutError at once, with a minute left."""
+    """The wait once raised TimeoutError at once, with a minute left."""
     executor = make_executor(1, kind=kind)
     held = executor.submit(tasks.pass_gate, gate.path)
     gate.wait_arrived()
@@ -130,7 +130,7 @@ def test_cancel_does_not_end_another_threads_wait_early(kind, make_executor, gat
 
 
 def test_every_process_begins_a_task_at_once(make_pool, gate):
-    """Though not all arguments fit the shared memory: workers that claim make room."""
+    """Not all arguments fit into shared memory, but workers that claim tasks make room."""
     n_workers = 40
     pool = make_pool(n_workers, kind="process")
     gates.wait_until(lambda: pool.statistics().n_workers_starting == 0, "all are ready", 100)
@@ -142,7 +142,7 @@ def test_every_process_begins_a_task_at_once(make_pool, gate):
 
 
 def test_every_thread_begins_a_task_at_once(make_pool):
-    """Though there are fewer slots than tasks."""
+    """There are fewer slots than tasks."""
     n_workers = 1200
     pool, all_are_there = make_pool(n_workers, kind="thread"), threading.Barrier(n_workers + 1)
     waiting = pool.map_async(lambda x: all_are_there.wait(60), range(n_workers), 1)
@@ -161,7 +161,7 @@ class WaitsInPickling:
 
 
 def test_pickling_that_waits_for_a_task_holds_up_no_other(remote_kind, make_pool, gate):
-    """Whoever puts sleeps amid that; a task that another thread submits meanwhile is put all the same."""
+    """The thread that puts sleeps during pickling. A task that another thread submits meanwhile is put all the same."""
     pool = make_pool(2, kind=remote_kind)
     waiting = gates.call_in_thread(pool.map, tasks.identity, [WaitsInPickling(pool, gate.path)], 1)
     gate.wait_arrived()
@@ -172,7 +172,7 @@ def test_pickling_that_waits_for_a_task_holds_up_no_other(remote_kind, make_pool
     assert waiting.result(TIMEOUT_S) == [0]
 
 
-# ---- exceptions amid a call ------------------------------------------------------
+# ---- exceptions during a call ----------------------------------------------------
 
 
 class RaisesInPickling:
@@ -184,13 +184,13 @@ class RaisesInPickling:
 
 
 class Stop(BaseException):
-    """As test runners use it, so that nobody takes it for an error."""
+    """An exception as test runners use it, which no code mistakes for an error."""
 
 
 @pytest.mark.parametrize("error", [SystemExit("not now"), Stop()], ids=repr)
 @pytest.mark.parametrize("verb", ["apply_async", "map_async", "imap"])
 def test_pickling_that_raises_no_ordinary_exception(remote_kind, verb, error, make_pool):
-    """The call is withdrawn or fails; the pool closes all the same."""
+    """The call is withdrawn or fails, and the pool can still be closed."""
     pool = make_pool(1, kind=remote_kind)
     arguments = [(RaisesInPickling(error),)] if verb == "apply_async" else [[RaisesInPickling(error)]]
     with pytest.raises(type(error)):
@@ -213,10 +213,10 @@ class AlarmsInPickling:
 
 @pytest.mark.parametrize("verb", ["apply_async", "map_async"])
 def test_what_an_alarm_raises_amid_pickling_goes_to_the_caller(remote_kind, verb, make_pool):
-    """It is no failure of pickling, though it is an Exception."""
+    """It is not a failure of pickling, although it is an Exception."""
 
     def ring(number, frame):
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # once: somebody else tries again
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # only once: another attempt follows
         raise TimeIsUp
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -252,7 +252,7 @@ def test_no_thread_for_the_input_of_imap(kind, make_pool, monkeypatch):
 
 @pytest.mark.parametrize("is_decided", [False, True])
 def test_a_callback_may_wait_for_other_calls(pool, is_decided):
-    """Also for one with a callback of its own, which another thread runs meanwhile, before this one goes on."""
+    """A callback may wait for another callback, which another thread runs before this one continues."""
     seen = []
 
     def note_after_another(value):
@@ -329,11 +329,11 @@ def test_callbacks_run_in_the_order_of_outcomes_and_one_at_a_time(pool):
     assert sorted(seen) == list(range(300)) and not overlaps
 
 
-# ---- what stays --------------------------------------------------------------------
+# ---- nothing stays ----------------------------------------------------------------
 
 
 def test_a_closed_pool_keeps_nothing_open(kind, make_pool):
-    """Without a run of the cyclic garbage collector; what the system holds for it goes at `join`."""
+    """A closed pool keeps nothing open, without the cyclic garbage collector. `join` releases what the system holds."""
 
     def count():
         with open("/proc/self/maps") as maps:
@@ -360,7 +360,7 @@ def test_a_closed_pool_keeps_nothing_open(kind, make_pool):
 
 
 def test_a_call_that_is_over_is_let_go(kind, make_pool):
-    """The thread that ran its callback kept it until the next one."""
+    """The thread that ran its callback once kept it until the next one."""
     pool = make_pool(1, kind=kind)
     result = pool.apply_async(tasks.square, (2,), callback=abs)
     assert result.get(TIMEOUT_S) == 4
@@ -370,7 +370,7 @@ def test_a_call_that_is_over_is_let_go(kind, make_pool):
 
 @pytest.mark.skipif(sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a thread that sleeps drops no references")
 def test_an_item_of_imap_is_let_go(kind, make_pool):
-    """The thread that reads the input kept it until there was room for the next one."""
+    """The thread that reads the input once kept the item until there was room for the next one."""
     items = []
 
     def make_item(number):
@@ -396,7 +396,7 @@ class Big:
 
 
 def test_globals_of_functions_of_main_are_let_go(remote_kind, make_pool):
-    """What a function of `__main__` names lives as long as the program wants, not as long as the pool."""
+    """What a function of `__main__` names must live as long as the program wants, not as long as the pool."""
     import weakref
 
     main = sys.modules["__main__"]

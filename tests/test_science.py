@@ -1,4 +1,4 @@
-"""NumPy's own tests in interpreters, by tests/science/run.py, and whether that sees what goes wrong."""
+"""NumPy's own tests in interpreters, by tests/science/run.py, and whether that program notices failures."""
 
 import pathlib
 

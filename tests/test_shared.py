@@ -1,4 +1,4 @@
-"""`share`: all see what one writes, in every kind; a handle travels; everything else about arrays is as usual."""
+"""`share`: all workers see what one writes, in every kind; only a handle is sent; otherwise arrays behave as usual."""
 
 import array
 import copy
@@ -57,7 +57,7 @@ def test_shared_memory_outlives_the_callers_reference(make_pool, remote_kind, ga
     pool = make_pool(1, kind=remote_kind)
     held = pool.apply_async(tasks.pass_gate, (gate.path,))
     gate.wait_arrived()
-    waiting = pool.apply_async(tasks.total, (share(DATA),))  # nobody else has it
+    waiting = pool.apply_async(tasks.total, (share(DATA),))  # nobody else refers to it
     gc.collect()
     gate.release()
     assert held.get(30) is None and waiting.get(30) == sum(DATA)
@@ -90,7 +90,7 @@ def test_other_memoryviews_are_as_ever(remote_pool):
     share(b"1")
     with pytest.raises(TypeError, match="cannot pickle 'memoryview' object"):
         pickle.dumps(memoryview(b"123"))
-    assert remote_pool.apply(tasks.identity, (memoryview(b"123"),)) == b"123"  # as cloudpickle has it
+    assert remote_pool.apply(tasks.identity, (memoryview(b"123"),)) == b"123"  # as cloudpickle does it
 
 
 def test_handles_beside_what_plain_pickle_cannot(pool):

@@ -1,4 +1,4 @@
-"""CPUs over workers: budgets add up, cores stay whole, nobody is left out."""
+"""Dividing CPUs among workers: budgets add up, cores stay whole, and every worker gets something."""
 
 import collections
 import itertools
@@ -9,7 +9,7 @@ import pytest
 
 from pool_party.budget.split import WorkerBudget, split
 
-# A machine of two sockets with 44 cores of two threads, in topology order: siblings are n and n + 88.
+# A machine with two sockets of 44 cores with two threads each, in topology order. Siblings are n and n + 88.
 CORES = [(n, n + 88) for n in range(88)]
 CPUS = [n for core in CORES for n in core]
 
@@ -45,7 +45,7 @@ def test_remainder_goes_to_the_first():
 
 @pytest.mark.parametrize(("n_cpus", "n_workers"), [(8, 5), (12, 8), (88, 58), (88, 59)])
 def test_no_thread_too_many_or_too_few(n_cpus, n_workers):
-    """IntelPython's smp makes 10, 16, 116 and 59 threads here; joblib gives every worker one."""
+    """Here IntelPython's smp makes 10, 16, 116 and 59 threads; joblib gives every worker one."""
     assert sum(threads_of(split(range(n_cpus), n_workers))) == n_cpus
 
 
@@ -86,13 +86,13 @@ def test_sockets_are_not_mixed_where_workers_divide_them():
 
 
 def test_cores_of_different_sizes():
-    """Two cores with siblings, four without: two workers have four CPUs each."""
+    """Two cores with siblings and four without: two workers get four CPUs each."""
     shares = split(range(8), 2, cores=[(0, 1), (2, 3)])
     assert [share.cpus for share in shares] == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
 def test_cores_of_other_cpus_do_not_count():
-    """A part of a machine can be split again with all the machine's cores."""
+    """A part of a machine can be split again, with the cores of the whole machine."""
     assert sizes_of(split([0, 88, 1, 2, 90], 3, cores=CORES)) == [2, 1, 2]
 
 
@@ -112,7 +112,7 @@ def test_oversubscription_leaves_sets_as_they_are():
 
 
 def test_few_threads_and_uneven_sets():
-    """Sets of three CPUs and one: in proportion alone the second worker would have no thread."""
+    """Sets of three CPUs and of one: with proportions alone the second worker would get no thread."""
     shares = split(range(4), 2, cores=[(1, 2)], oversubscription=0.5)
     assert shares == (WorkerBudget(1, (0, 1, 2)), WorkerBudget(1, (3,)))
 
@@ -123,7 +123,7 @@ def test_many_threads_and_uneven_sets():
 
 @pytest.mark.parametrize("factor", range(1, 41))
 def test_all_small_machines(factor):
-    """Every row of up to five cores of one or two threads, every number of workers."""
+    """All rows of up to five cores of one or two threads, with every number of workers."""
     factor /= 8
     for sizes in itertools.chain.from_iterable(itertools.product((1, 2), repeat=n) for n in range(1, 6)):
         left = iter(range(sum(sizes)))
@@ -152,7 +152,7 @@ def test_threads_per_worker_that_need_siblings():
 
 
 def test_threads_per_worker_that_must_cut_a_core():
-    """Three workers, nine CPUs, of which three are each worker's; the cores are pairs and one single."""
+    """Three workers share nine CPUs, three each. The cores are four pairs and a single."""
     shares = split(range(9), 3, cores=[(0, 1), (2, 3), (4, 5), (6, 7)], threads_per_worker=3)
     assert [share.cpus for share in shares] == [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
 
@@ -210,7 +210,7 @@ def test_what_is_no_number(factor):
 
 
 def draw_machine(rng, max_siblings=2):
-    """CPUs in topology order, and their cores."""
+    """Draw CPUs in topology order, and their cores."""
     sizes = [rng.randint(1, max_siblings) for _ in range(rng.randint(1, 24))]
     if rng.random() < 0.5:
         sizes = [sizes[0]] * len(sizes)

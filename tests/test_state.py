@@ -1,4 +1,4 @@
-"""State of workers: it persists between tasks, is set by the initializer, ends with the worker."""
+"""State of workers: it persists between tasks, is set by the initializer, and ends with the worker."""
 
 import functools
 import re
@@ -122,7 +122,7 @@ def test_failing_initializer_breaks_the_pool(kind, tmp_path):
     assert type(caught.value.__cause__) is LookupError
     assert caught.value.__cause__.args == ("no such thing",)
     assert "no such thing" in str(caught.value)
-    assert len(log.read_text().splitlines()) <= 4  # no respawning for ever
+    assert len(log.read_text().splitlines()) <= 4  # workers are not replaced for ever
 
 
 def test_broken_pool_can_be_ended(kind, tmp_path):
@@ -148,7 +148,7 @@ def test_initializer_that_kills_its_process_breaks_the_pool(context, tmp_path):
 
 
 def test_unpicklable_initargs_fail(remote_kind):
-    context = "spawn" if remote_kind == "process" else None  # fork needs no pickle
+    context = "spawn" if remote_kind == "process" else None  # fork does not pickle
     with pytest.raises((TypeError, pool_party.InitializerFailed), match="pickle"):
         with ComposablePool(1, tasks.set_greeting, (tasks.make_lock(),), context=context, kind=remote_kind) as pool:
             pool.apply_async(tasks.square, (1,)).get(TIMEOUT_S)

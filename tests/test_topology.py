@@ -1,4 +1,4 @@
-"""What CPUs there are and how many of them count, on machines made of files."""
+"""Which CPUs there are and how many of them count, on machines made of files."""
 
 import os
 import sys
@@ -117,7 +117,7 @@ def test_odd_files_are_taken_for_missing_ones(tmp_path, junk):
 
 
 def test_contradictory_files_keep_siblings_together(tmp_path):
-    """A core whose siblings are said to be on two nodes, and to have a cache each."""
+    """The files say that a core's siblings are on two nodes, and have a cache each."""
     root = machines.write_machine(tmp_path, 2, 2, 2)
     machines.write(tmp_path, {"sys/devices/system/node/node1/cpulist": "2-7"})
     for n in (0, 4):
@@ -135,7 +135,7 @@ def test_offline_cpus_are_left_out(tmp_path):
 
 
 def test_mask_is_believed_before_the_list_of_online_cpus(tmp_path):
-    """lxcfs shows CPUs 0 to 1 to a container that runs on 40 and 41."""
+    """lxcfs shows CPUs 0 and 1 to a container that runs on 40 and 41."""
     root = machines.write(tmp_path, {"sys/devices/system/cpu/online": "0-1"})
     machine = read(root, {40, 41})
     assert machine.allowed == (40, 41)
@@ -267,7 +267,7 @@ def test_container_with_a_namespace_of_its_own(tmp_path):
 
 
 def test_container_that_sees_the_host_s_path(tmp_path):
-    """The mount's root is the container's group, and the path begins with it."""
+    """The mount's root is the container's group, with which the path begins."""
     mounts = [("cgroup", "/docker/1f", "/sys/fs/cgroup/cpu", "rw,cpu")]
     files = {}
     for group, quota_us in [("", 400000), ("/inner", 300000), ("/docker/1f", 100000)]:
@@ -284,7 +284,7 @@ def test_path_that_does_not_exist_below_the_mount(tmp_path, path, mounts):
 
 
 def test_another_group_mounted_here(tmp_path):
-    """It limits others, as long as our own is mounted, too."""
+    """It limits other groups, as long as our own is mounted as well."""
     mounts = [("cgroup2", "/theirs", "/mnt/theirs", "rw"), V2]
     files = {"mnt/theirs/cpu.max": "100000 100000", "sys/fs/cgroup/ours/cpu.max": "200000 100000"}
     assert quota_of(tmp_path, "0::/ours", mounts, files) == 2.0
@@ -398,8 +398,8 @@ def test_python_s_own_override_at_its_start(no_overrides):
 
 
 def test_python_that_ignores_its_environment(no_overrides, monkeypatch):
-    """-E is for PYTHON's variables, and leaves ours alone."""
-    monkeypatch.chdir(fresh.TESTS.parent)  # with -E, the module's path comes from the working directory
+    """-E ignores PYTHON's variables, but not ours."""
+    monkeypatch.chdir(fresh.TESTS.parent)  # with -E the module is found through the working directory
     plain = cpu_count()
     no_overrides.setenv("PYTHON_CPU_COUNT", "77")
     fresh.check(fresh.run(["-E", "-c", SHOW]), str(plain))

@@ -1,4 +1,4 @@
-"""Traces: what workers of every kind did, as a file that Perfetto opens, and the pictures made of it."""
+"""Traces: what workers of every kind did, as a file that Perfetto opens, and pictures of it."""
 
 import json
 import os
@@ -26,7 +26,7 @@ MS = 1_000_000  # in ns
 
 
 def check_format(path):
-    """Check a file against the Trace Event Format, as far as we use it; its events."""
+    """Check a file against the part of the Trace Event Format that we use. Return its events."""
     data = json.loads(path.read_bytes())
     assert set(data) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert data["displayTimeUnit"] in ("ms", "ns")
@@ -55,7 +55,7 @@ def check_event(event):
 
 
 def check_nesting(spans):
-    """Complete events of a thread contain each other or do not overlap."""
+    """Check that complete events of a thread contain each other or do not overlap."""
     by_thread = {}
     for event in sorted(spans, key=lambda event: (event["ts"], -event["dur"])):
         ends = by_thread.setdefault((event["pid"], event["tid"]), [])
@@ -66,7 +66,7 @@ def check_nesting(spans):
 
 
 def read(path):
-    """A trace, after its file was checked."""
+    """Read a trace, after checking its file."""
     check_format(path)
     return chrome.read(path)
 
@@ -77,7 +77,7 @@ def path(tmp_path):
 
 
 def numbers(trace, name=None):
-    """Each task's number, sorted; of one function, or of all."""
+    """Return the sorted numbers of the tasks of one function, or of all."""
     return sorted(task.args["task"] for task in trace.of(TASK) if name in (None, task.name))
 
 
@@ -271,7 +271,7 @@ def test_lent_threads_are_seen(make_pool, kind, path, gate, monkeypatch):
 
 
 def seen_budgets(tracing):
-    """The budgets that a trace has seen so far."""
+    """The budgets that a trace has recorded so far."""
     with tracing._lock:
         blocks = [block for blocks in tracing._passes for _, block in blocks]
         tags = [event[4] for block in blocks for event in _EVENT.iter_unpack(block)]
@@ -280,7 +280,7 @@ def seen_budgets(tracing):
 
 
 def test_a_worker_without_a_cpu_is_preempted(make_pool, remote_kind, path):
-    """Two workers compute, and both are kept on one CPU. (Threads would wait for the GIL instead.)"""
+    """Two workers compute, pinned to the same CPU. (Threads would wait for the GIL instead.)"""
     cpu = min(os.sched_getaffinity(0))
     pool = make_pool(2, kind=remote_kind, initializer=os.sched_setaffinity, initargs=(0, {cpu}))
     with pool.trace(path) as tracing:
@@ -294,7 +294,7 @@ def test_a_worker_without_a_cpu_is_preempted(make_pool, remote_kind, path):
     assert total == pytest.approx(sum(span.duration_ns for span in inside) / 1000)
 
 
-# ---- too much --------------------------------------------------------------
+# ---- too many events ---------------------------------------------------------
 
 
 def test_the_newest_are_kept_and_the_others_counted(pool, path):
@@ -303,14 +303,14 @@ def test_the_newest_are_kept_and_the_others_counted(pool, path):
         pool.apply(tasks.identity, (1,))
     trace = read(path)
     n_tasks = len(trace.of(TASK))
-    assert n_tasks + len(trace.of(WAIT)) <= 100 + 2  # what sleeps at the end was no event
+    assert n_tasks + len(trace.of(WAIT)) <= 100 + 2  # a worker that sleeps at the end has recorded no event
     assert trace.n_dropped >= 1001 - n_tasks
     assert numbers(trace, "identity") == [0]
     assert any(str(trace.n_dropped) in mark.name for mark in trace.marks)
 
 
 def test_a_full_ring_holds_nobody_up(make_pool, kind, path, monkeypatch):
-    """Nobody reads while the tasks run: workers overwrite what is oldest."""
+    """Nobody reads while the tasks run, so workers overwrite the oldest events."""
     monkeypatch.setattr(Tracing, "_run", lambda self: None)
     pool = make_pool(1, kind=kind)
     shared = pool._engine._channel.fd
@@ -343,7 +343,7 @@ def test_the_file_is_written_when_the_pool_ends(make_pool, kind, path, end):
         pool.terminate()
     assert not tracing.is_running
     assert numbers(read(path)) == list(range(10))
-    tracing.stop()  # once more does nothing
+    tracing.stop()  # a second call does nothing
 
 
 def test_the_file_of_a_closed_pool_is_written_without_a_join(make_pool, kind, path):
@@ -370,7 +370,7 @@ def test_tasks_that_terminate_stops_are_in_the_file(make_pool, kind, path, gate)
     pool.apply_async(tasks.pass_gate, (gate.path,))
     gate.wait_arrived()
     if kind != "process":
-        gate.close()  # a task in a C function goes on there
+        gate.close()  # it is in a C function, which `terminate` does not end
     pool.terminate()
     assert numbers(read(path), "pass_gate") == [0]
 
@@ -390,7 +390,7 @@ def test_closed_pools_and_bad_arguments(make_pool, kind, path, tmp_path):
     with pytest.raises(FileNotFoundError):
         pool.trace(tmp_path / "missing" / "trace.json")
     with pool.trace(path):
-        pass  # the refused ones left nothing behind
+        pass  # the refused traces left nothing behind
     pool.close()
     with pytest.raises(ValueError, match="Pool not running"):
         pool.trace(path)
@@ -482,7 +482,7 @@ def test_timeline_draws_an_svg(traced, capsys):
 
 
 def test_timeline_without_matplotlib(traced, tmp_path, capsys, monkeypatch):
-    for name in ("matplotlib", "matplotlib.figure", "matplotlib.patches"):  # the others may be loaded already
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.patches"):  # the submodules may be loaded already
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["timeline", str(traced), "-o", str(tmp_path / "picture.png")]) == 2
     assert "a PNG needs matplotlib" in capsys.readouterr().err

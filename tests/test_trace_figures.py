@@ -1,4 +1,4 @@
-"""Figures and pictures as pure functions of events that were made up."""
+"""Figures and pictures as pure functions of made-up events."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_metrics_by_hand():
     assert metrics.busy_ns(SPANS) == {0: 40 * MS, 1: 60 * MS}
     assert metrics.waiting_ns(SPANS) == {0: 25 * MS}
     assert metrics.preempted_ns(SPANS) == {1: 2 * MS}
-    assert metrics.parallel_time_ns(SPANS) == 75 * MS  # from the first one's being handed out
+    assert metrics.parallel_time_ns(SPANS) == 75 * MS  # from the moment that the first task was put
     assert metrics.management_overhead_ns(SPANS) == 15 * MS
     assert metrics.utilisation(SPANS, 2) == pytest.approx(100 / 150)
     assert metrics.imbalance(SPANS, 2) == pytest.approx(1.2)
@@ -62,7 +62,7 @@ def test_percentiles_are_nearest_ranks():
 
 
 def make_spans(rng, n_workers):
-    """Random tasks and waits of some workers, which do not overlap, with preempted parts."""
+    """Random tasks and waits of some workers, without overlap, with preempted parts."""
     spans = []
     for worker in range(n_workers):
         now = rng.randrange(100)

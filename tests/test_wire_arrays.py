@@ -1,4 +1,4 @@
-"""Arrays arrive as pickle would have them, may be written to, and live as long as somebody has them."""
+"""Arrays arrive as with pickle, may be written to, and live as long as somebody refers to them."""
 
 import pickle
 
@@ -19,7 +19,7 @@ def array_pool(remote_kind, remote_pool):
 
 
 def look(array):
-    """An array as the other side must have it."""
+    """Describe an array as the other side must have it."""
     flags = array.flags
     data = array.tolist() if array.dtype.hasobject else array.tobytes()
     return type(array), array.dtype, array.shape, flags.c_contiguous, flags.f_contiguous, data

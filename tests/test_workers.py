@@ -1,4 +1,4 @@
-"""Worker objects and the thread that watches them, without a pool."""
+"""Worker objects and the watcher, without a pool."""
 
 import os
 
@@ -9,7 +9,7 @@ from pool_party.workers.watcher import Watcher
 
 
 class FakeWorker:
-    """Ends when `end` is called; its sentinel is a pipe."""
+    """A worker that ends when `end` is called. Its sentinel is a pipe."""
 
     def __init__(self):
         self.sentinel, self._end = os.pipe()

@@ -1,10 +1,12 @@
-/* The gate: tokens that processes share, in a page with a robust mutex. What a killed holder had comes back.
+/* The gate: a counting semaphore that processes share, in a page with a robust mutex. A killed holder's tokens come
+ * back.
  *
- * Knows nothing of Python. README.md, "The gate", has the states and the arguments; here are the rules:
- * - The rows are the truth. Everything else under the mutex is derived from them, and `settle` derives it anew.
- * - A row changes hands by the one store of its `state`; its other fields are written before, by who has the mutex.
+ * This file does not use Python. README.md, "The gate", has the states and the arguments. The rules are:
+ * - The rows are the truth. Everything else under the mutex is derived from them, and `settle` derives it again.
+ * - One store to its `state` hands a row over. Its other fields are written before that, by the thread that holds the
+ *   mutex.
  * - A thread holds tokens of one gate at a time, and never waits while it holds some.
- * - Nothing that is read from the page is used as an index or waited for without a bound: the file may be damaged.
+ * - Nothing read from the page is used as an index, or waited for without a limit, since the file may be damaged.
  */
 #include "native.h"
 
@@ -21,32 +23,33 @@
 #include <unistd.h>
 
 #define MAGIC 0x3165746167707470ull
-#define VERSION 2u                    /* in the file's name: programs with another layout meet at another gate */
-#define ROWS 4096u                    /* threads that hold or wait at once */
-#define LOOK_NS 200000000             /* a waiter looks for dead and stopped holders at least this often */
-#define SWEEP_NS 100000000            /* but not if another has looked since */
-#define LOCK_S 1                      /* for the mutex, which is held for microseconds; guess: far above a time slice */
+#define VERSION 2u                    /* part of the file's name, so that programs with other layouts use another gate */
+#define ROWS 4096u                    /* threads that hold or wait at the same time */
+#define LOOK_NS 200000000             /* a waiter checks for dead and stopped holders at least this often, */
+#define SWEEP_NS 100000000            /* unless another one has checked within this time */
+#define LOCK_S 1                      /* seconds to wait for the mutex, which is held for microseconds; guess: far above a time slice */
 
-/* A row's futex word: what its thread sleeps on while it is WAITING. PASSING: it goes on without tokens. */
+/* The states of a row, in the futex word on which its thread sleeps while it is WAITING. PASSING: it runs without
+ * tokens. */
 enum { FREE, WAITING, HOLDING, PASSING };
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t state;
-    uint32_t wanted;                  /* tokens; held once the state is HOLDING */
-    uint32_t covers;                  /* its process's other threads, and that process's descendants, pass meanwhile */
+    uint32_t wanted;                  /* tokens; those held once the state is HOLDING */
+    uint32_t covers;                  /* other threads of its process, and descendant processes, pass meanwhile */
     pid_t pid, tid;
-    uint64_t born;                    /* when that thread started, in the kernel's ticks; 0: not known */
-    uint64_t ticket;                  /* never used twice */
+    uint64_t born;                    /* start time of that thread in the kernel's ticks; 0: unknown */
+    uint64_t ticket;                  /* never reused */
 } row_t;
 
 typedef struct {
     uint64_t magic;
     uint32_t version;
     _Alignas(64) pthread_mutex_t mutex;
-    _Atomic uint32_t n_tokens;        /* under the mutex, as all up to n_rows; read by anybody for statistics */
+    _Atomic uint32_t n_tokens;        /* guarded by the mutex, like all up to n_rows; statistics read it without */
     _Atomic uint32_t n_free, n_waiting;
-    _Atomic uint32_t n_rows;          /* rows from here on are free */
-    _Atomic uint32_t is_stuck;        /* somebody could not get the mutex in time, and may have changed its own row without */
+    _Atomic uint32_t n_rows;          /* rows from this number on are free */
+    _Atomic uint32_t is_stuck;        /* a thread could not get the mutex in time, and may have changed its own row without it */
     uint64_t ticket;
     _Alignas(64) _Atomic uint64_t n_acquired, n_waits, waited_ns, n_recovered;
     _Atomic int64_t swept_ns;
@@ -59,20 +62,20 @@ struct pp_gate {
     page_t *page;
 };
 
-/* What this thread has; of the parent's, if `pid` is not ours. */
+/* What this thread holds. If `pid` is not ours, it is a copy of the forking parent's. */
 static _Thread_local struct {
     pid_t pid, tid;
     uint64_t born;
-    pp_gate_t *gate;                  /* whose tokens it holds or waits for: one reference; or NULL */
-    uint32_t row, depth;              /* depth 0: it waits */
+    pp_gate_t *gate;                  /* whose tokens it holds or waits for (one reference); or NULL */
+    uint32_t row, depth;              /* depth 0: it is waiting */
     uint64_t ticket;
-    int64_t since_ns, looked_ns;      /* when it began to wait; last looked whether it is covered, or 0 */
+    int64_t since_ns, looked_ns;      /* when it began to wait; when it last checked whether it is covered, or 0 */
     pid_t line[PP_LINE_MAX];             /* its process and that one's ancestors, once it has had to wait */
     uint32_t n_line;
 } self;
 
-/* Ancestors that the kernel does not name: who opened the pool, where a fork server has made the worker. Written before
- * the process has a gate. */
+/* Ancestors that the kernel does not know: with a fork server, the process that opened the pool. Written before the
+ * process has a gate. */
 static pid_t adopters[PP_LINE_MAX];
 static uint32_t n_adopters;
 
@@ -84,7 +87,7 @@ typedef struct {
     uint64_t born;
 } thread_stat_t;
 
-/* The third, the fourth and the 22nd field; ESRCH if there is no such thread. */
+/* Reads the third, the fourth and the 22nd field. ESRCH if there is no such thread. */
 static int read_stat(pid_t pid, pid_t tid, thread_stat_t *out) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)tid);
@@ -116,7 +119,7 @@ typedef enum { ALIVE, STOPPED, GONE } fate_t;
 static fate_t fate_of(pid_t pid, pid_t tid, uint64_t born) {
     thread_stat_t now = {0};
     int error = read_stat(pid, tid, &now);
-    if (error && born == 0)             /* no /proc when it came: its number alone must tell */
+    if (error && born == 0)             /* there was no /proc when it started, so only its id can tell */
         return syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH ? GONE : ALIVE;
     if (error)
         return error == ESRCH ? GONE : ALIVE;
@@ -125,7 +128,7 @@ static fate_t fate_of(pid_t pid, pid_t tid, uint64_t born) {
     return now.state == 'T' || now.state == 't' ? STOPPED : ALIVE;
 }
 
-/* getpid() in 2 ns instead of 300: the kernel clears this page in every forked child. NULL: it cannot. */
+/* A page that makes getpid() take 2 ns instead of 300: the kernel clears it in every forked child. NULL: it cannot. */
 static _Atomic pid_t *my_pid;
 
 static void map_my_pid(void) {
@@ -144,7 +147,8 @@ static pid_t current_pid(void) {
     return pid;
 }
 
-/* A child that was forked while its parent held tokens has a copy of `self`, and none of the tokens. */
+/* Sets up `self` for this thread. A child that was forked while its parent held tokens has a copy of `self`, but no
+ * tokens. */
 static void know_self(void) {
     pid_t pid = current_pid();
     if (self.pid == pid)
@@ -162,7 +166,7 @@ static void know_self(void) {
 
 /* ---- ancestors ---- */
 
-/* 0 if it has none or is gone. */
+/* 0 if the process has no parent or is gone. */
 static pid_t parent_of(pid_t pid) {
     thread_stat_t now = {0};
     read_stat(pid, pid, &now);
@@ -190,14 +194,14 @@ static bool is_in_line(pid_t pid) {
     return false;
 }
 
-/* ---- the table: with the mutex ---- */
+/* ---- the table; the caller holds the mutex ---- */
 
 static uint32_t rows_used(page_t *p) {
     uint32_t n = pp_load_relaxed(&p->n_rows);
     return n < ROWS ? n : ROWS;
 }
 
-/* Count what is held and who waits, and find the oldest of these. */
+/* Counts held tokens and waiting threads, and finds the thread that has waited longest. */
 static row_t *count(page_t *p) {
     row_t *oldest = NULL;
     uint64_t n_held = 0;
@@ -218,9 +222,9 @@ static row_t *count(page_t *p) {
     return oldest;
 }
 
-/* Derive the sums from the rows, and grant what is free. Strictly in the order of tickets: a large request at the head is
- * not overtaken, so it cannot starve. If the thread that grants is killed before the futex call, the other wakes by itself
- * after LOOK_NS. A request for more than there is, as a damaged one may be, is one for all. */
+/* Derives the sums from the rows, and grants free tokens strictly in the order of tickets. A large request at the head
+ * is not overtaken, so it cannot starve. If the granting thread is killed before its futex call, the other one wakes by
+ * itself after LOOK_NS. A request for more tokens than exist, as in a damaged row, is granted alone. */
 static void settle(page_t *p) {
     for (row_t *row; (row = count(p)) != NULL; ) {
         uint32_t n_free = pp_load_relaxed(&p->n_free);
@@ -231,7 +235,7 @@ static void settle(page_t *p) {
     }
 }
 
-/* What a thread has left half done that died, or could not wait for the mutex. */
+/* Repairs what a thread left unfinished that died, or that could not get the mutex. */
 static void repair(page_t *p) {
     pp_add_seq_cst(&p->n_recovered, 1);
     settle(p);
@@ -242,13 +246,14 @@ static int lock_in_time(page_t *p) {
     if (error != EBUSY || pp_load_seq_cst(&p->is_stuck))
         return error;
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);   /* if it is set meanwhile, the wait is shorter or longer, once */
+    clock_gettime(CLOCK_REALTIME, &until);   /* a clock change makes this wait shorter or longer, once */
     until.tv_sec += LOCK_S;
     return pthread_mutex_timedlock(&p->mutex, &until);
 }
 
-/* ETIMEDOUT: it is held by a stopped process, or damaged. One thread waits LOCK_S to find that out; while it is so, nobody else
- * waits. Whoever gets the mutex afterwards puts right what others have done to their own rows without. */
+/* ETIMEDOUT: a stopped process holds the mutex, or it is damaged. One thread waits LOCK_S to find that out; until it is
+ * repaired no other thread waits. The next thread that gets the mutex repairs what others did to their own rows without
+ * it. */
 static int lock(page_t *p) {
     int error = lock_in_time(p);
     if (error == EOWNERDEAD) {
@@ -270,8 +275,8 @@ static void change_row(page_t *p, row_t *row, uint32_t state) {
     settle(p);
 }
 
-/* Whether this thread waits for its own process's task, or for that of a process that this one descends from. That task may
- * wait for this thread, and it has the CPUs for both. */
+/* Whether this thread may pass because its own process's task, or that of an ancestor process, holds tokens. That task
+ * may be waiting for this thread, and its tokens cover both. */
 static bool is_covered(page_t *p) {
     for (uint32_t i = 0, n = rows_used(p); i < n; i++) {
         row_t *row = &p->rows[i];
@@ -281,7 +286,7 @@ static bool is_covered(page_t *p) {
     return false;
 }
 
-/* A row for this thread: the one it had last time, where nobody has it now. */
+/* Finds a row for this thread, preferably the one that it had last time. */
 static row_t *find_row(page_t *p) {
     uint32_t n = rows_used(p);
     if (self.row < n && pp_load_relaxed(&p->rows[self.row].state) == FREE)
@@ -295,10 +300,10 @@ static row_t *find_row(page_t *p) {
     return &p->rows[n];
 }
 
-/* ---- without the mutex ---- */
+/* ---- the caller does not hold the mutex ---- */
 
-/* Free the rows of dead threads, and let stopped ones have and want nothing; of one process only, if `pid` is given.
- * Looks at /proc without the mutex: the ticket tells whether the row is still the one that was looked at. Returns how many
+/* Frees the rows of dead threads, and lets stopped threads neither hold nor want tokens. If `pid` is given, only that
+ * process's. /proc is read without the mutex; the ticket tells whether the row is still the same. Returns how many rows
  * were freed. */
 static unsigned sweep(page_t *p, pid_t pid) {
     unsigned n_recovered = 0;
@@ -323,7 +328,7 @@ static unsigned sweep(page_t *p, pid_t pid) {
     return n_recovered;
 }
 
-/* The sums are derived anew even if all threads are well: nobody waits for ever because a number is wrong. */
+/* Derives the sums again even if all threads are well, so that no thread waits for ever because of a wrong number. */
 static void sweep_all(page_t *p) {
     sweep(p, 0);
     if (lock(p) == 0) {
@@ -338,7 +343,7 @@ static void sweep_if_due(page_t *p) {
         sweep_all(p);
 }
 
-/* ---- taking and giving ---- */
+/* ---- taking and giving back ---- */
 
 int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted) {
     know_self();
@@ -387,7 +392,7 @@ int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted) {
     return now ? 0 : EAGAIN;
 }
 
-/* Without the mutex nobody is granted anything: then better without tokens than not at all. */
+/* If the mutex is stuck nobody is granted tokens, so the thread runs without tokens rather than not at all. */
 static void pass_if_covered(page_t *p, row_t *row) {
     if (self.n_line == 0)
         self.n_line = pp_gate_line(self.line, PP_LINE_MAX);
@@ -421,7 +426,7 @@ int pp_gate_wait(void) {
     return 0;
 }
 
-/* Give back all that this thread holds or waits for. The row is another's, if the page was damaged meanwhile. */
+/* Gives back what this thread holds or waits for. If the page was damaged meanwhile, the row may be another thread's. */
 static void leave(void) {
     pp_gate_t *g = self.gate;
     page_t *p = g->page;
@@ -458,7 +463,7 @@ int pp_gate_release(pp_gate_t *g) {
     know_self();
     if (self.gate == NULL || self.depth == 0)
         return EPERM;
-    (void)g;   /* inside another gate's hold it counts there: see pp_gate_begin */
+    (void)g;   /* a hold inside another gate's hold counts there: see pp_gate_begin */
     if (self.depth > 1)
         self.depth--;
     else
@@ -486,7 +491,7 @@ void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out) {
 
 int pp_gate_lock_for_test(pp_gate_t *g) { return lock(g->page); }
 
-/* ---- making and finding ---- */
+/* ---- creating and opening ---- */
 
 static int gate_new(int fd, pp_gate_t **out) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -513,7 +518,7 @@ static int page_init(page_t *p, unsigned n_tokens) {
     return error;
 }
 
-/* Takes over fd, also when it fails. */
+/* Takes ownership of fd, even if it fails. */
 static int init_new(int fd, unsigned n_tokens, pp_gate_t **out) {
     pp_gate_t *g;
     int error = gate_new(fd, &g);
@@ -544,7 +549,7 @@ int pp_gate_create(unsigned n_tokens, pp_gate_t **out) {
 
 int pp_gate_attach(int fd, pp_gate_t **out) { return is_gate(fd) ? gate_new(fd, out) : EINVAL; }
 
-/* A gate that nobody uses takes the number of who opens it: the file outlives all programs. */
+/* If nobody uses the gate, sets its number of tokens to the opener's, since the file outlives all programs. */
 static int refit(page_t *p, unsigned n_tokens) {
     sweep(p, 0);
     int error = lock(p);
@@ -575,7 +580,8 @@ static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
     return error;
 }
 
-/* The file gets its name when it is complete, so nobody ever opens half a gate; EEXIST: another was faster. */
+/* Creates the gate's file. It gets its name when it is complete, so nobody ever opens half a gate. EEXIST: another
+ * process was faster. */
 static int create_named(const char *path, unsigned n_tokens, pp_gate_t **out) {
     char link[64];
     int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -597,7 +603,7 @@ static int create_named(const char *path, unsigned n_tokens, pp_gate_t **out) {
     return error;
 }
 
-/* Process numbers mean something within one PID namespace only, so it is part of the name. */
+/* The path includes the PID namespace, since process ids are valid in one namespace only. */
 int pp_gate_machine_path(const char *name, char *path, size_t size) {
     char namespace[64] = "pid:[0]", digits[64] = "0";
     ssize_t n = readlink("/proc/self/ns/pid", namespace, sizeof namespace - 1);
@@ -613,7 +619,7 @@ int pp_gate_machine_path(const char *name, char *path, size_t size) {
 int pp_gate_open_machine(unsigned n_tokens, const char *name, pp_gate_t **out) {
     char path[256];
     int error = pp_gate_machine_path(name, path, sizeof path);
-    for (int tries = 0; error == 0 && tries < 100; tries++) {   /* between the two calls others may create or unlink it */
+    for (int tries = 0; error == 0 && tries < 100; tries++) {   /* between the two calls other processes may create or unlink it */
         error = open_existing(path, n_tokens, out);
         if (error != ENOENT)
             return error;

@@ -1,23 +1,24 @@
-/* How many threads the native libraries of this process may use, now.
+/* How many threads the native libraries of this process may use now.
  *
- * A setter reaches one of three ways: through the whole process (OpenBLAS with pthreads), only in the calling thread
- * (OpenMP), or all that use a copy of the library which one interpreter worker has to itself.
+ * A setter has one of three scopes: the whole process (OpenBLAS with pthreads), the calling thread (OpenMP), or a
+ * private copy of the library, which only one interpreter worker uses.
  *
- * For the first the process has one count. It follows the workers of this process that are awake, of all pools together:
+ * For the first scope the process has one count. It depends on which workers of this process, over all pools, are
+ * active:
  *
- *     none                      what the user has set
- *     any of a pool that lends  the pool's CPUs that others.c finds idle, over all workers that are awake, or its count
- *     any of another pool       its count; if several pools have workers awake, no more than the CPUs over all of these
+ *     none                   what the user has set
+ *     of a pool that lends   idle pool CPUs (see others.c) divided by active workers, or its count if that is more
+ *     of another pool        its count; if several pools have active workers, at most the CPUs divided by all these
  *
- * and the smallest of these, but never more than the user has set. A worker process keeps its own count as well, whether it
- * is awake or not. It changes when a worker falls asleep or wakes; before a task one read tells whether the user changed it.
- * For the second each worker calls the setters itself, before a task. The third has a count for each worker, by the same
- * rules, and it is set for them by whoever changes it.
+ * The smallest of these is used, but never more than the user has set. A worker process also keeps its own count,
+ * whether it is active or not. The count changes when a worker becomes active or idle. Before a task one read finds out
+ * whether the user has changed it. For the second scope each worker calls the setters itself, before a task. A private
+ * copy has a count for its worker, by the same rules, which the thread that causes a change sets.
  *
- * What the user has set is known in three ways. Of each library we note the count that we set or saw last (`now`): if it has
- * another one, that is the user's (`users`). Calls through threadpoolctl are told to us (`pp_user_sets`), since they may ask for
- * the count that is in force anyway, and so are its blocks (`block`: the count of those that are open). And the count that a
- * library has when it is found is the user's unless it is what the library chooses by itself.
+ * The user's limit is known in three ways. First, we store the count that we last set or saw in each library (`now`).
+ * If the library has another one, the user set it (`users`). Second, calls through threadpoolctl are reported to us
+ * (`pp_user_sets`), since they may set the count that is in force anyway. Its open blocks are reported, too (`block`).
+ * Third, a count that a library has when it is found is the user's, unless it is the library's own default.
  */
 #include "native.h"
 
@@ -28,24 +29,24 @@
 #include <unistd.h>
 
 static struct {
-    pthread_mutex_t lock;               /* guards what follows; held for some 100 ns, longer when a library makes threads */
-    pp_library_t libraries[PP_LIBRARIES_MAX];   /* never changed once they are counted; so they are read without the lock */
-    pp_count_t counts[PP_LIBRARIES_MAX];        /* of those whose setter reaches the whole process */
+    pthread_mutex_t lock;               /* guards what follows; held for some 100 ns, or longer when a library starts threads */
+    pp_library_t libraries[PP_LIBRARIES_MAX];   /* constant once counted in n_libraries, so they are read without the lock */
+    pp_count_t counts[PP_LIBRARIES_MAX];        /* of libraries whose setter affects the whole process */
     pp_budget_t *budgets;               /* of the open pools */
-    pp_own_library_t *own;              /* of interpreter workers */
-    unsigned n_foreign;                 /* workers in other processes that are awake */
-    unsigned applied;                   /* the process's count; 0: each library's own */
-    unsigned told;                      /* what a worker process has in its environment instead of the user's; 0: no such */
-    cpu_set_t cpus;                     /* where libraries' threads may run though a worker may not; empty: nothing is known */
+    pp_own_library_t *own;              /* private copies of interpreter workers */
+    unsigned n_foreign;                 /* active workers in other processes */
+    unsigned applied;                   /* the process's count; 0: each library has its own */
+    unsigned told;                      /* the count in a worker process's environment, instead of the user's; 0: none */
+    cpu_set_t cpus;                     /* where libraries' threads may run, even if a worker may not; empty: unknown */
 } limits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static _Thread_local pp_limited_t *own_limits;   /* of the worker that this thread is, or NULL */
+static _Thread_local pp_limited_t *own_limits;   /* of the worker that runs in this thread, or NULL */
 
 unsigned pp_own_grant(void) { return own_limits ? pp_load_relaxed(own_limits->grant) : 0; }
 
 static _Atomic uint32_t n_libraries;    /* written under the lock */
-static _Atomic uint32_t n_awake;        /* workers, of all pools, with those in other processes; written under the lock */
-static _Atomic uint32_t most = UINT32_MAX;   /* threads for each worker where several pools share the CPUs; written under the lock */
+static _Atomic uint32_t n_awake;        /* active workers of all pools, including those in other processes; written under the lock */
+static _Atomic uint32_t most = UINT32_MAX;   /* threads per worker while several pools share the CPUs; written under the lock */
 
 static unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
 
@@ -59,7 +60,7 @@ static unsigned over_awake(unsigned n_cpus) {
     return awake > 0 && n_cpus > awake ? n_cpus / awake : 1;
 }
 
-/* What a worker may use of a library now, if it has `own` threads for as long as all workers of its pool have work. */
+/* What a worker may use of a library now, if it has `own` threads while all workers of its pool are active. */
 static unsigned count_for(const pp_budget_t *b, unsigned own) {
     if (pp_load_relaxed(&b->lends)) {
         unsigned n_cpus = pp_load_relaxed(&b->n_cpus), left = over_awake(pp_others_leave(n_cpus));
@@ -102,8 +103,8 @@ static unsigned n_cpus_of(pid_t thread) {
     return sched_getaffinity(thread, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 0;
 }
 
-/* Whether a library that nobody has limited would have this count: a thread for each CPU, of the process or of the thread
- * that loaded it, which is nearly always the calling one, or what we have put into the environment. BLIS: -1. */
+/* Whether a library that nobody has limited would have this count: a thread for each CPU of the process or of the
+ * loading thread, which is nearly always the calling one, or what we have put into the environment. BLIS reports -1. */
 static bool is_default(int n) {
     return n < 1 || (unsigned)n == n_cpus_of(getpid()) || (unsigned)n == n_cpus_of(0) || (unsigned)n == limits.told;
 }
@@ -115,13 +116,14 @@ static void meet(const pp_library_t *library, pp_count_t *c) {
     c->found_most = is_default(library->get()) ? by_environment : smaller(by_environment, c->found);
 }
 
-/* The count that it had when it was found means what it meant then. Each other is a wish of the user's. */
+/* The most threads that the user wants. The count that the library had when it was found keeps its meaning from then.
+ * Any other count is the user's wish. */
 static unsigned users_most(const pp_count_t *c) {
     unsigned of_call = c->users == c->found ? c->found_most : c->users;
     return c->block ? c->block : of_call;
 }
 
-/* Whoever has changed it since we looked last is the user. */
+/* If the count has changed since the last look, the user has changed it. */
 static void look(const pp_library_t *library, pp_count_t *c) {
     unsigned n = ask(library);
     if (n != pp_load_relaxed(&c->now)) {
@@ -130,8 +132,8 @@ static void look(const pp_library_t *library, pp_count_t *c) {
     }
 }
 
-/* A library makes its threads when a count first needs them, and they inherit the caller's CPUs: which are not to be those of
- * a worker that is kept on some. */
+/* Sets a count with all CPUs allowed. A library starts threads when a count first needs them, and they inherit the
+ * caller's CPUs, which must not be those of a pinned worker. */
 static void set_wide(const pp_library_t *library, unsigned n) {
     cpu_set_t own, both;
     bool is_narrow = CPU_COUNT(&limits.cpus) > 0 && sched_getaffinity(0, sizeof own, &own) == 0;
@@ -153,16 +155,16 @@ static void set(const pp_library_t *library, pp_count_t *c, unsigned n) {
     else
         library->set((int)n);
     c->n_made = n > c->n_made ? n : c->n_made;
-    pp_store_relaxed(&c->now, ask(library));   /* it may have a maximum */
+    pp_store_relaxed(&c->now, ask(library));   /* the library may have a maximum */
 }
 
-/* wanted: the budget that it is to keep to; 0: none. */
+/* Applies a budget to a library. wanted: the budget; 0: none. */
 static void keep_to(const pp_library_t *library, pp_count_t *c, unsigned wanted) {
     look(library, c);
     set(library, c, wanted ? smaller(wanted, users_most(c)) : c->block ? c->block : c->users);
 }
 
-/* ---- all of them ---- */
+/* ---- all libraries ---- */
 
 static unsigned most_of_all(void) {
     unsigned n = UINT32_MAX;
@@ -172,7 +174,8 @@ static unsigned most_of_all(void) {
     return n;
 }
 
-/* A copy's user does not see it, but those of the process's libraries, and means it, too. */
+/* The user does not see private copies, and sets only the process's libraries. Those limits are applied to copies as
+ * well. */
 static void set_own(pp_own_library_t *own, unsigned users) {
     unsigned grant = pp_load_relaxed(own->grant), n = smaller(count_for(own->budget, grant), users);
     if (grant > 0 && pp_load_relaxed(&own->budget->is_open))
@@ -237,7 +240,7 @@ unsigned pp_user_most(void) {
     return n;
 }
 
-/* Libraries are found by Python, or in an interpreter by who loads them. They stay loaded from then on. */
+/* Python code finds libraries, or in an interpreter the thread that loads them. They stay loaded from then on. */
 void pp_limits_add(const pp_library_t *library) {
     pthread_mutex_lock(&limits.lock);
     unsigned k = find((uintptr_t)library->set);
@@ -309,7 +312,7 @@ unsigned pp_limits_now(void) {
     return n;
 }
 
-/* ---- copies that one worker has ---- */
+/* ---- private copies ---- */
 
 void pp_limits_own(pp_own_library_t *library) {
     pthread_mutex_lock(&limits.lock);
@@ -344,12 +347,12 @@ void pp_limits_foreign(unsigned n) {
     pthread_mutex_unlock(&limits.lock);
 }
 
-/* ---- what libraries are limited by ---- */
+/* ---- the environment and the CPUs ---- */
 
 void pp_limits_told(unsigned n) {
     pthread_mutex_lock(&limits.lock);
     limits.told = n;
-    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++) {   /* the parent grants less for as long as its user wants less */
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++) {   /* the parent's budgets already contain its user's limits */
         pp_count_t *c = &limits.counts[i];
         c->users = c->found;
         c->found_most = limits.libraries[i].most ? limits.libraries[i].most : UINT32_MAX;
@@ -381,18 +384,20 @@ static void open_budget(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, boo
     pthread_mutex_unlock(&limits.lock);
 }
 
-/* n_threads: the process's count while a worker of this pool is awake; lends: n_cpus over all that are awake, instead. */
+/* n_threads: the process's count while a worker of this pool is active. lends: n_cpus divided by active workers
+ * instead. */
 void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends) {
     open_budget(b, n_cpus, n_threads, lends, false);
 }
 
-/* In a worker process: its count from now on. No worker that counts for pools of its tasks, which share it. */
+/* In a worker process: sets its count. The worker itself is not counted as active; pools that its tasks open share the
+ * count. */
 void pp_budget_keep(pp_budget_t *b, unsigned n_threads) { open_budget(b, 0, n_threads, false, true); }
 
 void pp_budget_close(pp_budget_t *b) {
     pthread_mutex_lock(&limits.lock);
     for (pp_budget_t **p = &limits.budgets; *p; p = &(*p)->next)
-        if (*p == b) {   /* not in a forked child, whose parent's pool it was */
+        if (*p == b) {   /* not in a forked child, to which the parent's pool does not belong */
             *p = b->next;
             count_awake(pp_load_relaxed(&n_awake) - b->n_awake);
             break;
@@ -459,8 +464,8 @@ static void *follow(void *arg) {
     return NULL;
 }
 
-/* Starts a thread of a worker process that applies the parent's grants at once: a library reads its count at each call, so
- * this reaches a task that is running. The thread may use `cpus`, and so may the library's threads that it makes. */
+/* Starts a thread in a worker process that applies the parent's budget changes at once. A library reads its count at
+ * each call, so this affects a running task. This thread, and the library's threads that it starts, may use `cpus`. */
 int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus) {
     follower_t *f = malloc(sizeof *f);
     if (f == NULL)
@@ -474,10 +479,11 @@ int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus) {
     return error;
 }
 
-/* Nobody is inside a library's setter, or half-way through the list, in the moment of a fork. */
+/* Ensures that at the moment of a fork no thread is inside a library's setter, or changing the list. */
 void pp_limits_before_fork(void) { pthread_mutex_lock(&limits.lock); }
 
-/* OpenBLAS has ended its threads. It makes them again when it is set, or else in the next caller, with that one's CPUs. */
+/* OpenBLAS has ended its threads. It starts them again when its count is set, or else in the next caller, with that
+ * thread's CPUs. */
 void pp_limits_after_fork_in_parent(void) {
     for (unsigned i = 0; i < pp_load_relaxed(&n_libraries) && limits.budgets && CPU_COUNT(&limits.cpus) > 0; i++)
         if (!limits.libraries[i].per_thread)
@@ -485,8 +491,8 @@ void pp_limits_after_fork_in_parent(void) {
     pthread_mutex_unlock(&limits.lock);
 }
 
-/* The pools are the parent's. Libraries keep the count of this moment: OpenBLAS's lock around calls of several threads may
- * be held by a thread that is not here, and with a count of 1, which it mostly is, nobody takes that. */
+/* The pools belong to the parent. Libraries keep their present count: OpenBLAS's lock around multi-threaded calls may
+ * be held by a thread that the child does not have. With a count of 1, the usual one, nobody takes that lock. */
 void pp_limits_after_fork_in_child(void) {
     pthread_mutex_init(&limits.lock, NULL);
     limits.budgets = NULL;

@@ -1,16 +1,18 @@
-/* Which libraries are loaded: has the list grown, and is one in it that has threads of its own?
+/* Which libraries are loaded: whether the list has grown, and whether it contains one with threads of its own.
  *
- * The loader counts what it loads, but to ask it one takes a lock (dl_iterate_phdr), and not before every task: a thread
- * that has it may be waiting for the GIL (threadpoolctl's and ctypes' callbacks), and a child forked while any thread has it
- * hangs at its next import (glibc does not reset it; measured: 96 forks of 200 while another thread asks in a loop).
+ * The dynamic loader counts what it loads, but reading the count takes a lock (dl_iterate_phdr). That is not acceptable
+ * before every task: a thread that holds the lock may be waiting for the GIL (callbacks of threadpoolctl and ctypes).
+ * And a child that is forked while any thread holds it hangs at its next import, since glibc does not reset it
+ * (measured: 96 of 200 forks while another thread reads in a loop).
  *
- * So a library that is the last of the loader's list is kept from being unloaded, and its link to the next one tells
- * whether anything has been loaded since: one read, without a lock, of memory that stays. A library kept so is kept for
- * good, since another thread may be reading; there is one for each look at the list, nearly always an extension module,
- * which Python never unloads anyway.
+ * Instead, the last library in the loader's list is kept from being unloaded, and its link to the next one tells
+ * whether anything has been loaded since. That is one read, without a lock, of memory that stays. Such a library stays
+ * loaded for good, because another thread may be reading it. There is one for each look at the list, nearly always an
+ * extension module, which Python never unloads.
  *
- * Interpreters' private copies of extension modules are unloaded, so none is kept: the last library before them is, and
- * what is loaded behind them goes unnoticed until they are gone. Who loads a copy, or libraries for it, says so instead.
+ * Interpreters' private copies of extension modules are unloaded, so they cannot be kept; the last library before them
+ * is. What is loaded after them goes unnoticed until they are gone. Code that loads a copy, or libraries for it,
+ * therefore reports that itself.
  */
 #include "native.h"
 
@@ -21,29 +23,29 @@
 #include <string.h>
 
 static struct {
-    pthread_mutex_t lock;                      /* of those who look */
-    _Atomic(struct link_map *) last;           /* of the list when it was looked at; kept loaded. NULL: never looked */
-    _Atomic(struct link_map *) after;          /* NULL, unless the last of the list would not be kept */
+    pthread_mutex_t lock;                      /* held while examining the list */
+    _Atomic(struct link_map *) last;           /* the last of the list when it was examined; kept loaded. NULL: never examined */
+    _Atomic(struct link_map *) after;          /* what follows it: NULL, unless a private copy does */
     _Atomic uint64_t n_looks;
-    _Atomic uint64_t has_thread_library;       /* the last answer, in bit 0, to what the even number above it was looked at */
+    _Atomic uint64_t has_thread_library;       /* the last answer in bit 0; above it, the even pp_n_loads() that it is for */
 } loaded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct link_map *next_of(struct link_map *map) { return __atomic_load_n(&map->l_next, __ATOMIC_ACQUIRE); }
 
-/* Odd: something was loaded that nobody has looked at. Never blocks. `n_looks` is read last and written first: who misses
- * what has been loaded, because another thread is looking at it, sees another number. */
+/* Odd: something was loaded that has not been examined. Never blocks. `n_looks` is read last and written first. So a
+ * thread that misses a load, because another thread is examining it, sees a different number. */
 uint64_t pp_n_loads(void) {
     struct link_map *last = pp_load_acquire(&loaded.last);
     bool has_news = last == NULL || next_of(last) != pp_load_acquire(&loaded.after);
     return 2 * pp_load_acquire(&loaded.n_looks) + has_news;
 }
 
-/* What happened to the list by our own doing. */
+/* Notes a change of the list that we caused. */
 void pp_note_load(void) { pp_add_seq_cst(&loaded.n_looks, 1); }
 
 static bool is_copy(const struct link_map *map) { return strncmp(map->l_name, "/proc/self/fd", 13) == 0; }
 
-/* Called by the loader with its lock held, so that the list stays as it is meanwhile. */
+/* Called by the loader, which holds its lock so that the list does not change meanwhile. */
 static int copy_last_name(struct dl_phdr_info *info, size_t size, void *name) {
     (void)info, (void)size;
     struct link_map *last = pp_load_relaxed(&loaded.last), *map = last;
@@ -70,7 +72,7 @@ static void look(void) {
         char *name = NULL;
         if (last)
             dl_iterate_phdr(copy_last_name, &name);
-        struct link_map *map = last == NULL || name ? keep(name) : NULL;   /* the first is the program itself */
+        struct link_map *map = last == NULL || name ? keep(name) : NULL;   /* the first one is the program itself */
         free(name);
         if (map == NULL)
             break;
@@ -88,7 +90,7 @@ uint64_t pp_look_at_loads(void) {
     return n;
 }
 
-/* A forked child: whoever held the lock is not there. What it had written is whole. */
+/* In a forked child: the thread that held the lock does not exist there. What it had written is complete. */
 void pp_loads_after_fork(void) { pthread_mutex_init(&loaded.lock, NULL); }
 
 static int is_thread_library(struct dl_phdr_info *info, size_t size, void *ignored) {
@@ -101,9 +103,10 @@ static int is_thread_library(struct dl_phdr_info *info, size_t size, void *ignor
     return strstr(info->dlpi_name, "/numba/np/ufunc/") != NULL;
 }
 
-/* Asked again with nothing loaded since, it takes no lock: a forked child can ask whose parent has. */
+/* If nothing was loaded since the last call, this takes no lock. A forked child may then call it even if its parent
+ * held the lock. */
 bool pp_has_thread_library(void) {
-    uint64_t n = pp_look_at_loads();   /* first: what is loaded from here on changes pp_n_loads */
+    uint64_t n = pp_look_at_loads();   /* first: anything loaded after this changes pp_n_loads */
     uint64_t answer = pp_load_acquire(&loaded.has_thread_library);
     if ((answer & ~1ull) != n) {
         answer = n | (dl_iterate_phdr(is_thread_library, NULL) != 0);

@@ -1,22 +1,24 @@
-/* How many CPUs other programs use: what a policy may not lend.
+/* How many CPUs other programs use, which a policy must not lend.
  *
- * A library that computes with more threads than it has CPUs is slow beyond proportion: its threads spin for the one that
- * was pushed aside. So nothing is lent that has not been seen idle, and what others come to need is taken back.
+ * A library that computes with more threads than it has CPUs becomes disproportionately slow, since its threads spin
+ * for the one that was preempted. Therefore only CPUs that were seen idle are lent, and they are taken back when other
+ * programs need them.
  *
- * The reading is the number of threads of the machine that run or could run, /proc/loadavg's fourth field: it costs some
- * microseconds, and counts the present. Ours among them are at least one for each worker that is awake, and at most these and
- * the threads that are lent beyond them. So others have at most what is left without the former, and at least what is left
- * without all of ours. While the estimate is between these two, it stays as it is; else it moves to the nearer one:
+ * A reading is the number of running or runnable threads on the machine, the fourth field of /proc/loadavg. It takes
+ * some microseconds, and reflects the present. Of these threads, at least one for each active worker is ours, and at
+ * most these plus the threads lent beyond them. So other programs have at most the reading minus the former, and at
+ * least the reading minus all of ours. While the estimate lies between these bounds it stays; otherwise it moves to the
+ * nearer bound:
  *
- *     up     at the second reading in a row that asks for it: another program is noticed after 5 to 10 ms
- *     down   at the third, and not before a time that doubles each time that lending was a mistake
+ *     up     at the second such reading in a row: another program is noticed after 5 to 10 ms
+ *     down   at the third, and after a delay that doubles each time that lending was a mistake
  *
- * One thread of the process reads, every 5 ms, while a worker of a pool that lends is awake and another one asleep, and for
- * 0.1 s after that. Then it sleeps, and knows nothing: CPUs that are to be lent are looked at for 10 ms before. Whoever counts
- * workers wakes it (`pp_others_note`), which costs a waking worker one read of memory otherwise.
+ * One thread of the process reads every 5 ms while a pool that lends has both an active and an idle worker, and for 0.1
+ * s longer. Then it sleeps and knows nothing: before CPUs are lent again they are observed for 10 ms. Code that counts
+ * workers wakes it (`pp_others_note`); otherwise this costs a waking worker one memory read.
  *
- * Where the number is not to be had, or where this process may not use all CPUs of the machine, which it counts, all CPUs
- * are taken to be idle.
+ * If the number is not available, or if this process may not use all CPUs of the machine, all CPUs are assumed to be
+ * idle.
  */
 #include "native.h"
 
@@ -26,29 +28,29 @@
 #include <unistd.h>
 
 #define PERIOD_NS 5000000LL
-#define SPIN_NS 60000000LL         /* OpenBLAS's threads spin for 51 ms after a call: measured */
+#define SPIN_NS 60000000LL         /* OpenBLAS's threads spin for 51 ms after a call (measured) */
 #define STAY_NS 100000000LL        /* guess */
-#define HOLD_MIN_NS 50000000LL     /* guess: a mistake costs some 10 ms, so lending that is always one costs a fifth at first */
+#define HOLD_MIN_NS 50000000LL     /* guess: a mistake costs some 10 ms, so if lending always is one it costs a fifth at first */
 #define HOLD_MAX_NS 3200000000LL   /* and 0.3 % in the end */
-#define EARNS 10                   /* lending was no mistake if it lasted that many times as long as the hold before it */
-#define UNKNOWN UINT32_MAX         /* others: nobody has looked, so they have all */
+#define EARNS 10                   /* lending was no mistake if it lasted this many times as long as the delay before it */
+#define UNKNOWN UINT32_MAX         /* of others: nobody has looked, so they are assumed to use all CPUs */
 
 enum { STOPPED, READING, ASLEEP };
 
 static struct {
-    pthread_mutex_t life;          /* guards the start and the end of the thread; held while it is awaited */
+    pthread_mutex_t life;          /* guards the start and the end of the thread; held while waiting for its end */
     pthread_mutex_t lock;          /* guards the list */
-    pp_segment_t *lenders;         /* pools that lend, by their `next_lender` */
+    pp_segment_t *lenders;         /* the pools that lend, linked by `next_lender` */
     pthread_t thread;
-    _Atomic uint32_t state;        /* futex word of the thread; STOPPED: there is none */
-    _Atomic uint32_t n_cpus;       /* the most that one of the pools may lend; 0: there is none */
-    _Atomic uint32_t n_awake;      /* workers */
-    _Atomic uint32_t n_others;     /* threads of others, or UNKNOWN */
+    _Atomic uint32_t state;        /* futex word of the thread; STOPPED: there is no thread */
+    _Atomic uint32_t n_cpus;       /* the most CPUs that one of the pools may lend; 0: none */
+    _Atomic uint32_t n_awake;      /* active workers */
+    _Atomic uint32_t n_others;     /* running threads of other programs, or UNKNOWN */
     _Atomic uint32_t n_machine;    /* CPUs of the machine */
-    _Atomic uint32_t pretended;    /* by a test, plus one: what is read instead; 0: nothing */
+    _Atomic uint32_t pretended;    /* a test's replacement for the reading, plus one; 0: none */
 } others = {.life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .n_others = UNKNOWN};
 
-/* ---- the estimate: pure ---- */
+/* ---- the estimate: pure functions ---- */
 
 static void forget(pp_others_t *o) { *o = (pp_others_t){.n_others = UNKNOWN, .hold_ns = o->hold_ns}; }
 
@@ -57,7 +59,7 @@ static void remember(int *last, int n) {
     last[0] = n > 0 ? n : 0;
 }
 
-/* Threads that were lent until now may spin on for a while. */
+/* Threads that were lent until recently may still be spinning. */
 static int still_lent(pp_others_t *o, int n_lent, int64_t now_ns) {
     if (n_lent >= o->n_lent || now_ns > o->lent_until_ns) {
         o->n_lent = n_lent;
@@ -73,7 +75,7 @@ static void punish(pp_others_t *o, int64_t now_ns) {
     o->held_until_ns = now_ns + o->hold_ns;
 }
 
-/* n_running: without the thread that reads; n_lent: threads that workers may use beyond one for each that is awake. */
+/* n_running: without the reading thread. n_lent: threads that workers may use beyond one for each active worker. */
 uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, int64_t now_ns) {
     remember(o->least, n_running - n_awake - still_lent(o, n_lent, now_ns));
     remember(o->most, n_running - n_awake);
@@ -92,9 +94,9 @@ uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, 
     return o->n_others;
 }
 
-/* ---- what follows from it ---- */
+/* ---- what follows from the estimate ---- */
 
-/* Where a pool counts on more CPUs than there are, so be it: others still take theirs. */
+/* A pool may count on more CPUs than the machine has. Other programs' threads are subtracted all the same. */
 static unsigned left_of(unsigned n_cpus, unsigned n_others) {
     unsigned n_machine = pp_load_relaxed(&others.n_machine);
     unsigned n_all = n_machine > n_cpus ? n_machine : n_cpus, n = n_others < n_all ? n_all - n_others : 0;
@@ -123,7 +125,7 @@ void pp_others_note(unsigned n_awake) {
 
 /* ---- the thread ---- */
 
-/* Without the calling thread; -1: unknown. */
+/* Without the calling thread. -1: unknown. */
 static int read_running(void) {
     uint32_t pretended = pp_load_seq_cst(&others.pretended);
     int n = pretended ? (int)pretended - 1 : pp_n_running();
@@ -149,7 +151,7 @@ static void look(pp_others_t *o) {
     if (n_running < 0) {
         forget(o);
         publish(0);
-    } else if (n_awake > 0) {   /* else what runs are the threads that wait for the next task, and those that spin */
+    } else if (n_awake > 0) {   /* otherwise only threads that wait for the next task, or spin, are running */
         int n_usable = (int)pp_others_leave(pp_load_relaxed(&others.n_cpus));
         publish(pp_others_read(o, n_running, n_awake, n_usable > n_awake ? n_usable - n_awake : 0, pp_now_ns()));
     }
@@ -161,7 +163,7 @@ static void sleep_until_needed(pp_others_t *o) {
     publish(UNKNOWN);
     if (!pp_cas_seq_cst(&others.state, &state, ASLEEP))
         return;
-    if (could_lend())   /* counted before the store above was seen: nobody may have woken us */
+    if (could_lend())   /* counted before our ASLEEP was seen: perhaps nobody wakes us */
         wake(ASLEEP, READING);
     while (pp_load_seq_cst(&others.state) == ASLEEP)
         pp_futex_wait(&others.state, ASLEEP, -1, UINT32_MAX);
@@ -170,7 +172,7 @@ static void sleep_until_needed(pp_others_t *o) {
 static void *run(void *arg) {
     (void)arg;
     pp_name_thread("pp-others");
-    pp_run_on_all_cpus();   /* libraries' threads that a lend makes inherit that */
+    pp_run_on_all_cpus();   /* inherited by the libraries' threads that lending creates */
     pp_others_t o = {0};
     forget(&o);
     int64_t needed_ns = pp_now_ns();
@@ -197,7 +199,7 @@ static bool can_tell(void) {
     return pp_load_seq_cst(&others.pretended) ? read_running() >= 0 : pp_n_cpus() >= n_machine && read_running() >= 0;
 }
 
-/* Signals are not for this thread. */
+/* Starts the thread, with all signals blocked in it. */
 static bool start(void) {
     sigset_t all, before;
     sigfillset(&all);
@@ -246,7 +248,7 @@ static bool strike_off(pp_segment_t *s) {
     return is_found;
 }
 
-/* After the last fork of a pool's start, since this may make a thread. */
+/* Called after the last fork of a pool's start, since it may start a thread. */
 void pp_others_open(pp_segment_t *s, unsigned n_cpus) {
     pthread_mutex_lock(&others.life);
     strike_off(s);
@@ -265,7 +267,7 @@ void pp_others_close(pp_segment_t *s) {
 
 void pp_others_pretend(uint32_t n_running_and_one) { pp_store_seq_cst(&others.pretended, n_running_and_one); }
 
-/* The pools and the thread are the parent's, and a mutex may have been held. */
+/* The pools and the thread belong to the parent, and a mutex may have been held during the fork. */
 void pp_others_after_fork_in_child(void) {
     pthread_mutex_init(&others.life, NULL);
     pthread_mutex_init(&others.lock, NULL);

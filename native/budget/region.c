@@ -1,12 +1,14 @@
-/* OpenBLAS's parallel regions on threads of ours, through a gate: no Python, no malloc, no lock in the usual case.
+/* Runs OpenBLAS's parallel regions on our threads, through a gate. No Python, no malloc, and usually no lock.
  *
- * OpenBLAS calls `run_region` instead of its own threads. All jobs of a call must run at once, since they wait for each
- * other in loops. Each needs a number that no other running job of the process has, from 0 to 63: numbers index buffers
- * in every OpenBLAS. Number i comes with helper thread i, so who owns the number may give that helper work; nobody else.
+ * OpenBLAS calls `run_region` instead of using its own threads. All jobs of a call must run at the same time, since
+ * they spin until the others are done. Each job needs a number from 0 to 63 that no other running job of the process
+ * has, because it indexes buffers in every OpenBLAS. Number i belongs to helper thread i: only the owner of the number
+ * may give that helper work.
  *
- * OpenBLAS's own threads have the numbers from 0 up, and it takes the end of a job with such a number for the end of theirs.
- * They do work beside ours: LU's updates (exec_blas_async) never reach the callback, nor do regions that began before it
- * was installed. So numbers are taken from the top, and those of as many threads as there are CPUs are left to them.
+ * OpenBLAS's own threads have the numbers from 0 up, and it takes the end of a job with such a number for the end of
+ * theirs. They work beside ours: updates of LU (exec_blas_async) never reach the callback, nor do regions that began
+ * before it was installed. So numbers are taken from the top, and as many low numbers as there are CPUs are left to
+ * them.
  */
 #include "native.h"
 
@@ -17,9 +19,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MAX_JOBS 1024            /* an OpenBLAS built for more CPUs has as many numbers */
+#define MAX_JOBS 1024            /* an OpenBLAS that was built for more CPUs has as many numbers */
 #define MAX_LIBRARIES 256
-#define CREATE_TRIES 10000       /* a millisecond each */
+#define CREATE_TRIES 10000       /* one millisecond each */
 
 typedef void (*dojob_t)(int number, void *data, int dojob_data);
 typedef void (*callback_t)(int sync, dojob_t run, int n_jobs, size_t size, void *jobs, int dojob_data);
@@ -27,36 +29,36 @@ typedef void (*setter_t)(callback_t);
 
 enum { IDLE, ASLEEP, WORK };     /* a helper's futex word */
 #define SLEEPS 0x80000000u       /* in a region's countdown: its caller sleeps */
-#define CLOSED 0x80000000u       /* in `n_running`: a fork is under way, no region may begin */
+#define CLOSED 0x80000000u       /* in `n_running`: a fork is in progress, and no region may begin */
 
 typedef struct {
-    _Alignas(128) _Atomic uint32_t state;   /* owner of the number: -> WORK; helper: IDLE, ASLEEP */
-    bool exists;                 /* all from here on: the number's owner writes, before WORK; the helper reads */
+    _Alignas(128) _Atomic uint32_t state;   /* the number's owner stores WORK; the helper IDLE or ASLEEP */
+    bool exists;                 /* from here on written by the number's owner before WORK, and read by the helper */
     dojob_t run;
     void *data;
     int number, dojob_data;
-    _Atomic uint32_t *n_left;    /* on the caller's stack: gone once it is counted down to 0 */
+    _Atomic uint32_t *n_left;    /* on the caller's stack: invalid once it is 0 */
 } helper_t;
 
 static helper_t helpers[MAX_JOBS];
-static _Atomic uint64_t taken;               /* numbers in use: one bit each */
-static _Atomic uint32_t n_reserved;          /* lowest numbers, left to OpenBLAS's own threads while that is possible */
-static _Atomic uint32_t given_back;          /* futex word: numbers were given back */
+static _Atomic uint64_t taken;               /* numbers in use, one bit each */
+static _Atomic uint32_t n_reserved;          /* lowest numbers, left to OpenBLAS's own threads if possible */
+static _Atomic uint32_t given_back;          /* futex word: changes when numbers are given back */
 static _Atomic uint32_t n_wanting;           /* regions that wait for numbers */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;      /* who waits for numbers has it, others behind */
-static _Atomic uint32_t n_running;           /* regions whose jobs run; and CLOSED */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;      /* held by the thread that waits for numbers; others queue behind it */
+static _Atomic uint32_t n_running;           /* regions with running jobs, and the bit CLOSED */
 static _Atomic uint32_t n_jobs_running, n_spinning, n_cpus;
-static _Atomic bool crowded;                 /* somebody waited for tokens at the end of the last region: don't spin */
+static _Atomic bool crowded;                 /* a thread waited for tokens at the end of the last region: do not spin */
 static _Thread_local bool inside;            /* this thread runs a job */
 
-static _Atomic uintptr_t current;            /* pp_gate_t *, and 1 if regions take all tokens; or 0 */
-static _Atomic uint32_t n_reading;           /* threads between reading `current` and having a reference */
+static _Atomic uintptr_t current;            /* a pp_gate_t *, plus 1 if regions take all tokens; or 0 */
+static _Atomic uint32_t n_reading;           /* threads that have read `current` but have no reference yet */
 static _Atomic uint64_t n_regions, n_waits;
 static _Atomic uint32_t n_helpers;
 
 /* ---- numbers ---- */
 
-/* The n highest that are free, or none. */
+/* Takes the n highest free numbers, or none. */
 static uint64_t try_take(int n) {
     uint32_t reserved = pp_load_relaxed(&n_reserved);
     uint64_t usable = n <= PP_REGION_NUMBERS - (int)reserved ? ~0ull << reserved : ~0ull, seen = pp_load_seq_cst(&taken);
@@ -73,8 +75,8 @@ static uint64_t try_take(int n) {
     return 0;
 }
 
-/* All n at once, so that nobody waits for numbers while having some; first come, first served, so that many small regions
- * do not starve a large one. */
+/* Takes all n numbers at once, so that no thread waits for numbers while holding some. First come, first served, so
+ * that many small regions do not starve a large one. */
 static uint64_t take_numbers(int n) {
     uint64_t mine = pp_load_seq_cst(&n_wanting) == 0 ? try_take(n) : 0;
     if (mine)
@@ -109,7 +111,7 @@ static int pop_highest(uint64_t *numbers) {
 
 /* ---- helpers ---- */
 
-/* A spinning thread is of use only on a CPU that nobody else needs. */
+/* Whether spinning is worthwhile: only on a CPU that no other thread needs. */
 static bool has_spare_cpu(void) {
     return !pp_load_relaxed(&crowded) &&
            pp_load_relaxed(&n_jobs_running) + pp_load_relaxed(&n_spinning) <= pp_load_relaxed(&n_cpus);
@@ -134,8 +136,8 @@ static void wait_for_work(helper_t *h) {
 }
 
 static void count_down(_Atomic uint32_t *n_left) {
-    /* The caller may return, and the word be no more, right after this; a futex call on what is there then wakes nobody
-     * or somebody for nothing, and all who sleep look again. */
+    /* Right after this the caller may return, and the word may no longer exist. A futex call on that address then wakes
+     * nobody, or wakes a thread spuriously, and every sleeper checks again. */
     if (pp_add_seq_cst(n_left, -1) == (SLEEPS | 1))
         pp_futex_wake(n_left, 1, ~0u);
 }
@@ -143,8 +145,8 @@ static void count_down(_Atomic uint32_t *n_left) {
 static void *help(void *arg) {
     helper_t *h = arg;
     pp_name_thread("pool_party-blas");
-    pp_run_on_all_cpus();        /* not only on those of the worker that happens to come first */
-    inside = true;               /* a region that a job began would wait for tokens which its caller holds */
+    pp_run_on_all_cpus();        /* not only on those of the worker that happens to be first */
+    inside = true;               /* a region within a job would wait for tokens that its caller holds */
     for (;;) {
         wait_for_work(h);
         _Atomic uint32_t *n_left = h->n_left;
@@ -166,7 +168,7 @@ static int create_helper(helper_t *h) {
     return pp_start_detached(help, h);
 }
 
-/* The jobs of the region that run already wait for this one in a loop, so there is no way back. */
+/* Starts a helper. The region's running jobs already spin until this one has run, so failure is not an option. */
 static void need_helper(helper_t *h) {
     struct timespec ms = {.tv_nsec = 1000000};
     int error = create_helper(h);
@@ -215,8 +217,8 @@ static void end_running(void) {
 
 static _Atomic uint32_t n_forking;
 
-/* Before a fork OpenBLAS gives all its buffers back, those of running jobs, too: the next call in another thread would
- * get them. So let the regions end first, and none begin; this must run before OpenBLAS's own handler. */
+/* Before a fork OpenBLAS releases all its buffers, even those of running jobs, and the next call in another thread
+ * would get them. So this lets running regions end, and none begin. It must run before OpenBLAS's own handler. */
 static void before_fork(void) {
     if (pp_add_seq_cst(&n_forking, 1) == 0)
         pp_or_seq_cst(&n_running, CLOSED);
@@ -233,7 +235,7 @@ static void after_fork_in_parent(void) {
 
 static pthread_mutex_t libraries_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The child has this thread alone: no helper, no region. */
+/* The child has this thread only: no helpers and no regions. */
 static void after_fork_in_child(void) {
     for (int i = 0; i < MAX_JOBS && (i < PP_REGION_NUMBERS || helpers[i].exists); i++) {
         helpers[i].exists = false;
@@ -271,7 +273,7 @@ static void wait_for_helpers(_Atomic uint32_t *n_left) {
     }
 }
 
-/* Helpers first, the caller's own share last: it would keep them from starting. */
+/* Starts helpers first and runs the caller's own job last, since that would delay their start. */
 static void run_jobs(dojob_t run, int n, size_t size, char *jobs, int dojob_data) {
     _Atomic uint32_t n_left = (uint32_t)n - 1;
     begin_running();
@@ -286,7 +288,7 @@ static void run_jobs(dojob_t run, int n, size_t size, char *jobs, int dojob_data
     end_running();
 }
 
-/* The process's gate, with a reference. `pp_regions_install` drops a gate only when nobody is in here. */
+/* The process's gate, with a new reference. `pp_regions_install` drops a gate only when no thread is in this function. */
 static pp_gate_t *current_gate(bool *exclusive) {
     pp_add_seq_cst(&n_reading, 1);
     uintptr_t now = pp_load_seq_cst(&current);
@@ -302,7 +304,7 @@ static bool enter_gate(pp_gate_t *g, unsigned n) {
     unsigned granted;
     int error = pp_gate_begin(g, n, false, &granted);
     if (error != EAGAIN)
-        return error == 0;   /* a full table, or one that a stopped process keeps: better without tokens than not at all */
+        return error == 0;   /* if the table is full, or stuck, run without tokens rather than not at all */
     pp_add_seq_cst(&n_waits, 1);
     while (pp_gate_wait() != 0) {}
     return true;
@@ -339,8 +341,8 @@ static void run_region(int sync, dojob_t run, int n_jobs, size_t size, void *job
 
 static struct {
     uintptr_t setter;
-    unsigned n_users;                        /* interpreters that gate it, each by its own list of libraries */
-} libraries[MAX_LIBRARIES];                  /* under libraries_lock */
+    unsigned n_users;                        /* interpreters that gate it, each with its own list of libraries */
+} libraries[MAX_LIBRARIES];                  /* guarded by libraries_lock */
 static int n_libraries;
 static unsigned n_users;                     /* of all libraries */
 
@@ -352,7 +354,8 @@ static void set_current(pp_gate_t *gate, bool exclusive) {
     pp_gate_unref((pp_gate_t *)(before & ~(uintptr_t)1));
 }
 
-/* A library that is new here was loaded after those before it, and handlers of a fork run in reverse: register ours anew. */
+/* A library that is new here was loaded after those before it. Fork handlers run in reverse order, so ours is
+ * registered again. */
 static int find_library(uintptr_t setter, bool add) {
     for (int i = 0; i < n_libraries; i++)
         if (libraries[i].setter == setter)
@@ -371,7 +374,7 @@ int pp_regions_install(uintptr_t setter, pp_gate_t *gate, bool exclusive) {
     int i = find_library(setter, true);
     if (i >= 0) {
         if (n_users++ == 0)
-            set_current(gate, exclusive);    /* who comes later passes that one */
+            set_current(gate, exclusive);    /* later callers use that gate, too */
         if (libraries[i].n_users++ == 0)
             ((setter_t)setter)(run_region);
     }

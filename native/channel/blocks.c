@@ -1,35 +1,35 @@
 /* Blocks: large payloads, each in a piece of its owner's arena.
  *
- * The owner alone opens blocks; the receiver alone releases them, by clearing one flag, so neither waits for the
- * other and a dead receiver's blocks can be released for it. Capacities are powers of two (only touched pages cost
- * memory). A released block keeps its pages and the owner's mapping for the next payload of its size: a copy into
- * warm pages is several times faster than into fresh ones. What lies idle beyond IDLE_MAX goes back to the system; and all but
- * PP_IDLE_MAX of a pool, by its background thread, once no block was opened for a while (`pp_blocks_trim`). Whoever takes a free
- * block, to open it or to give its pages back, does so by compare-and-swap.
+ * Only the owner opens blocks, and only the receiver releases them, by clearing one flag. So neither waits for the
+ * other, and a dead receiver's blocks can be released for it. Capacities are powers of two, since only touched pages
+ * cost memory. A released block keeps its pages and the owner's mapping for the next payload of its size: a copy into
+ * warm pages is several times faster than into fresh ones. Idle memory of an arena beyond IDLE_MAX goes back to the
+ * system. When no block was opened for a while, the background thread gives back all but PP_IDLE_MAX of the pool's
+ * (`pp_blocks_trim`). A thread takes a free block by compare-and-swap, whether to open it or to give its pages back.
  *
- * The first part of each arena, for the smaller blocks, is a window: whoever needs it maps all of it once, so that blocks
- * that are used again cost no page faults on either side. Larger blocks are mapped one by one. A small arena (segment.c) is
- * nothing but window.
+ * The first part of each arena, for smaller blocks, is a window: each side maps all of it once, so that reused blocks
+ * cost no page faults. Larger blocks are mapped one by one. A small arena (see segment.c) consists of its window only.
  *
- * A receiver may keep a block instead of copying it out (memory.c). The flag then says who keeps it, for the case that this
- * process dies; and a worker that starts in a dead one's place finds in the flags which blocks of its arena are still kept.
+ * A receiver may retain a block instead of copying it out (memory.c). The flag then says which process does, in case
+ * that process dies. A worker that replaces a dead one learns from the flags which blocks of its arena are still
+ * retained.
  */
 #include "native.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define IDLE_MAX (256ull << 20)      /* guess: four of the 64 MB arrays that people pass around */
+#define IDLE_MAX (256ull << 20)      /* guess: four typical arrays of 64 MB */
 #define WINDOW_CAPACITY_MAX (4ull << 20)
-#define NO_WINDOW ((void *)1)        /* the system refused (ulimit -v): blocks are mapped one by one */
+#define NO_WINDOW ((void *)1)        /* mapping the window failed (ulimit -v): blocks are mapped one by one */
 
 typedef struct {
     uint64_t at, capacity;
-    void *memory;          /* the owner's mapping while pages are, or may be, there; else NULL */
-    bool open;             /* as of the owner's last look */
-    bool is_held;          /* open for as long as a call lasts */
-    bool names_own;        /* its payload names shared memory that this process has made */
-    pp_pins_t *pinned;     /* stays while the block is in use: what its payload names, or NULL */
+    void *memory;          /* the owner's mapping, if the block has or may have pages; else NULL */
+    bool open;             /* when the owner last looked */
+    bool is_held;          /* in use for a whole call */
+    bool names_own;        /* its payload names shared memory that this process made */
+    pp_pins_t *pinned;     /* retained references of its payload while the block is in use, or NULL */
 } block_t;
 
 struct pp_arena {
@@ -37,13 +37,13 @@ struct pp_arena {
     pp_arena_flags_t *flags;
     uint64_t at, window_end, end, limit, idle_bytes;
     uint32_t n_blocks;
-    _Atomic uint32_t n_pinned;   /* others ask whether there is any */
+    _Atomic uint32_t n_pinned;   /* read by other threads */
     block_t blocks[PP_BLOCKS];
 };
 
 /* ---- mapping ---- */
 
-/* Address of what lies in an arena's window, or NULL. */
+/* The address of a range in an arena's window, or NULL if the range is not in it. */
 static char *in_window(pp_segment_t *s, uint64_t at, uint64_t size) {
     uint64_t first = pp_segment_arena_at(s, 0), arena = (at - first) / s->arena_bytes;
     uint64_t start = first + arena * s->arena_bytes;
@@ -104,12 +104,12 @@ static void note_touched(pp_arena_flags_t *flags, uint32_t id, uint64_t size) {
 
 static bool is_in_window(const pp_arena_t *a, uint64_t at) { return at < a->at + a->segment->window_bytes; }
 
-/* What a dead owner's receivers still keep is left alone. */
+/* Takes over a dead owner's arena. Blocks that receivers still retain are left alone. */
 static void inherit(pp_arena_t *a) {
     for (uint32_t i = 0; i < PP_BLOCKS; i++) {
         uint64_t at = a->flags->place[i].at, capacity = a->flags->place[i].capacity;
         if (pp_load_acquire(&a->flags->in_use[i]) == 0) {
-            if (capacity > 0) {   /* released since its owner died */
+            if (capacity > 0) {   /* released after its owner died */
                 pp_punch_hole(a->segment->fd, at, capacity);
                 forget_touched(a->flags, i);
                 a->flags->place[i].capacity = 0;
@@ -132,7 +132,7 @@ pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena) {
     a->at = a->window_end = pp_segment_arena_at(s, arena);
     a->end = a->at + s->window_bytes;
     a->limit = a->at + s->arena_bytes;
-    if (arena > 0)         /* the parent's has had no other owner */
+    if (arena > 0)         /* the parent's arena never had another owner */
         inherit(a);
     return a;
 }
@@ -161,7 +161,7 @@ void pp_arena_free(pp_arena_t *a) {
     free(a);
 }
 
-/* False: its pages are being given back at this moment. */
+/* False: the parent is giving the block's pages back at this moment. */
 static bool claim(pp_arena_t *a, const block_t *b) {
     uint32_t nobody = 0;
     return pp_cas_seq_cst(&a->flags->in_use[b - a->blocks], &nobody, 1);
@@ -169,7 +169,7 @@ static bool claim(pp_arena_t *a, const block_t *b) {
 
 static void unclaim(pp_arena_t *a, const block_t *b) { pp_store_release(&a->flags->in_use[b - a->blocks], 0); }
 
-/* Of a block that is claimed. */
+/* Gives back the pages of a claimed block. */
 static void give_back(pp_arena_t *a, block_t *b) {
     unmap_range(a->segment, b->at, b->capacity, b->memory);
     pp_punch_hole(a->segment->fd, b->at, b->capacity);
@@ -178,7 +178,8 @@ static void give_back(pp_arena_t *a, block_t *b) {
     b->memory = NULL;
 }
 
-/* Finds what receivers have released. Returns an idle block of this capacity, warm if there is one; nobody asks for one of 0. */
+/* Notes which blocks receivers have released. Returns an idle block of this capacity, with pages if possible. A
+ * capacity of 0 finds none. */
 static block_t *look(pp_arena_t *a, uint64_t capacity) {
     block_t *found = NULL;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
@@ -188,7 +189,7 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
             unpin(a, b);
             if (b->memory)
                 a->idle_bytes += b->capacity;
-            else if (claim(a, b)) {   /* inherited */
+            else if (claim(a, b)) {   /* inherited from a dead owner */
                 pp_punch_hole(a->segment->fd, b->at, b->capacity);
                 forget_touched(a->flags, i);
                 unclaim(a, b);
@@ -207,7 +208,7 @@ static block_t *look(pp_arena_t *a, uint64_t capacity) {
     return found;
 }
 
-/* Addresses for a new block, in the window if it fits there; 0: none are left. */
+/* Addresses for a new block, in the window if it fits there. 0: none are left. */
 static uint64_t take_addresses(pp_arena_t *a, uint64_t capacity) {
     bool may = capacity <= WINDOW_CAPACITY_MAX || a->segment->window_bytes == a->segment->arena_bytes;
     bool fits = may && capacity <= a->at + a->segment->window_bytes - a->window_end;
@@ -218,8 +219,9 @@ static uint64_t take_addresses(pp_arena_t *a, uint64_t capacity) {
     return at;
 }
 
-/* A new block, claimed; once all numbers are given out, in the place of an idle one of another capacity. Its address range is not
- * used again until all are given out, else a burst of PP_BLOCKS small payloads would leave no block for larger ones for ever. */
+/* A new block, claimed. Once all block numbers are in use, it replaces an idle block of another capacity. The old
+ * addresses are reused only when all addresses are given out. Otherwise a burst of PP_BLOCKS small payloads would leave
+ * no block for larger ones for ever. */
 static block_t *extend(pp_arena_t *a, uint64_t capacity) {
     uint32_t i = a->n_blocks;
     if (i == PP_BLOCKS) {
@@ -245,8 +247,8 @@ static block_t *extend(pp_arena_t *a, uint64_t capacity) {
     return &a->blocks[i];
 }
 
-/* Takes the addresses of idle blocks back that lie behind all open ones. Their places are forgotten first: whoever inherits the
- * arena would give back what is there by then. */
+/* Takes back the addresses of idle blocks behind all open ones. Their places are cleared first: a later owner of the
+ * arena would otherwise release the memory that lies there by then. */
 static void reclaim(pp_arena_t *a) {
     a->window_end = a->at;
     a->end = a->at + a->segment->window_bytes;
@@ -286,7 +288,7 @@ static block_t *find(pp_arena_t *a, uint64_t capacity) {
     return b;
 }
 
-/* Whether there will be more room without anything that the owner does: it may wait for that. */
+/* Whether room will become free without any action of the owner, so that it may wait for it. */
 static bool is_room_coming(const pp_arena_t *a) {
     for (uint32_t i = 0; i < a->n_blocks; i++)
         if (a->blocks[i].open ? !a->blocks[i].is_held : pp_load_relaxed(&a->flags->in_use[i]) != 0)   /* its pages are being given back */
@@ -294,7 +296,8 @@ static bool is_room_coming(const pp_arena_t *a) {
     return false;
 }
 
-/* A power of two, unless only that does not fit into the arena; whole pages, as these are what can be mapped and given back. */
+/* A power of two, unless only the exact size fits into the arena. Always whole pages, which can be mapped and given
+ * back. */
 static uint64_t capacity_for(const pp_arena_t *a, uint64_t size) {
     uint64_t capacity = pp_whole_pages(1);
     while (capacity < size && capacity <= a->segment->arena_bytes / 2)
@@ -363,7 +366,7 @@ uint64_t pp_arena_open_bytes(pp_arena_t *a) {
 
 /* ---- giving back ---- */
 
-/* As long as each arena has no more than its part of what may lie idle, all have no more together. */
+/* If no arena exceeds its part of PP_IDLE_MAX, the pool does not exceed the whole. */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id) {
     pp_arena_flags_t *flags = pp_segment_flags(s, arena);
     pp_store_release(&flags->in_use[id], 0);
@@ -396,8 +399,8 @@ static uint64_t trim_block(pp_segment_t *s, pp_arena_flags_t *flags, uint32_t id
     return n_bytes;
 }
 
-/* Only in arenas whose owner has opened no block since the last call: one that is at work needs its warm pages again. Whoever
- * releases a block after the first line asks for another call. */
+/* Trims only arenas whose owner has opened no block since the last call, since a busy one soon needs its warm pages. A
+ * release after the first store asks for another call. */
 void pp_blocks_trim(pp_segment_t *s) {
     pp_store_seq_cst(&s->shared->wants_trim, 0);
     uint64_t n_idle = pp_blocks_idle(s);
@@ -409,12 +412,12 @@ void pp_blocks_trim(pp_segment_t *s) {
         for (uint32_t i = 0; is_quiet && n_idle > PP_IDLE_MAX && i < pp_load_acquire(&flags->n_numbers); i++)
             n_idle -= trim_block(s, flags, i);
     }
-    if (pp_blocks_idle(s) > PP_IDLE_MAX)   /* counted anew: what was released meanwhile may have gone in the place of what was counted */
+    if (pp_blocks_idle(s) > PP_IDLE_MAX)   /* counted again: blocks released meanwhile may have replaced those counted */
         pp_store_seq_cst(&s->shared->wants_trim, 1);
 }
 
-/* Its places are forgotten too: the next owner gives these addresses to others. A place that was being written when its owner
- * was killed is no danger: the range that half of it describes is either its old one or begins where nothing has been yet. */
+/* Clears the places as well, since the next owner assigns these addresses anew. A place that was half written when its
+ * owner was killed is harmless: its range is either the old one, or starts where nothing has been allocated. */
 void pp_arena_forget(pp_segment_t *s, unsigned arena) {
     pp_arena_flags_t *flags = pp_segment_flags(s, arena);
     bool is_kept = false;

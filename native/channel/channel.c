@@ -1,15 +1,15 @@
-/* The channel: one row of task slots that all workers claim from, one ring of results per worker.
+/* The channel: one task ring from which all workers claim, and one ring of results per worker.
  *
  * A slot's state is one 64-bit word, `sequence << 16 | worker slot << 4 | tag`:
  *
  *     FREE -> READY            the parent publishes task number `sequence`
  *     READY -> CLAIMED(worker slot)   by compare-and-swap: exactly one worker gets it
  *     READY -> REVOKED         by compare-and-swap: the parent takes it back (cancel, terminate)
- *     CLAIMED -> TAKEN         the worker has copied the payload out; its worker slot says which task it holds
+ *     CLAIMED -> TAKEN         the worker has copied the payload; its worker slot names the task that it holds
  *
- * No lock anywhere: a worker that is killed or stopped at any instruction leaves at most one slot CLAIMED, which the
- * parent finds in `reap`. The sequence in the word makes a stale compare-and-swap fail after the slot was used again.
- * README.md has the argument why no wake-up is lost.
+ * There are no locks. A worker that is killed or stopped at any instruction leaves at most one slot CLAIMED, which
+ * `reap` finds. The sequence in the word makes a stale compare-and-swap fail after the slot was reused. README.md shows
+ * why no wake-up is lost.
  */
 #include "native.h"
 
@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #define MASK (PP_SLOTS - 1)
-#define PATIENCE_NS 50000   /* how long a flood of results may gather before it is taken; see pp_parent_park */
-#define PAD UINT32_MAX      /* size of a frame that only fills the ring's end */
+#define PATIENCE_NS 50000   /* how long a burst of results may gather before it is taken; see pp_parent_park */
+#define PAD UINT32_MAX      /* marks a frame that only fills the end of the ring */
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };
 
@@ -32,17 +32,17 @@ static uint32_t align8(uint32_t n) { return (n + 7) & ~7u; }
 
 static pp_worker_slot_t *slot_of(pp_parent_t *h, unsigned worker) { return pp_segment_worker(h->segment, worker); }
 
-/* ---- the parent: tasks out ---- */
+/* ---- the parent: tasks to workers ---- */
 
 void pp_parent_init(pp_parent_t *h, pp_segment_t *s) {
-    memset(h, 0, sizeof *h);   /* before any other thread has it */
+    memset(h, 0, sizeof *h);   /* no other thread has a reference yet */
     h->segment = s;
     pp_leading_init(&h->leading);
     pp_store_relaxed(&s->shared->room_at, PP_NOT_REFUSED);
 }
 
-/* Slots are used again in order. The head may still point at the oldest one if the worker that claimed it died before
- * it could move the head on, and would then never match: so the parent moves it first. */
+/* Makes slots reusable, in order. If the worker that claimed the oldest one died before it advanced the head, the head
+ * still points there and would never match again. The parent therefore advances the head first. */
 static void reclaim(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     for (uint64_t next; (next = pp_load_relaxed(&h->reclaimed)) < pp_load_relaxed(&h->tail);) {
@@ -69,14 +69,14 @@ uint64_t pp_parent_n_waiting(pp_parent_t *h) {
     return head < tail ? tail - head : 0;
 }
 
-/* Whether a task is in nobody's hands any more: its slot may be used again as soon as it is the oldest. */
+/* Whether no worker needs a task's slot any more. The slot may be reused once it is the oldest. */
 static bool is_over(pp_parent_t *h, uint64_t sequence) {
     uint64_t state = pp_load_seq_cst(&h->segment->shared->slots[sequence & MASK].state);
     return sequence_in(state) != sequence || tag_in(state) == TAKEN || tag_in(state) == REVOKED;
 }
 
-/* The task after which a put is worth another try: of those that wait, the one half way, so that workers have the other half
- * meanwhile; if none waits, the oldest that a worker is still copying. UINT64_MAX: neither. */
+/* Which task's taking should trigger another put. If tasks wait, the middle one, so that workers have the other half
+ * meanwhile; otherwise the oldest that a worker is still copying. UINT64_MAX: neither exists. */
 static uint64_t find_target(pp_parent_t *h) {
     reclaim(h);
     uint64_t tail = pp_load_relaxed(&h->tail), first = pp_load_relaxed(&h->reclaimed), n_waiting = pp_parent_n_waiting(h);
@@ -89,8 +89,8 @@ static uint64_t find_target(pp_parent_t *h) {
     return UINT64_MAX;
 }
 
-/* After a put that found no room: whoever ends the target's wait tells the leader. If that happened before it could know, nobody is
- * starved, and the caller tries again at once. */
+/* After a put that found no room: the worker that takes the target task notifies the leader. If the target was taken
+ * before room_at was set, the put is not backpressured, and the caller retries at once. */
 void pp_parent_note_full(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     uint64_t target = find_target(h);
@@ -101,13 +101,13 @@ void pp_parent_note_full(pp_parent_t *h) {
 
 bool pp_parent_is_starved(pp_parent_t *h) { return pp_load_seq_cst(&h->segment->shared->room_at) != PP_NOT_REFUSED; }
 
-/* For the leader: true once for each time that a refused put became worth a try. Who asks must see to it that somebody puts. */
+/* For the leader: true once each time that a refused put may succeed. The caller must make sure that somebody puts. */
 bool pp_parent_take_room(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     return pp_load_seq_cst(&shared->has_room) && pp_swap_seq_cst(&shared->has_room, 0);
 }
 
-/* By whoever has made a slot TAKEN or REVOKED, after that. */
+/* Notifies of room. Called after a slot was made TAKEN or REVOKED. */
 static void note_over(pp_shared_t *shared, uint64_t sequence) {
     if (sequence < pp_load_seq_cst(&shared->room_at) || pp_swap_seq_cst(&shared->room_at, PP_NOT_REFUSED) == PP_NOT_REFUSED)
         return;
@@ -151,7 +151,7 @@ int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence) {
     if (pp_is_traced(h->segment->shared))
         pp_trace_put(h->segment->shared, tail);
     pp_store_release(&slot->state, state_of(tail, 0, READY));
-    pp_store_seq_cst(&h->tail, tail + 1);   /* no look for seekers, nor any other load, comes before this or the store above */
+    pp_store_seq_cst(&h->tail, tail + 1);   /* no later load, as of workers that seek, may come before the two stores */
     *sequence = tail;
     return 0;
 }
@@ -164,7 +164,7 @@ static bool wake_worker(pp_worker_slot_t *worker) {
     return true;
 }
 
-/* Workers that already seek will find the tasks; wakes as many more as there are tasks. Anyone may call it. */
+/* Wakes as many workers as there are tasks, minus those that already seek, which will find them. Anyone may call it. */
 static void wake_for(pp_segment_t *s, unsigned n_tasks) {
     unsigned n_workers = s->n_workers;
     for (unsigned i = 0; i < n_workers && n_tasks > 0; i++)
@@ -177,8 +177,8 @@ void pp_parent_wake(pp_parent_t *h, unsigned n_tasks) { wake_for(h->segment, n_t
 
 /* ---- the parent: taking tasks back ---- */
 
-/* Any thread may revoke. The copy is made first: once the slot is REVOKED the putting thread may use it again. It is whole
- * if the compare-and-swap succeeds, since no slot is READY twice with the same sequence. */
+/* Any thread may revoke. The copy comes first, because the thread that puts may reuse a REVOKED slot. If the
+ * compare-and-swap succeeds the copy is intact, since no slot is READY twice with the same sequence. */
 bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy) {
     pp_slot_t *slot = &h->segment->shared->slots[sequence & MASK];
     uint64_t expected = state_of(sequence, 0, READY);
@@ -203,7 +203,8 @@ bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy) {
     return false;
 }
 
-/* Whoever leads meanwhile looks into the worker slot's ring: so `head` and `tail` are not touched here, see pp_parent_reap. */
+/* Prepares a worker slot for a new worker. `head` and `tail` stay as they are, because the leader may be reading the
+ * slot's ring; see pp_parent_reap. */
 void pp_parent_open_slot(pp_parent_t *h, unsigned worker) {
     pp_worker_slot_t *l = slot_of(h, worker);
     l->taken_job = UINT64_MAX;
@@ -222,8 +223,9 @@ static bool is_result_taken(const pp_worker_slot_t *l, uint64_t job, uint32_t in
     return l->taken_job == job && l->taken_index == index;
 }
 
-/* After the death of a worker slot's worker, once its results are taken: true with the task that is lost with it, if any. A task whose
- * result was the last that was taken is not: the worker was killed between its reply and pp_worker_finish. */
+/* Empties the slot of a dead worker, once its results are taken. True: *job and *index are the task that is lost with
+ * it. A task is not lost if its result was the last taken: then the worker was killed between its reply and
+ * pp_worker_finish. */
 bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *index) {
     pp_shared_t *shared = h->segment->shared;
     pp_worker_slot_t *l = slot_of(h, worker);
@@ -236,29 +238,29 @@ bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *in
         *index = pp_load_relaxed(&l->index);
         lost = !is_result_taken(l, *job, *index);
     }
-    for (unsigned i = 0; i < PP_SLOTS; i++) {   /* all: the putting thread may not have counted the newest task yet */
+    for (unsigned i = 0; i < PP_SLOTS; i++) {   /* all slots: the newest task may not be counted in `tail` yet */
         pp_slot_t *slot = &shared->slots[i];
         uint64_t state = pp_load_acquire(&slot->state), sequence = sequence_in(state);
         if (state != state_of(sequence, worker, CLAIMED))
             continue;
-        if (!held && slot->where == PP_IN_BLOCK)   /* else it was released above, and may be in use again */
+        if (!held && slot->where == PP_IN_BLOCK)   /* otherwise it was released above, and may be in use again */
             pp_block_release(h->segment, 0, ((pp_blockref_t *)slot->data)->id);
         *job = slot->job;
         *index = slot->index;
         lost = true;
         pp_store_seq_cst(&slot->state, state_of(sequence, worker, TAKEN));
     }
-    pp_store_relaxed(&l->head, 0);   /* the ring is empty, and only who leads takes from it */
+    pp_store_relaxed(&l->head, 0);   /* safe: the ring is empty, and only the leader takes from it */
     pp_store_relaxed(&l->tail, 0);
     pp_store_seq_cst(&l->state, PP_WORKER_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
     pp_arena_forget(h->segment, 1 + worker);
-    if (pp_load_relaxed(&l->pid) != (uint32_t)getpid())   /* else its values are still alive, or have let go themselves */
+    if (pp_load_relaxed(&l->pid) != (uint32_t)getpid())   /* otherwise its values are alive, or released themselves */
         pp_arena_drop_kept(h->segment, 0, PP_KEPT + worker);
-    for (unsigned i = 0; i < h->segment->n_workers; i++)   /* it may have died in wake_worker: its sleeper is SEEKING and still asleep */
+    for (unsigned i = 0; i < h->segment->n_workers; i++)   /* the dead worker may have set a sleeper to SEEKING without waking it */
         pp_futex_wake(&slot_of(h, i)->park, 1, UINT32_MAX);
-    pp_parent_wake(h, (unsigned)pp_parent_n_waiting(h));   /* it may have been woken for a task that it never claimed */
-    pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);   /* it may have died before it told of room: look again */
+    pp_parent_wake(h, (unsigned)pp_parent_n_waiting(h));   /* the dead worker may have been woken for a task that it never claimed */
+    pp_store_seq_cst(&shared->room_at, PP_NOT_REFUSED);   /* it may have died before it notified of room: check again */
     pp_store_seq_cst(&shared->has_room, 1);
     return lost;
 }
@@ -266,7 +268,7 @@ bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *in
 void pp_parent_stop(pp_parent_t *h, pp_stop_t stop) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t now = pp_load_seq_cst(&shared->stop);
-    while (now < stop && !pp_cas_seq_cst(&shared->stop, &now, stop)) {}   /* of two threads that stop, the stricter prevails */
+    while (now < stop && !pp_cas_seq_cst(&shared->stop, &now, stop)) {}   /* if two threads stop the pool, the stricter mode prevails */
     for (unsigned i = 0; i < h->segment->n_workers; i++) {
         pp_worker_slot_t *worker = slot_of(h, i);
         wake_worker(worker);
@@ -301,13 +303,13 @@ void pp_parent_take(pp_parent_t *h, unsigned worker, const pp_frame_t *frame) {
         pp_futex_wake(&l->full, 1, UINT32_MAX);
 }
 
-/* Anyone may put; a leader that finds somebody else at it leaves it to that one. */
+/* Any thread may put. A leader leaves it to the thread that is already putting. */
 bool pp_parent_wants_feed(pp_parent_t *h) {
     uintptr_t feeder = pp_load_seq_cst(&h->feeder);
     return pp_load_seq_cst(&h->must_feed) && (feeder == 0 || feeder == pp_this_thread());
 }
 
-/* Whether there is anything for a leader: results, room for tasks that found none, or somebody else who wants to lead. */
+/* Whether a leader has pending events: results, room for refused tasks, or a thread that wants to lead. */
 bool pp_parent_has_news(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
     for (unsigned i = 0; i < h->segment->n_workers; i++) {
@@ -343,7 +345,7 @@ void pp_want_trim(pp_shared_t *shared) {
     ring(shared, PP_BACKGROUND);
 }
 
-/* A leader takes results; while there is one, workers need not wake the background thread. */
+/* Begins to lead. While there is a leader, workers need not wake the background thread. */
 void pp_parent_lead(pp_parent_t *h) {
     pp_store_seq_cst(&h->leader, 1);
     pp_store_seq_cst(&h->segment->shared->waiting, 0);
@@ -357,7 +359,7 @@ void pp_parent_step_down(pp_parent_t *h) {
         ring(shared, PP_BACKGROUND);
 }
 
-/* Spins, as leader, while a result may be a moment away. False: there is no news, and the caller parks. */
+/* Spins, as leader, while a result may arrive soon. False: there is no pending event, and the caller should park. */
 bool pp_parent_spin(pp_parent_t *h) {
     bool has_news;
     pp_spin_begin(&h->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
@@ -366,8 +368,9 @@ bool pp_parent_spin(pp_parent_t *h) {
     return has_news;
 }
 
-/* Sleeps, as leader, until there is news, or the bell is not what it was when the caller last looked for other things. `patient`: many tasks are under way, so first sleep PATIENCE_NS without asking
- * to be woken. Workers then run undisturbed and one wake-up serves some hundred results instead of one or two. */
+/* Sleeps, as leader, until there is a pending event, or until the bell differs from its value when the caller last
+ * checked its other conditions. patient: many tasks are in flight, so first sleep PATIENCE_NS without asking to be
+ * woken. Workers then run undisturbed, and one wake-up serves some hundred results instead of one or two. */
 int pp_parent_park(pp_parent_t *h, uint32_t bell, int64_t deadline_ns, bool patient) {
     pp_shared_t *shared = h->segment->shared;
     if (pp_parent_has_news(h))
@@ -381,7 +384,7 @@ int pp_parent_park(pp_parent_t *h, uint32_t bell, int64_t deadline_ns, bool pati
     return pp_parent_has_news(h) ? 0 : pp_futex_wait(&shared->bell, bell, deadline_ns, PP_FOREGROUND);
 }
 
-/* Wakes the background thread, now or when it next wants to sleep. */
+/* Wakes the background thread, or prevents its next sleep. */
 void pp_parent_notify(pp_parent_t *h) {
     pp_store_seq_cst(&h->notified, 1);
     ring(h->segment->shared, PP_BACKGROUND);
@@ -389,8 +392,8 @@ void pp_parent_notify(pp_parent_t *h) {
 
 void pp_parent_rouse_leader(pp_parent_t *h) { ring(h->segment->shared, PP_FOREGROUND); }
 
-/* The background thread sleeps here until it is notified, something happened to a worker, or somebody must take results and
- * nobody leads. */
+/* The background thread sleeps here until it is notified, something happens to a worker, or results arrive while nobody
+ * leads. */
 int pp_parent_wait_background(pp_parent_t *h, int64_t deadline_ns) {
     pp_shared_t *shared = h->segment->shared;
     uint32_t bell = pp_load_seq_cst(&shared->bell);
@@ -435,7 +438,7 @@ static bool claim_slot(pp_worker_t *e, pp_slot_t **out) {
     }
 }
 
-/* Whether a claim is worth trying: there is a task, or there was one a moment ago. */
+/* Whether a claim may succeed: there is a task, or there was one just before. */
 static bool is_ready(pp_worker_t *e) {
     uint64_t head = pp_load_seq_cst(&e->shared->head);
     uint64_t state = pp_load_seq_cst(&e->shared->slots[head & MASK].state);
@@ -460,8 +463,9 @@ bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload) {
     if (pp_is_traced(e->shared))
         e->trace.put_ns = pp_load_relaxed(&e->shared->put_ns[sequence & MASK]);
     pp_store_seq_cst(&slot->state, state_of(sequence, e->n_worker, TAKEN));
-    /* The parent counted on this seeker for every task it had put: pass the count on. Not only if the next slot is READY:
-     * one that was busy may have claimed it, not moved the head on yet, and will not look whether another follows. */
+    /* The parent counted on this seeking worker for every task that it had put, so pass that on by waking another. It
+     * is not enough to check whether the next slot is READY. A busy worker may have claimed it without having advanced
+     * the head, and will not check whether another task follows. */
     if (sought && is_ready(e))
         wake_for(e->segment, 1);
     note_over(e->shared, sequence);
@@ -487,14 +491,14 @@ void pp_pulse(pp_shared_t *shared) {
 static int sleep_until_ready(pp_worker_t *e) {
     _Atomic uint32_t *park = &e->own->park;
     while (pp_load_seq_cst(park) == PP_ASLEEP) {
-        if (is_ready(e)) {   /* published before the store above was seen: nobody may have woken us */
+        if (is_ready(e)) {   /* published before our ASLEEP was seen: perhaps nobody wakes us */
             pp_store_seq_cst(park, PP_SEEKING);
             return 0;
         }
         if (pp_load_seq_cst(&e->shared->stop) != PP_RUN)
             return ECANCELED;
         if (pp_futex_wait(park, PP_ASLEEP, -1, UINT32_MAX) == EINTR) {
-            pp_store_seq_cst(park, PP_BUSY);   /* a signal handler runs next: do not count on us */
+            pp_store_seq_cst(park, PP_BUSY);   /* a signal handler runs next, so this worker cannot take tasks */
             if (is_ready(e))
                 wake_for(e->segment, 1);
             return EINTR;
@@ -503,7 +507,7 @@ static int sleep_until_ready(pp_worker_t *e) {
     return !is_ready(e) && pp_load_seq_cst(&e->shared->stop) != PP_RUN ? ECANCELED : 0;
 }
 
-/* One that spins is enough: it wakes the others. */
+/* One worker that spins is enough: it wakes the others. */
 static bool seek(pp_worker_t *e) {
     bool is_needed = !is_anyone_seeking(e->segment), is_found;
     pp_spin_begin(&e->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
@@ -514,7 +518,7 @@ static bool seek(pp_worker_t *e) {
     return is_found;
 }
 
-/* Whoever looks after budgets sees this worker as idle from after the spinning until it wakes. */
+/* Enforcers see this worker as idle from the end of its spinning until it wakes. */
 int pp_worker_wait(pp_worker_t *e) {
     if (seek(e))
         return 0;
@@ -564,7 +568,8 @@ int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload
     return 0;
 }
 
-/* The largest frame needs this much with padding; half a ring, so that it always fits an empty one. */
+/* Waits until half the ring is free: the largest frame with its padding needs this much, and an empty ring always has
+ * it. */
 int pp_worker_wait_room(pp_worker_t *e) {
     pp_worker_slot_t *l = e->own;
     pp_store_seq_cst(&l->full, 1);
@@ -586,5 +591,5 @@ void pp_worker_finish(pp_worker_t *e) {
 void pp_worker_state(pp_worker_t *e, pp_worker_state_t state) {
     pp_store_seq_cst(&e->own->state, state);
     pp_notify_all(e->shared);
-    pp_pulse(e->shared);   /* a worker that finds work at once never sleeps, and is awake all the same */
+    pp_pulse(e->shared);   /* a worker that finds work at once never sleeps, but is active all the same */
 }

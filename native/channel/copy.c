@@ -1,12 +1,12 @@
-/* Copies that idle cores take part in, and the packing of arrays that are not contiguous.
+/* Copies with the help of idle cores, and packing of arrays that are not contiguous.
  *
- * The work is cut into pieces, and who has time claims the next by adding to a counter. The caller claims as well, so a
- * helper that does not come costs nothing, and one that comes late finds nothing left. Helpers are threads of this process
- * that sleep otherwise. They are asked only if the machine has idle cores at that moment, by the kernel's own count, and by a
- * worker only within its budget; they ask again now and then, and leave as soon as a core is wanted: a helper that lost
- * its core with a piece in its hands would keep everybody waiting.
+ * The work is cut into pieces, and each thread claims the next piece by adding to a counter. The caller claims as well,
+ * so a helper that does not come costs nothing, and one that comes late finds nothing left. Helpers are threads of this
+ * process that otherwise sleep. They are called only if the kernel reports idle cores at that moment, and for a worker
+ * only within its budget. They check again now and then, and leave when their core is needed: if a helper lost its core
+ * in the middle of a piece, everybody would wait for it.
  *
- * One copy at a time has helpers; another one that comes meanwhile is done by its caller alone.
+ * Only one copy at a time has helpers. Another one that comes meanwhile is done by its caller alone.
  */
 #include "native.h"
 
@@ -17,15 +17,16 @@
 #endif
 
 #define PIECE_BYTES (32u << 10)   /* as in the paper on MPI and tasks; 16 and 64 KiB made no difference here */
-/* Asking for idle cores takes 2 to 8 us and waking a helper 50; below these sizes asking in vain would cost more than 1 % of a copy.
- * Measured in cache: 8 MB copied 0.2 ms, packed 1.2; 16 MB copied 0.7, with a helper no less. */
+/* Checking for idle cores takes 2 to 8 us, and waking a helper 50 us. Below these sizes a useless check would cost more
+ * than 1 % of a copy. Measured in cache: 8 MB copied in 0.2 ms, packed in 1.2; 16 MB copied in 0.7, and no faster with
+ * a helper. */
 #define COPY_MIN (24u << 20)
 #define PACK_MIN (8u << 20)
-#define RUN_MIN 512u              /* packing from here on is copying */
-#define STREAM_MIN (24u << 20)    /* beyond three quarters of the last-level cache of the machine that we measured on */
+#define RUN_MIN 512u              /* bytes; longer runs are copied rather than packed */
+#define STREAM_MIN (24u << 20)    /* about three quarters of the last-level cache of the machine used for measuring */
 #define HELPERS_MAX 15u
-#define LOOK_EVERY 16u            /* pieces that a helper takes before it looks again whether its core is wanted */
-#define TILE 16                   /* elements: a tile's rows and columns stay in the first-level cache */
+#define LOOK_EVERY 16u            /* pieces that a helper takes between two checks whether its core is needed */
+#define TILE 16                   /* elements: a tile's rows and columns fit the first-level cache */
 
 typedef struct {
     void (*run)(const void *what, size_t piece);
@@ -34,13 +35,13 @@ typedef struct {
     _Atomic size_t next, n_done;
 } work_t;
 
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;   /* whose work has helpers; never waited for */
-static work_t work;                       /* its owner writes, before `call` */
-static _Atomic uint32_t call;             /* futex word of helpers: grows with each work that is for them */
-static _Atomic uint32_t n_wanted;         /* helpers that may still come */
-static _Atomic uint32_t n_inside;         /* helpers that may touch `work`; its owner waits for 0 */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;   /* held by the owner of `work`; only tried, never waited for */
+static work_t work;                       /* written by its owner before `call` */
+static _Atomic uint32_t call;             /* futex word of helpers: changes with each work for them */
+static _Atomic uint32_t n_wanted;         /* helpers that may still join */
+static _Atomic uint32_t n_inside;         /* helpers that may access `work`; its owner waits for 0 */
 static _Atomic uint32_t n_started;
-static _Atomic uint64_t n_helped;         /* pieces that helpers did */
+static _Atomic uint64_t n_helped;         /* pieces done by helpers */
 
 static bool do_next(work_t *w) {
     size_t piece = pp_add_seq_cst(&w->next, 1);
@@ -61,7 +62,8 @@ static bool take_place(void) {
     return false;
 }
 
-/* Inside first, then a look whether anybody is wanted: the owner takes back what is wanted, then waits until nobody is inside. */
+/* A helper enters first, and then checks whether it is wanted. The owner first withdraws `n_wanted`, and then waits
+ * until nobody is inside. So no helper touches finished work. */
 static void help(void) {
     pp_add_seq_cst(&n_inside, 1);
     if (take_place()) {
@@ -92,7 +94,7 @@ static unsigned start_helpers(unsigned n) {
     return n < started ? n : started;
 }
 
-/* Threads are not inherited, and the mutex may have been held. */
+/* Threads are not inherited, and the mutex may have been held during the fork. */
 void pp_copy_after_fork_in_child(void) {
     pthread_mutex_init(&turn, NULL);
     pp_store_seq_cst(&n_started, 0);
@@ -104,7 +106,8 @@ uint64_t pp_copy_n_helped(void) { return pp_load_relaxed(&n_helped); }
 
 /* ---- the caller ---- */
 
-/* A worker has its grant; another thread, the parent's, may use what is idle. asked: a number for measurements, or -1. */
+/* A worker may use its budget; a thread of the parent may use all idle cores. asked: a fixed number for measurements,
+ * or -1. */
 static unsigned helpers_for(size_t n_bytes, size_t min_bytes, int asked) {
     if (asked >= 0)
         return (unsigned)asked < HELPERS_MAX ? (unsigned)asked : HELPERS_MAX;
@@ -157,8 +160,8 @@ static void do_all(void (*run)(const void *, size_t), const void *what, size_t n
 
 /* ---- contiguous ---- */
 
-/* Past the caches, as memcpy does by itself with what is too large for them; it does not know that this is a part of such.
- * Whoever streams ends with `drain`, before others may read. */
+/* Bypasses the caches, as memcpy does for sizes that exceed them; here memcpy sees only a piece. The thread must call
+ * `drain` before others may read. */
 static void stream(char *to, const char *from, size_t n) {
 #if defined(__x86_64__)
     size_t head = -(uintptr_t)to & 15;
@@ -216,16 +219,16 @@ typedef struct {
     char *to;
     const char *from;
     size_t item, n_items;
-    size_t rows_per_piece, n_rows;        /* a row: the last axis, or the last two if the other is the denser one */
-    size_t part_items, n_parts;           /* of a row that is too long for one piece */
-    int n_dims, n_outer;                  /* n_outer: axes that number the rows */
+    size_t rows_per_piece, n_rows;        /* a row: the last axis, or the last two if the other one is denser */
+    size_t part_items, n_parts;           /* parts of a row that is too long for one piece */
+    int n_dims, n_outer;                  /* n_outer: axes that enumerate the rows */
     size_t shape[PP_DIMS_MAX];
     ptrdiff_t strides[PP_DIMS_MAX];
     size_t row_items;
     bool is_large;
 } pack_t;
 
-/* Drops axes of length 1 and joins those that lie in one another's line, so that long runs are seen as such. */
+/* Drops axes of length 1 and merges axes that are contiguous with each other, so that long runs become visible. */
 static void simplify(pack_t *p, const pp_layout_t *l) {
     int n = 0;
     for (int i = 0; i < l->n_dims; i++) {
@@ -239,7 +242,7 @@ static void simplify(pack_t *p, const pp_layout_t *l) {
         p->shape[n] = l->shape[i];
         p->strides[n++] = l->strides[i];
     }
-    if (n > 0 && p->strides[n - 1] == (ptrdiff_t)p->item) {   /* a run of items is one larger item */
+    if (n > 0 && p->strides[n - 1] == (ptrdiff_t)p->item) {   /* a run of items becomes one larger item */
         p->item *= p->shape[--n];
     }
     p->n_dims = n;
@@ -272,7 +275,7 @@ static void pack_line(char *to, const char *from, size_t item, size_t n, ptrdiff
     }
 }
 
-/* A tile whose width the compiler knows. */
+/* A tile whose width is known at compile time. */
 #define PACK_TILE(type) \
     for (size_t k = 0; k < n_rows; k++, to += to_stride, from += strides[0]) \
         for (size_t i = 0; i < TILE; i++) { \
@@ -291,7 +294,8 @@ static void pack_tile(char *to, size_t to_stride, const char *from, size_t item,
     }
 }
 
-/* Rows that are far apart in each line but near each other: tile by tile, so that a cache line is used before it is gone. */
+/* Packs a plane whose rows are far apart within a line but close to each other. It goes tile by tile, so that a cache
+ * line is used fully before it is evicted. */
 static void pack_plane(char *to, const char *from, size_t item, const size_t *shape, const ptrdiff_t *strides) {
     for (size_t i = 0; i < shape[0]; i += TILE)
         for (size_t j = 0; j < shape[1]; j += TILE) {
@@ -334,7 +338,7 @@ static void pack_piece(const void *what, size_t piece) {
     size_t first = piece * p->rows_per_piece, end = first + p->rows_per_piece < p->n_rows ? first + p->rows_per_piece : p->n_rows;
     const size_t *shape = p->shape + p->n_outer;
     const ptrdiff_t *strides = p->strides + p->n_outer;
-    if (p->n_dims - p->n_outer == 2) {     /* rows of the last outer axis that follow each other make a plane */
+    if (p->n_dims - p->n_outer == 2) {     /* consecutive rows of the last outer axis form a plane */
         for (size_t row = first; row < end; row++)
             pack_plane(p->to + row * p->row_items * p->item, start_of_row(p, row), p->item, shape, strides);
         return;
@@ -343,12 +347,12 @@ static void pack_piece(const void *what, size_t piece) {
         pack_line(p->to + row * p->row_items * p->item, start_of_row(p, row), p->item, p->row_items, strides[0], p->is_large);
 }
 
-/* Splits the axis that planes are made of into strips, so that one large plane gives work to all. */
+/* Splits the axis that planes consist of into strips, so that one large plane is shared by several threads. */
 static void split_planes(pack_t *p) {
     int last = p->n_dims - 1, axis = last - 1;
     size_t line_bytes = p->shape[last] * p->item, strip = PIECE_BYTES / (line_bytes ? line_bytes : 1) / TILE * TILE;
     strip = strip < TILE ? TILE : strip;
-    while (strip > 1 && p->shape[axis] % strip != 0)   /* strips are all alike */
+    while (strip > 1 && p->shape[axis] % strip != 0)   /* all strips have the same size */
         strip--;
     if (p->n_dims == PP_DIMS_MAX || strip >= p->shape[axis] || strip < 4)
         return;

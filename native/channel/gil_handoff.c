@@ -1,13 +1,14 @@
-/* One GIL: how a task's caller and its worker, threads of one interpreter, hand it to each other without the kernel's help.
+/* Hand-off of the GIL between a task's caller and its worker, when both are threads of one interpreter.
  *
- * A thread that asks for the GIL while another has it sleeps, and is woken when that one lets go: for a small task these two
- * wake-ups, out and back, are most of a round trip. Both sides look without the GIL, so each sees its news while the other is
- * still on its way out of Python. For a moment each waits for that before it asks.
+ * A thread that requests the GIL while another holds it sleeps, and is woken when it is released. For a small task
+ * these two wake-ups, there and back, are most of a round trip. Both sides spin without the GIL, so each sees its event
+ * while the other is still leaving Python. Each therefore waits a few us for the other to release the GIL before it
+ * requests it.
  */
 #include "native.h"
 
-/* From the put to the leader's wait, and from a reply to the worker's next look, is Python of ours: 1 to 4 us. Who has not let go
- * by then does something else, and the GIL is to be had by asking only. */
+/* From the put to the leader's wait, and from a reply to the worker's next look for tasks, our Python code runs 1 to 4
+ * us. A thread that has not released the GIL by then does something else, and the GIL must be requested. */
 #define MOMENT_NS 8000
 
 void pp_parent_let_go(pp_parent_t *h, bool has_let_go) { pp_store_seq_cst(&h->segment->shared->has_let_go, has_let_go); }

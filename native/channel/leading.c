@@ -1,20 +1,20 @@
-/* Who takes results: the leader/followers pattern.
+/* Which thread takes results: the leader/followers pattern.
  *
- * Of all threads that wait for a result one is the *leader*: it takes results out of the channel, for all. The others are
- * *followers* and sleep, each on a word of its own, until their result is there or the lead is handed to them. When the
- * leader has what it wants it hands the lead to the first follower of the list; without one it steps down, and the background
- * thread takes results (pp_parent_step_down). So a round trip needs no thread but the caller's and the worker's.
+ * One of the threads that wait for results is the *leader*: it takes results out of the channel for all. The others are
+ * *followers*. Each sleeps on a word of its own until its result has come or it is made leader. When the leader has its
+ * result it hands the lead to the first follower. If there is none it steps down, and the background thread takes
+ * results (pp_parent_step_down). So a round trip needs only the caller's and the worker's threads.
  *
- * The mutex guards the list of followers and the owner of the lead. It is held for some instructions and never while its
- * holder waits for anything, Python's locks included; Python's signal handlers never run under it.
+ * The mutex guards the list of followers and the owner of the lead. It is held for a few instructions. Its holder never
+ * waits for anything, not even for the GIL, and no Python signal handler runs under it.
  */
 #include "native.h"
 
 #include <errno.h>
 
-enum { WOKEN = 1, LEADS = 2, STATE = 0xff };   /* the rest of a waiter's word counts what has roused it, see interrupts.c */
+enum { WOKEN = 1, LEADS = 2, STATE = 0xff };   /* the other bits of a waiter's word count wake-ups by signals; see interrupts.c */
 
-#ifndef PP_SCHEDULE   /* there the scheduler knows which of its actors runs */
+#ifndef PP_SCHEDULE   /* otherwise the scheduler says which of its actors runs */
 uintptr_t pp_this_thread(void) {
     return (uintptr_t)pthread_self();
 }
@@ -51,7 +51,8 @@ static void tell(pp_waiter_t *w, uint32_t state) {
 
 bool pp_lead_is_mine(pp_parent_t *h) { return pp_load_seq_cst(&h->leading.leader) == pp_this_thread(); }
 
-/* With the mutex, while nobody leads. After a pause the workers still believe that somebody does. */
+/* Takes the lead. Called with the mutex, while nobody leads. After a pause workers still believe that there is a
+ * leader. */
 static void take(pp_parent_t *h, uintptr_t thread) {
     pp_leading_t *l = &h->leading;
     pp_store_seq_cst(&l->leader, thread);
@@ -60,7 +61,7 @@ static void take(pp_parent_t *h, uintptr_t thread) {
     l->is_paused = false;
 }
 
-/* With the mutex: the follower that has waited longest leads now; false if there is none. */
+/* Makes the follower that has waited longest the leader. Called with the mutex. False: there is none. */
 static bool hand_over(pp_leading_t *l) {
     pp_waiter_t *next = l->first;
     pp_store_seq_cst(&l->awaited, NULL);
@@ -85,7 +86,8 @@ bool pp_lead_try(pp_parent_t *h) {
     return is_free;
 }
 
-/* A follower that is told to lead may time out at the same moment: it finds in pp_follow_end that the lead is its own. */
+/* Gives up the lead. A follower that is made leader may time out at the same moment: pp_follow_end tells it that it
+ * leads. */
 void pp_lead_release(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
@@ -93,13 +95,14 @@ void pp_lead_release(pp_parent_t *h) {
     if (leader == pp_this_thread() || (leader == 0 && l->is_paused)) {
         l->is_paused = false;
         if (!hand_over(l))
-            pp_parent_step_down(h);   /* under the mutex: after it, somebody else may lead already */
+            pp_parent_step_down(h);   /* under the mutex: after it another thread may lead already */
     }
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* The leader runs code that may wait for a thread which itself waits for a result: others may lead meanwhile. If nobody does, the
- * background thread is not told, and no result wakes it: the caller leads again in a moment, or calls pp_lead_release. */
+/* The leader is about to run code that may wait for a thread that itself waits for a result. Others may lead meanwhile.
+ * If nobody does, the background thread is not told and no result wakes it, so the caller must soon lead again or call
+ * pp_lead_release. */
 void pp_lead_pause(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     if (!pp_lead_is_mine(h))
@@ -109,7 +112,7 @@ void pp_lead_pause(pp_parent_t *h) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Says what the leader itself waits for. It does so before it looks whether that has come, see pp_wake_waiters. */
+/* Stores what the leader itself waits for. It does so before it checks whether that has come; see pp_wake_waiters. */
 void pp_lead_for(pp_parent_t *h, const void *awaited) { pp_store_seq_cst(&h->leading.awaited, awaited); }
 
 bool pp_lead_is_claimed(const pp_parent_t *h) { return pp_load_seq_cst(&h->leading.n_claims) > 0; }
@@ -120,8 +123,8 @@ static void enlist(pp_leading_t *l, pp_waiter_t *w, bool is_first) {
     (is_first ? prepend : append)(l, w);
 }
 
-/* Waits until the caller leads: the present leader hands over before its next batch of results. If the caller leads already it
- * returns at once. */
+/* Waits until the caller leads: the present leader hands over before its next batch of results. Returns at once if the
+ * caller leads already. */
 void pp_lead_claim(pp_parent_t *h) {
     pp_leading_t *l = &h->leading;
     if (pp_lead_try(h))
@@ -129,21 +132,22 @@ void pp_lead_claim(pp_parent_t *h) {
     pp_waiter_t w = {0};
     pthread_mutex_lock(&l->mutex);
     enlist(l, &w, true);
-    pp_add_seq_cst(&l->n_claims, 1);   /* whoever sees this finds us listed: else it would give up the lead and take it, again and again */
+    pp_add_seq_cst(&l->n_claims, 1);   /* after listing: a leader that saw the claim without us in the list would give up and retake the
+                                        * lead, over and over */
     pthread_mutex_unlock(&l->mutex);
     pp_parent_rouse_leader(h);
     for (;;) {
         uint32_t word = pp_load_seq_cst(&w.word);
         if (word & LEADS)
             break;
-        if (pp_lead_take_over(h, &w))   /* the leader was gone before it saw the claim */
+        if (pp_lead_take_over(h, &w))   /* the leader had gone before it saw the claim */
             break;
         pp_futex_wait(&w.word, word, -1, UINT32_MAX);
     }
     pp_add_seq_cst(&l->n_claims, -1);
 }
 
-/* For a listed waiter: leads if nobody does. */
+/* Makes a listed waiter the leader if there is none. */
 bool pp_lead_take_over(pp_parent_t *h, pp_waiter_t *w) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);
@@ -156,7 +160,8 @@ bool pp_lead_take_over(pp_parent_t *h, pp_waiter_t *w) {
     return is_free;
 }
 
-/* The caller becomes a follower, unless it could lead (false). It looks once more for what it waits for before it sleeps. */
+/* Makes the caller a follower, unless nobody leads (false). The caller then checks once more for its result before it
+ * sleeps. */
 bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited) {
     pp_leading_t *l = &h->leading;
     w->awaited = awaited;
@@ -168,7 +173,7 @@ bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited) {
     return follows;
 }
 
-/* 0: the result may be there, or the caller leads; ETIMEDOUT; EINTR: a signal came since the waiter was made. */
+/* 0: the result may have come, or the caller leads; ETIMEDOUT; EINTR: a signal came since the waiter was created. */
 int pp_follow_wait(pp_waiter_t *w, int64_t deadline_ns) {
     for (;;) {
         uint32_t word = pp_load_seq_cst(&w->word);
@@ -190,8 +195,9 @@ void pp_follow_end(pp_parent_t *h, pp_waiter_t *w) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Wakes the threads that wait for something that has come. The caller has stored that before; a follower lists itself, and a leader says
- * what it waits for, before it looks: so one of the two sees the other's. */
+/* Wakes the threads that wait for something that has come, which the caller has stored before. A follower lists itself
+ * before it checks, and a leader stores what it waits for before it checks. So either the waiter sees the result, or
+ * this sees the waiter. */
 void pp_wake_waiters(pp_parent_t *h, const void *awaited) {
     pp_leading_t *l = &h->leading;
     pthread_mutex_lock(&l->mutex);

@@ -1,18 +1,19 @@
-/* Memory that values may lie in, counted by reference within a process.
+/* Memory in which values may lie, reference-counted within a process.
  *
- * A *kept block* is a payload that its receiver uses where it is, and may write to: a block has one receiver, and its owner does not
- * look at it until it is released, which is when the last value in it goes. A forked child must not share it. So before each fork
- * kept blocks are mapped anew, copy-on-write, over themselves, then copied page by page by the kernel, and released: from then on
- * they are ordinary private memory. A thread that writes there meanwhile writes to the file before it is copied, or to the copy.
- * The descriptor that this needs stays open after the segment is closed, until nothing is kept of it any more; and the release of
- * a block then gives its part of the file back. Of no more than CLOSED_MAX segments: what is kept of others is copied as they close.
+ * A *retained block* (`kept`) is a payload that its receiver uses in place and may write to. A block has one receiver,
+ * and its owner does not access it until it is released, when the last value in it goes. A forked child must not share
+ * it. Before each fork, retained blocks are therefore remapped copy-on-write at the same addresses, copied page by page
+ * by the kernel, and released; from then on they are private memory. A thread that writes meanwhile writes either to
+ * the file before the copy, or to the copy. This needs the descriptor, which stays open after the segment is closed,
+ * until no block is retained. Releasing a block then gives its part of the file back. At most CLOSED_MAX segments stay
+ * open like this; blocks of others are copied when they close.
  *
- * *Shared memory* is a memfd, made by `share`. Its name on the way is a descriptor of a process that has it open; the
- * receiver opens that through /proc, and checks by a random number that it is the one that is meant. Nothing has to be
- * removed: it is gone with the last descriptor and mapping, however processes end.
+ * *Shared memory* is a memfd, made by `share`. It is named by a descriptor of a process that has it open. The receiver
+ * opens that through /proc, and verifies by a random number that it is the right one. Nothing has to be unlinked: the
+ * memory goes with its last descriptor and mapping, however processes end.
  *
- * A *loan* is an object of this process, on its way to another thread: whoever takes it has it. One that nobody takes is dropped
- * once its block is released.
+ * A *loan* is an object of this process on its way to another thread, which becomes its owner by taking it. If nobody
+ * takes it, it is dropped once its block is released.
  */
 #include "native.h"
 
@@ -22,32 +23,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define KEPT_MAX 16384u     /* mappings of kept blocks in a process, a quarter of what vm.max_map_count allows unless it was changed */
-#define CLOSED_MAX 64u       /* guess: few beside the 1,024 descriptors that a process usually may have */
-#define HEADER_BYTES 4096u   /* the number, then unused: what is shared is aligned for every use */
+#define KEPT_MAX 16384u     /* mappings of retained blocks per process; a quarter of vm.max_map_count's default */
+#define CLOSED_MAX 64u       /* guess: few, compared with the usual limit of 1,024 descriptors */
+#define HEADER_BYTES 4096u   /* the random number, then unused: shared data is aligned for every use */
 
 struct pp_memory {
     _Atomic long refs;
-    char *start;           /* of what users see */
+    char *start;           /* the start of what users see */
     size_t size;
     bool is_shared, is_readonly, is_released;
-    pid_t maker;           /* shared: the process that made it */
-    pp_segment_t *segment; /* a kept block: where it is */
+    pid_t maker;           /* shared: the pid of the process that made it */
+    pp_segment_t *segment; /* a retained block: its segment */
     unsigned arena;
     uint32_t block;
     uint64_t at;
-    pp_memory_t *base;     /* a common block: the kept block of the task that names it */
-    int fd;                /* shared: a descriptor of our own */
+    pp_memory_t *base;     /* a common block: the retained block of the task that names it */
+    int fd;                /* shared: our own descriptor */
     unsigned char id[PP_SHARE_ID];
     pp_memory_t *next, **link;
-    _Atomic(void *) lent;  /* a loan: what is lent, until somebody takes it */
-    void (*drop)(void *);  /* a loan: what becomes of it else */
+    _Atomic(void *) lent;  /* a loan: the object, until somebody takes it */
+    void (*drop)(void *);  /* a loan: drops an object that nobody took */
 };
 
-/* Guards the list, `is_released`, and of segments `is_closed`, `n_kept` and what becomes of `fd`; a leaf but for the kernel. */
+/* Guards the list, `is_released`, and the segments' `is_closed`, `n_kept` and closing of `fd`. No other lock of ours is
+ * taken under it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pp_memory_t *all;
-static unsigned n_closed;   /* segments that are closed, but for their descriptor */
+static unsigned n_closed;   /* segments of which only the descriptor is open */
 static _Atomic unsigned n_shared, n_kept;
 
 static void enlist(pp_memory_t *m) {
@@ -64,15 +66,15 @@ static void delist(pp_memory_t *m) {
         m->next->link = m->link;
 }
 
-/* ---- kept blocks ---- */
+/* ---- retained blocks ---- */
 
-/* A block that is kept is one less for its owner; of an arena that RLIMIT_FSIZE has made small it is too large a part. */
+/* A retained block is lost to its owner meanwhile. In an arena that RLIMIT_FSIZE has made small it is too large a part. */
 static bool may_keep(pp_segment_t *s, unsigned arena) {
     uint32_t n_max = PP_BLOCKS / 2 / (arena == 0 ? s->n_workers : 1);
     return s->arena_bytes == PP_ARENA_BYTES && pp_load_relaxed(&n_kept) < KEPT_MAX && pp_load_relaxed(&s->windows[arena].n_kept) < n_max;
 }
 
-/* Of a mapping, which is undone if there is no memory: NULL. */
+/* An object for a mapping. On NULL (no memory) the mapping is undone. */
 static pp_memory_t *new_kept(pp_segment_t *s, const pp_blockref_t *ref, void *start) {
     pp_memory_t *m = calloc(1, sizeof *m);
     if (m == NULL) {
@@ -106,8 +108,8 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     return 0;
 }
 
-/* Several receivers may keep a block in common. Its owner releases it once all blocks are released that name it: so all of them
- * keep those as well. */
+/* Several receivers may retain a block in common. Its owner releases it once all blocks that name it are released, so
+ * each object for it retains one of those as well. */
 int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out) {
     void *start;
     if (pp_load_relaxed(&n_kept) >= KEPT_MAX)
@@ -134,7 +136,7 @@ static void close_file(pp_segment_t *s) {
     s->fd = -1;
 }
 
-/* With the mutex, as the segment may be closed at any time. */
+/* Called with the mutex, as the segment may be closed at any time. */
 static void release_block(pp_memory_t *m) {
     pp_segment_t *s = m->segment;
     m->is_released = true;
@@ -154,13 +156,13 @@ static void release_block(pp_memory_t *m) {
     }
 }
 
-/* Of a segment, or of any (NULL). */
+/* s NULL: any segment. */
 static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) {
     return m->segment && !m->is_released && (s == NULL || m->segment == s);
 }
 
-/* A program may have closed descriptors that it did not know: then nothing can be copied, the block stays in use, and a child that
- * is forked has the same memory. What is kept in common is mapped copy-on-write already. */
+/* A program may have closed descriptors that are not its own. Then nothing can be copied, the block stays in use, and a
+ * forked child shares its memory. Common blocks are mapped copy-on-write from the start. */
 static void copy_pages(pp_memory_t *m) {
     if (m->base || (has_file(m->segment) && pp_map_over(m->segment->fd, m->at, m->size, m->start) == 0))
         pp_make_private(m->start, m->size);
@@ -168,7 +170,7 @@ static void copy_pages(pp_memory_t *m) {
         m->is_released = true;
 }
 
-/* With the mutex: makes what is kept of one segment, or of all (NULL), ordinary memory. */
+/* Makes the retained blocks of one segment, or of all (NULL), private memory. Called with the mutex. */
 static void make_private(const pp_segment_t *s) {
     for (pp_memory_t *m = all; m; m = m->next)
         if (is_kept_of(m, s))
@@ -183,8 +185,8 @@ static int by_address(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The file lives as long as a mapping of it: so the memory between kept blocks has to be given back. Without any kept block it
- * goes by itself. */
+/* The file lives as long as any mapping of it, so the memory between retained blocks must be given back. Without
+ * retained blocks the file goes by itself. */
 static void keep_nothing_else(pp_segment_t *s) {
     size_t n = 0, i = 0;
     for (pp_memory_t *m = all; m; m = m->next)
@@ -206,7 +208,7 @@ static void keep_nothing_else(pp_segment_t *s) {
     free(refs);
 }
 
-/* With the mutex all the time: whoever releases a block meanwhile finds it either listed or closed. */
+/* Holds the mutex throughout: a thread that releases a block finds the segment either untouched or closed. */
 bool pp_memory_close(pp_segment_t *s) {
     pthread_mutex_lock(&mutex);
     bool is_first = !s->is_closed;
@@ -274,7 +276,7 @@ void pp_memory_protect(pp_memory_t *m) {
     pp_protect(m->start - HEADER_BYTES, m->size + HEADER_BYTES);
 }
 
-/* With the mutex: one that is about to go is not found. */
+/* Called with the mutex: memory whose last reference is going is not found. */
 static pp_memory_t *find_id(const unsigned char *id, bool readonly) {
     for (pp_memory_t *m = all; m; m = m->next)
         if (m->is_shared && m->is_readonly == readonly && memcmp(m->id, id, PP_SHARE_ID) == 0) {
@@ -308,7 +310,7 @@ int pp_memory_attach(const pp_handle_t *h, pp_memory_t **out) {
         close(fd);
         return error;
     }
-    if (memcmp(m->id, h->id, PP_SHARE_ID) != 0) {   /* the number was used again for another */
+    if (memcmp(m->id, h->id, PP_SHARE_ID) != 0) {   /* the descriptor number was reused for another file */
         share_free(m);
         return ESTALE;
     }
@@ -369,7 +371,7 @@ static void drop_loan(pp_memory_t *m) {
         m->drop(object);
 }
 
-/* ---- all ---- */
+/* ---- all kinds ---- */
 
 bool pp_memory_is_readonly(const pp_memory_t *m) { return m->is_readonly; }
 char *pp_memory_start(const pp_memory_t *m) { return m->start; }
@@ -380,7 +382,7 @@ pp_memory_t *pp_memory_ref(pp_memory_t *m) {
     return m;
 }
 
-/* The last reference goes under the mutex, so that nobody finds what is on its way out. */
+/* Drops the last reference under the mutex, so that nobody finds an object that is going. */
 void pp_memory_unref(pp_memory_t *m) {
     if (m == NULL)
         return;
@@ -403,7 +405,7 @@ void pp_memory_unref(pp_memory_t *m) {
         share_free(m);
         return;
     }
-    pp_unmap(m->start, m->size);   /* before the release: the owner may write to it at once */
+    pp_unmap(m->start, m->size);   /* before the release, after which the owner may write to it at once */
     pp_add_seq_cst(&n_kept, -1);
     pthread_mutex_lock(&mutex);
     if (!m->is_released)
@@ -414,10 +416,10 @@ void pp_memory_unref(pp_memory_t *m) {
     free(m);
 }
 
-/* ---- what a payload names ---- */
+/* ---- the memory that a payload names ---- */
 
 struct pp_pins {
-    pp_pins_t *next;       /* of those whose arena is gone */
+    pp_pins_t *next;       /* list of those whose arena is gone */
     size_t n, capacity;
     pp_memory_t *all[];
 };
@@ -460,7 +462,7 @@ bool pp_pins_have_own(const pp_pins_t *pins) {
     return false;
 }
 
-/* Their owner has ended, and what names them is still on its way: they stay until the segment goes. */
+/* Their owner has ended while payloads that name them are still on the way: they stay until the segment goes. */
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) {
     pins->next = pp_load_relaxed(&s->orphans);
     while (!pp_cas_seq_cst(&s->orphans, &pins->next, pins)) {}
@@ -476,7 +478,7 @@ void pp_orphans_free(pp_segment_t *s) {
     for (pp_pins_t *pins = pp_load_seq_cst(&s->orphans), *next; pins; pins = next) {
         next = pins->next;
         for (size_t i = 0; i < pins->n; i++)
-            pp_memory_take(pins->all[i]);   /* what is left cannot be dropped here: there may be no interpreter */
+            pp_memory_take(pins->all[i]);   /* cannot be dropped here: there may be no interpreter */
         pp_pins_free(pins);
     }
 }

@@ -1,11 +1,11 @@
-/* The memory that both sides map: one memfd, so nothing to unlink and nothing to leak.
+/* The segment that both sides map: one memfd, so there is nothing to unlink and nothing to leak.
  *
- * A task may write to a descriptor that it takes for its own and that is ours. So the file's position is at its end, where a write
- * fails since the file may not grow, its first page is unused, and both sides look now and then whether the header is whole.
+ * A task may write to one of our descriptors by mistake. So the file's position is at its end, where a write fails
+ * since the file may not grow. Its first page is unused, and both sides check now and then that the header is intact.
  *
- * Its first part (the core: slots, rings, flags, events) is mapped whole. Behind it lies a sparse range for each arena, of
- * which only blocks in use are mapped and only touched pages are memory. These ranges are as large as anybody could want, or
- * else what RLIMIT_FSIZE leaves for each.
+ * The first part (the core: slots, rings, flags, events) is mapped as a whole. After it comes a sparse range for each
+ * arena. Of these, only blocks in use are mapped, and only touched pages occupy memory. Ranges are as large as anybody
+ * could want, or what RLIMIT_FSIZE leaves for each.
  */
 #include "native.h"
 
@@ -15,14 +15,14 @@
 #include <unistd.h>
 
 #define MAGIC 0x314c4f4f50797470ull
-#define PAGE 65536u   /* the largest that is in use */
+#define PAGE 65536u   /* the largest page size in use */
 #define CORE_AT PAGE
 #define ALIGN_GIB(n) (((n) + (1ull << 30) - 1) >> 30 << 30)
-#define ARENA_MIN (1ull << 20)             /* guess: enough for pickled functions, and for small arrays */
-#define WINDOW_BYTES (256ull << 20)        /* addresses, not memory; as much as may lie idle */
+#define ARENA_MIN (1ull << 20)             /* guess: enough for pickled functions and small arrays */
+#define WINDOW_BYTES (256ull << 20)        /* addresses, not memory; as much as may be idle */
 #define WINDOW_WHOLE_MAX (1ull << 30)      /* smaller arenas are mapped as a whole */
 
-/* Whole pages, so that those that were touched can be given back. */
+/* Events start on a page of their own, so that touched pages can be given back. */
 static size_t events_at(unsigned n_workers) {
     size_t size = sizeof(pp_shared_t) + (1 + n_workers) * sizeof(pp_arena_flags_t) + n_workers * sizeof(pp_worker_slot_t);
     return (size + PAGE - 1) / PAGE * PAGE;
@@ -32,7 +32,7 @@ static uint64_t core_end(size_t core) { return CORE_AT + core; }
 
 static size_t core_size(unsigned n_workers) { return events_at(n_workers) + (size_t)n_workers * PP_EVENTS * sizeof(pp_event_t); }
 
-/* 0, or EFBIG: RLIMIT_FSIZE leaves no room for the core and arenas. Those of workers by reference are not used. */
+/* 0, or EFBIG: RLIMIT_FSIZE leaves no room for the core and the arenas. Workers by reference do not use theirs. */
 static int place_arenas(unsigned n_workers, bool by_reference, uint64_t *at, uint64_t *bytes) {
     uint64_t n = 1 + (uint64_t)n_workers, limit = pp_file_size_max(), core = core_end(core_size(n_workers));
     *at = ALIGN_GIB(core);
@@ -131,10 +131,10 @@ void pp_segment_unref(pp_segment_t *s) {
     free(s);
 }
 
-/* For who knows that all workers have ended, that the arenas of this process are freed, and that nobody will use the channel:
- * unmaps and closes everything at once, whoever still has a reference. Of the file's memory stay the kept blocks, as their
- * receivers' mappings, and with them its descriptor; these may be released at any time, also now, by any thread. A second call does
- * nothing. */
+/* Unmaps and closes everything at once, even if references remain. The caller knows that all workers have ended, that
+ * this process's arenas are freed, and that nobody will use the channel. Only retained blocks remain, as their
+ * receivers' mappings, and with them the descriptor; any thread may release them at any time, even now. A second call
+ * does nothing. */
 void pp_segment_close(pp_segment_t *s) {
     if (!pp_memory_close(s))
         return;

@@ -1,18 +1,18 @@
-/* What workers record for a timeline, while the parent wants it. When it does not, a task costs two loads and branches.
+/* What workers record for a timeline while the parent wants it. Otherwise a task costs two extra loads and branches.
  *
- * Each place has a ring of events of its own, which its worker alone writes: the newest overwrite the oldest, so recording
- * never waits for whoever reads. `n_events` grows after an event is complete. A reader copies, then looks at `n_events` once
- * more: what may have been overwritten meanwhile is lost and counted.
+ * Each worker slot has its own ring of events, which only its worker writes. The newest events overwrite the oldest, so
+ * recording never waits for a reader. `n_events` grows after an event is complete. A reader copies events, and then
+ * reads `n_events` again: events that may have been overwritten meanwhile are lost, and counted.
  *
- * The words of an event are stored releasing and loaded acquiring. So a reader that finds a word of event n + PP_EVENTS where
- * it wanted event n also finds an `n_events` of at least n + PP_EVENTS afterwards. A killed worker leaves at most an
- * incomplete event that is not counted; its successor writes that anew.
+ * The words of an event are stored with release and loaded with acquire. So a reader that finds a word of event n +
+ * PP_EVENTS in place of event n also sees `n_events` of at least n + PP_EVENTS afterwards. A killed worker leaves at
+ * most one incomplete event that is not counted; its successor overwrites it.
  */
 #include "native.h"
 
 #define MASK (PP_EVENTS - 1)
 
-/* Reading the run delay takes 2-6 us, and a task that lasted less than this was hardly preempted. */
+/* Reading the run delay takes 2 to 6 us. A task shorter than this was hardly preempted. */
 #define LOOK_AFTER_NS 200000
 
 static uint64_t now_ns(void) { return (uint64_t)pp_now_ns(); }
@@ -36,7 +36,7 @@ void pp_trace_put(pp_shared_t *shared, uint64_t sequence) {
 
 void pp_trace_wait(pp_worker_t *e) {
     if (e->trace.has_waited)
-        return;   /* it was woken, and others were faster: one wait goes on */
+        return;   /* it was woken, but other workers took the tasks: the wait goes on */
     e->trace.has_waited = e->trace.is_stale = true;
     e->trace.slept_ns = 0;
     e->trace.waits_ns = pp_is_traced(e->shared) ? now_ns() : 0;
@@ -45,7 +45,7 @@ void pp_trace_wait(pp_worker_t *e) {
 
 static void end_wait(pp_worker_t *e, uint64_t now) {
     const pp_trace_t *t = &e->trace;
-    uint64_t delay = t->slept_ns ? pp_run_delay_ns() : 0;   /* that of waking is not the next task's */
+    uint64_t delay = t->slept_ns ? pp_run_delay_ns() : 0;   /* the delay of waking up does not belong to the next task */
     record(e, (uint64_t[]){t->waits_ns, now, t->slept_ns, 0, tags_of(PP_EVENT_WAIT, 0, 0, 0), delay});
 }
 
@@ -60,14 +60,14 @@ void pp_trace_begin_task(pp_worker_t *e) {
     uint64_t now = now_ns();
     if (has_waited) {
         end_wait(e, now);
-        now = e->trace.slept_ns ? now_ns() : now;   /* the look took its time */
+        now = e->trace.slept_ns ? now_ns() : now;   /* reading the delay took time */
     }
     e->trace.begun_ns = now;
     e->trace.is_stale = true;
     pp_store_relaxed(&e->own->since_ns, now);
 }
 
-/* Before the outcome is sent: whoever has a result finds the event of its task, too. */
+/* Records before the outcome is sent, so that the event of a task whose result is there is there as well. */
 void pp_trace_end(pp_worker_t *e, unsigned status) {
     const pp_trace_t *t = &e->trace;
     uint64_t now = now_ns(), put_ns = t->begun_ns ? t->put_ns : 0;
@@ -78,7 +78,7 @@ void pp_trace_end(pp_worker_t *e, unsigned status) {
     e->trace.is_stale = true;
 }
 
-/* A task whose end was recorded is not going on, though its worker still holds it until the outcome was sent. */
+/* A task whose end has been recorded counts as over, although its worker holds it until the outcome is sent. */
 pp_present_t pp_trace_present(const pp_worker_slot_t *worker) {
     bool holds = pp_load_acquire(&worker->holds), is_asleep = pp_load_seq_cst(&worker->park) == PP_ASLEEP;
     if (holds && pp_load_acquire(&worker->since_ns) != PP_TASK_RECORDED)
@@ -101,8 +101,8 @@ void pp_trace_budget(pp_worker_t *e) {
 
 static uint64_t oldest_of(uint64_t n_events) { return n_events >= PP_EVENTS ? n_events - PP_EVENTS + 1 : 0; }
 
-/* Copies at most n_max events from number `from` on; returns the number to go on from. n_lost: events that are gone. The
- * worker may be writing the oldest of the ring, so that counts as gone. */
+/* Copies at most n_max events from number `from` on, and returns the number to continue from. n_lost: overwritten
+ * events. The oldest event in the ring counts as lost, since the worker may be overwriting it. */
 uint64_t pp_trace_read(pp_segment_t *s, unsigned worker, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,
                        uint64_t *n_lost, unsigned *n) {
     _Atomic uint64_t *n_events = &pp_segment_worker(s, worker)->n_events;
@@ -114,7 +114,7 @@ uint64_t pp_trace_read(pp_segment_t *s, unsigned worker, uint64_t from, uint64_t
         for (unsigned i = 0; i < PP_EVENT_WORDS; i++)
             out[k - first][i] = pp_load_acquire(&events[k & MASK].words[i]);
     oldest = oldest_of(pp_load_acquire(n_events));
-    uint64_t whole = oldest < first ? first : oldest < end ? oldest : end;   /* from there on nothing was overwritten */
+    uint64_t whole = oldest < first ? first : oldest < end ? oldest : end;   /* nothing from here on was overwritten */
     for (uint64_t k = whole; k < end; k++)
         for (unsigned i = 0; i < PP_EVENT_WORDS; i++)
             out[k - whole][i] = out[k - first][i];

@@ -1,16 +1,17 @@
-/* The memory of interpreters that have ended.
+/* Frees the memory of interpreters that have ended.
  *
- * An interpreter with an allocator of its own takes memory in arenas of 1 MB. CPython gives them back at its end only if no
- * object is left in it. Extension modules that are made for one interpreter per process leave many: static types and
- * variables keep them, which nobody can reach any more once the interpreter has ended and its libraries are closed. With
- * NumPy that is 10 MB per interpreter. So we note which arenas an interpreter has, and give back what is left.
+ * An interpreter with its own allocator takes memory in arenas of 1 MB. At its end CPython frees them only if no object
+ * is left. Extension modules that are made for one interpreter per process leave many objects behind, in static types
+ * and variables. Nothing can reach these once the interpreter has ended and its libraries are closed. With NumPy that
+ * is 10 MB per interpreter. So we record which arenas an interpreter has, and free those that are left.
  *
- * One kind of object can be reached by others all the same: a memoryview that was sent to another interpreter shares the
- * sender's buffer (concurrent.interpreters). Such views are looked for before the end; if one is still in use after it,
+ * Other interpreters can reach one kind of object: a memoryview that was sent to another interpreter shares the
+ * sender's buffer (concurrent.interpreters). Such views are looked for before the end. If one is still in use after it,
  * the interpreter's memory stays.
  *
- * PyObject_SetArenaAllocator is for the whole process. Arenas of the main interpreter pass through untouched, those of
- * foreign interpreters are noted and left alone. Before 3.14, where no copies are loaded, nothing is done at all.
+ * PyObject_SetArenaAllocator affects the whole process. Arenas of the main interpreter pass through untouched; those of
+ * interpreters that are not ours are recorded, but never freed here. Before 3.14, where no copies are loaded, nothing
+ * is done.
  */
 #include "python.h"
 
@@ -29,13 +30,13 @@ bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter) { (void)lent, (void)in
 typedef struct {
     void *start;
     size_t size;
-    int64_t interpreter;   /* its id, which is never used again */
+    int64_t interpreter;   /* its id, which is never reused */
 } arena_t;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table; a leaf: nothing is called under it */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table; nothing is called while it is held */
 static arena_t *arenas;
 static size_t n_arenas, capacity;
-static PyObjectArenaAllocator system_arenas;   /* what was there before; written before ours is in use */
+static PyObjectArenaAllocator system_arenas;   /* the previous allocator; written before ours is in use */
 
 #if PY_VERSION_HEX < 0x030D0000
 #define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
@@ -46,7 +47,7 @@ static int64_t current_interpreter(void) {
     return state ? PyInterpreterState_GetID(PyThreadState_GetInterpreter(state)) : 0;
 }
 
-/* An arena that finds no room in the table is not given back. */
+/* Records an arena. If the table cannot grow, the arena is never freed. */
 static void note(void *start, size_t size, int64_t interpreter) {
     pthread_mutex_lock(&mutex);
     if (n_arenas == capacity) {
@@ -102,7 +103,7 @@ void pp_arenas_free(int64_t interpreter) {
         system_arenas.free(system_arenas.ctx, left.start, left.size);
 }
 
-/* ---- buffers that others use ---- */
+/* ---- buffers that other interpreters use ---- */
 
 static int add_if_lent(PyObject *object, void *arg) {
     pp_lent_t *lent = arg;
@@ -130,7 +131,8 @@ static bool is_in_arena(const void *object, int64_t interpreter) {
     return found;
 }
 
-/* A view is freed with no exports, and what is there afterwards is another object or a view of this interpreter's, too. */
+/* A view that was freed has no exports. What lies there afterwards is another object, or another view of the same
+ * interpreter. */
 static bool is_lent(const PyObject *object, int64_t interpreter) {
     return is_in_arena(object, interpreter) && Py_TYPE(object) == &PyMemoryView_Type &&
            ((const PyMemoryViewObject *)object)->exports > 0;
@@ -151,7 +153,7 @@ static void unlock(void) { pthread_mutex_unlock(&mutex); }
 
 static void watch(void) {
     PyObject_GetArenaAllocator(&system_arenas);
-    /* The same ctx: a foreign interpreter may call one of them meanwhile, with what it has read of the old and the new. */
+    /* The same ctx: another interpreter may meanwhile call with a mixture of the old and the new fields. */
     PyObjectArenaAllocator ours = {.ctx = system_arenas.ctx, .alloc = take_arena, .free = give_arena};
     pthread_atfork(lock, unlock, unlock);
     PyObject_SetArenaAllocator(&ours);

@@ -1,9 +1,9 @@
-/* Interpreter workers: threads that we start, each of which makes an interpreter with its own GIL, waits until it is told
- * what to run, and runs pool_party.workers.loop in it until the pool ends. Making it takes longer than all the parent
- * has to find out before it can tell: so it is begun first.
+/* Interpreter workers. We start a thread, which creates an interpreter with its own GIL, waits until it is told what to
+ * run, and runs pool_party.workers.loop in it until the pool ends. Start creation early: it takes longer than the rest
+ * of the pool's set-up.
  *
- * The thread state made here is the thread's own, so PyGILState_Ensure in extensions finds the right interpreter.
- * Interpreters are made and ended one at a time (CPython issues 136423, 127041).
+ * The thread state belongs to this thread, so PyGILState_Ensure in extensions finds the right interpreter. Interpreters
+ * are created and ended one at a time (CPython issues 136423, 127041).
  */
 #include "python.h"
 
@@ -14,22 +14,22 @@
 #include <string.h>
 
 enum { UNTOLD, TOLD, DISMISSED };
-enum { READING_NS = 1000000 };   /* between looks whether a module has been read: a guess, much longer than most take */
+enum { READING_NS = 1000000 };   /* ns between two checks whether a module has been read; guess: much longer than most reads */
 
 typedef struct {
-    _Atomic long refs;              /* the thread's and the handle's */
+    _Atomic long refs;              /* one of the thread, one of the handle */
     _Atomic uint32_t done;          /* futex: 1 once the thread no longer touches Python */
-    _Atomic int leaked;             /* the interpreter was left alive: foreign threads still run in it */
-    _Atomic uint32_t told;          /* futex: UNTOLD, TOLD, then `config` is there, or DISMISSED: there is nothing to run */
-    _Atomic int is_interrupting;    /* a thread is on its way to interrupt the task */
-    pthread_mutex_t mutex;          /* guards the two below; never held while its holder waits for a worker's task */
-    PyInterpreterState *interpreter;   /* NULL when there is nothing to interrupt */
+    _Atomic int leaked;             /* the interpreter was not ended, since other threads still run in it */
+    _Atomic uint32_t told;          /* futex: UNTOLD; TOLD: `config` is there; DISMISSED: there is nothing to run */
+    _Atomic int is_interrupting;    /* a thread is about to interrupt the task */
+    pthread_mutex_t mutex;          /* guards the two below; never held while waiting for a worker's task */
+    PyInterpreterState *interpreter;   /* NULL while there is nothing to interrupt */
     unsigned long ident;
     pp_segment_t *segment;
     unsigned worker;
     char *config;
     Py_ssize_t config_size;
-    pp_libraries_t *libraries;         /* the interpreter's; NULL once it is settled that they stay */
+    pp_libraries_t *libraries;         /* the interpreter's; NULL once it is certain that they stay loaded */
     int64_t interpreter_id;
     pthread_t id;
     char error[200];
@@ -41,7 +41,7 @@ typedef struct {
 } interpreter_t;
 
 static pthread_mutex_t births_and_deaths = PTHREAD_MUTEX_INITIALIZER;
-_Atomic long pp_n_interpreters;   /* of ours, in this process */
+_Atomic long pp_n_interpreters;   /* interpreters of ours in this process */
 
 static void thread_unref(thread_t *t) {
     if (t == NULL || pp_add_seq_cst(&t->refs, -1) != 1)
@@ -52,7 +52,8 @@ static void thread_unref(thread_t *t) {
     free(t);
 }
 
-/* No signal is blocked there: processes that tasks start would inherit that. The kernel prefers the main thread anyhow. */
+/* Starts a thread with no signal blocked, since processes that tasks start inherit the mask. The kernel prefers the
+ * main thread for signals anyway. */
 static int start_thread(void *(*main)(void *), thread_t *t, bool is_joined) {
     pthread_t thread;
     int error = pp_create_thread(&thread, main, t);
@@ -87,7 +88,7 @@ static void set_interruptible(thread_t *t, bool can) {
     Py_END_ALLOW_THREADS
 }
 
-/* Detached, so that nobody who has to stop all threads waits for us. */
+/* Waits without a thread state, so that code that stops all threads does not wait for this one. */
 static bool wait_until_told(thread_t *t) {
     Py_BEGIN_ALLOW_THREADS
     while (pp_load_seq_cst(&t->told) == UNTOLD)
@@ -96,7 +97,7 @@ static bool wait_until_told(thread_t *t) {
     return pp_load_seq_cst(&t->told) == TOLD;
 }
 
-/* Calls `load` of pool_party.workers.interp.boot, of which this is the code: it is not imported. */
+/* Loads modules by `load` of pool_party.workers.interp.boot, whose code is passed in and not imported. */
 static int load_modules(PyObject *start) {
     PyObject *boot, *modules;
     if (start == Py_None)
@@ -111,8 +112,8 @@ static int load_modules(PyObject *start) {
     return done ? 0 : -1;
 }
 
-/* The worker's part of what the parent told. Before it came sys.path, without which pool_party may not be importable, and
- * its first modules, or None: large, and needed no more. */
+/* The worker's part of the configuration. Before it come sys.path, without which pool_party may not be importable, and
+ * the code of our first modules, or None. That code is large and no longer needed, so it is freed here. */
 static PyObject *take_config(thread_t *t) {
     PyObject *told = PyMarshal_ReadObjectFromString(t->config, t->config_size), *path, *start, *config = NULL;
     free(t->config);
@@ -144,19 +145,19 @@ static int run_loop(thread_t *t) {
     return done ? 0 : -1;
 }
 
-/* PyErr_Print would end the process for a SystemExit, from this thread. */
+/* Reports why the worker ended. PyErr_Print would end the process for a SystemExit. */
 static void report_error(thread_t *t) {
     PyObject *error = PyErr_GetRaisedException();
-    if (pp_load_seq_cst(&t->segment->shared->stop) != PP_STOP) {   /* else it was interrupted to stop */
+    if (pp_load_seq_cst(&t->segment->shared->stop) != PP_STOP) {   /* otherwise it was interrupted to stop */
         snprintf(t->error, sizeof t->error, "its loop raised %s; see standard error", Py_TYPE(error)->tp_name);
         PyErr_DisplayException(error);
     }
     Py_DECREF(error);
 }
 
-/* Ends the threads of tasks before the mutex below is taken: they may take their time. */
+/* Ends the threads of tasks. This may take long, so it comes before the mutex below is taken. */
 static void end_threads(thread_t *t) {
-    PyThreadState_SetAsyncExc(t->ident, NULL);   /* an interrupt that came too late for its task */
+    PyThreadState_SetAsyncExc(t->ident, NULL);   /* discards an interrupt that came too late for its task */
     PyObject *loop = PyImport_ImportModule("pool_party.workers.loop");
     PyObject *done = loop ? PyObject_CallMethod(loop, "end_threads", NULL) : NULL;
     Py_XDECREF(loop);
@@ -167,7 +168,8 @@ static void end_threads(thread_t *t) {
 
 static bool has_copies(const thread_t *t) { return t->libraries && pp_libraries_count(t->libraries) > 0; }
 
-/* Py_EndInterpreter aborts the process if a raw thread of a task is still there: then the interpreter stays. */
+/* Ends the interpreter. Py_EndInterpreter aborts the process if a raw thread of a task still has a thread state there;
+ * then the interpreter is left as it is. */
 static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
     if (PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
@@ -178,7 +180,7 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
         PyEval_SaveThread();
         return;
     }
-    PyEval_SaveThread();   /* detached while we wait: who holds the mutex may have to stop all threads first */
+    PyEval_SaveThread();   /* detached while waiting: the holder of the mutex may have to stop all threads first */
     pthread_mutex_lock(&births_and_deaths);
     PyEval_RestoreThread(state);
     t->interpreter_id = PyInterpreterState_GetID(interpreter);
@@ -194,12 +196,12 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     pp_add_seq_cst(&pp_n_interpreters, -1);
 }
 
-/* The last that is heard of a worker. */
+/* Reports the worker's end. Nothing of the worker runs after this. */
 static void finish(thread_t *t) {
     pp_worker_t end;
     pp_worker_init(&end, t->segment, t->worker);
     pp_worker_state(&end, PP_WORKER_EXITED);
-    pp_store_seq_cst(&t->done, 1);   /* last of all: who has seen it may give the channel's memory back */
+    pp_store_seq_cst(&t->done, 1);   /* last: a thread that sees it may release the channel's memory */
     pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
     thread_unref(t);
 }
@@ -208,7 +210,7 @@ static void close_libraries(thread_t *t) {
     pp_libraries_close(t->libraries);
     pp_keys_free(t->interpreter_id);
     pp_arenas_free(t->interpreter_id);
-    pp_trim_heap();   /* what is left lies between what was freed: the allocator's own trimming finds little */
+    pp_trim_heap();   /* the remaining blocks are fragmented, so the allocator's own trimming finds little */
     finish(t);
 }
 
@@ -219,7 +221,8 @@ static void *join_and_close(void *arg) {
     return NULL;
 }
 
-/* Libraries with destructors of thread-local variables stay until their thread has ended: another thread closes them. */
+/* Libraries with destructors of thread-local variables stay until their thread has ended, so another thread closes
+ * them. */
 static void end_thread(thread_t *t) {
     bool closes_copies = has_copies(t);
     if (closes_copies && start_thread(join_and_close, t, false) == 0)
@@ -270,7 +273,8 @@ static thread_t *new_thread(pp_segment_t *s, unsigned worker) {
     return t;
 }
 
-/* In the main interpreter: `result` of what the source runs, or NULL. Not by Python's allocator, which is each interpreter's own. */
+/* Runs source in the main interpreter: a copy of its `result`, or NULL. The copy is from malloc, since each interpreter
+ * has its own Python allocator. */
 static char *run_source(const char *source, Py_ssize_t *size) {
     PyObject *globals = Py_BuildValue("{s:O}", "__builtins__", PyEval_GetBuiltins());
     PyObject *done = globals ? PyRun_String(source, Py_file_input, globals, globals) : NULL;
@@ -400,9 +404,10 @@ static PyThreadState *find_thread(PyInterpreterState *interpreter, unsigned long
 
 static bool has_name(PyObject *text, const char *name) { return PyUnicode_CompareWithASCIIString(text, name) == 0; }
 
-/* Whether a thread is inside the function by which the import system reads a file. An exception between the opening of the
- * file and the `with` that closes it would leave that to the file's destructor, which warns on standard error. The caller
- * holds the interpreter's GIL, so the answer holds as well. Without a GIL, nobody may look at a thread that runs. */
+/* Whether a thread is inside the function with which the import system reads a file. An exception between opening the
+ * file and the `with` that closes it would leave closing to the file's destructor, which warns on standard error. The
+ * caller holds the interpreter's GIL, so the answer stays true meanwhile. Without a GIL nobody may inspect a running
+ * thread. */
 bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident) {
     PyThreadState *state = PP_HAS_GIL ? find_thread(interpreter, ident) : NULL;
     PyFrameObject *frame = state ? PyThreadState_GetFrame(state) : NULL;
@@ -417,7 +422,7 @@ bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident) 
     return is_reading;
 }
 
-/* False if it has to be tried again a little later. */
+/* False: try again a little later. */
 static bool try_interrupt(thread_t *t) {
     bool is_done = true;
     pthread_mutex_lock(&t->mutex);
@@ -437,7 +442,7 @@ static bool try_interrupt(thread_t *t) {
     return is_done;
 }
 
-/* In a thread of its own, since it must wait for the GIL of an interpreter that may be inside a long C call. */
+/* Runs in its own thread, since it must wait for the GIL of an interpreter that may be inside a long C call. */
 static void *interrupt_task(void *arg) {
     thread_t *t = arg;
     while (!try_interrupt(t))

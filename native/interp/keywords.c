@@ -1,23 +1,23 @@
-/* What CPython 3.12 keeps of calls with keywords.
+/* Works around a crash in CPython 3.12: tuples of keyword names that several interpreters share.
  *
- * A C function's names of parameters are in a tuple, which whichever interpreter makes the first such call makes for all.
- * The main interpreter frees it at its end with its own allocator: of a tuple that another interpreter has made the
- * process dies then ("free(): invalid pointer", "munmap_chunk(): invalid pointer"). So they are left to the system.
+ * The names of a C function's parameters are in a tuple, which the first interpreter that calls it creates for all. At
+ * its end the main interpreter frees the tuple with its own allocator. If another interpreter has created it, the
+ * process crashes ("free(): invalid pointer", "munmap_chunk(): invalid pointer"). So these tuples are never freed.
  */
 #include "python.h"
 
 #if PY_VERSION_HEX < 0x030D0000
 #include <stdlib.h>
 
-#define MADE 1       /* `initialized` of a parser that owns its tuple, in Python/getargs.c */
-#define NOT_OURS -1  /* and of one that does not */
+#define MADE 1       /* `initialized` of a parser that owns its tuple (Python/getargs.c) */
+#define NOT_OURS -1  /* `initialized` of a parser that does not */
 
 PyObject *pp_keep_keywords(PyObject *module, PyObject *ignored) {
     (void)module;
     (void)ignored;
     static const char *const names[] = {NULL};
     PyObject *nothing = PyTuple_New(0);
-    struct _PyArg_Parser *newest = calloc(1, sizeof *newest);   /* for good: it stays in the list */
+    struct _PyArg_Parser *newest = calloc(1, sizeof *newest);   /* never freed: it stays in the list */
     if (nothing == NULL || newest == NULL) {
         Py_XDECREF(nothing);
         free(newest);
@@ -25,7 +25,7 @@ PyObject *pp_keep_keywords(PyObject *module, PyObject *ignored) {
     }
     newest->format = ":keep_keywords";
     newest->keywords = names;
-    int has_parsed = _PyArg_ParseTupleAndKeywordsFast(nothing, NULL, newest);   /* puts it in front of all others */
+    int has_parsed = _PyArg_ParseTupleAndKeywordsFast(nothing, NULL, newest);   /* puts it at the head of the list */
     Py_DECREF(nothing);
     if (!has_parsed)
         return NULL;

@@ -1,10 +1,11 @@
-/* Extension modules in private copies, so that an interpreter has its own instance of modules that allow one per process.
+/* Private copies of extension modules: each interpreter has its own instance of modules that allow one per process.
  *
- * A copy is a memfd: another inode, so the dynamic linker makes another instance of the library, with static variables of
- * its own. What nobody writes to is not kept twice: once the linker is done with a copy, its read-only segments are
- * replaced by mappings of the original file, byte for byte the same, and that part of the memfd is given back.
+ * A copy is a memfd. It has another inode, so the dynamic linker creates another instance of the library, with its own
+ * static variables. Read-only data is not stored twice: once the linker is done with a copy, its read-only segments are
+ * replaced by mappings of the original file with the same bytes, and that part of the memfd is freed.
  *
- * CPython's own loader is not used: it runs single-phase init in the main interpreter and shares the module's dict.
+ * CPython's own loader is not used, because it runs single-phase init in the main interpreter and shares the module's
+ * dict.
  */
 #include "python.h"
 
@@ -19,10 +20,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- one instance, mostly shared ---- */
+/* ---- one copy, mostly shared ---- */
 
-/* The linker takes two equal names for the same library, even when the first one's descriptor was closed and its number
- * used again. So each name is a new one: the bits of a counter, spelled as "/." and "/", which change nothing in a path. */
+/* The linker takes two equal names for the same library, even if the first one's descriptor was closed and its number
+ * reused. So each name is unique: it contains the bits of a counter, spelled as "/." and "/", which do not change the
+ * path. */
 static void make_name(char *name, size_t size, int fd) {
     static _Atomic unsigned n_names;
     int length = snprintf(name, size, "/proc/self/fd");
@@ -34,7 +36,7 @@ static void make_name(char *name, size_t size, int fd) {
 typedef struct {
     ElfW(Addr) base;
     int fd, original_fd;
-    off_t size;            /* of the original */
+    off_t size;            /* bytes of the original */
 } copy_t;
 
 static void share_segment(const copy_t *copy, const ElfW(Phdr) *segment) {
@@ -48,12 +50,12 @@ static void share_segment(const copy_t *copy, const ElfW(Phdr) *segment) {
     char *same = mmap(NULL, length, protection, MAP_PRIVATE, copy->original_fd, offset);
     if (same == MAP_FAILED)
         return;
-    if (memcmp(same + lead, there + lead, segment->p_filesz) != 0 ||   /* a name was changed in it, or the file was replaced */
+    if (memcmp(same + lead, there + lead, segment->p_filesz) != 0 ||   /* a name in it was changed, or the file was replaced */
         mremap(same, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there) == MAP_FAILED) {
         munmap(same, length);
         return;
     }
-    off_t from = (off_t)((segment->p_offset + page - 1) / page * page);   /* the edges belong to other segments, too */
+    off_t from = (off_t)((segment->p_offset + page - 1) / page * page);   /* partial pages at the edges belong to other segments as well */
     off_t to = (off_t)((segment->p_offset + segment->p_filesz) / page * page);
     if (from < to)
         (void)!fallocate(copy->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
@@ -72,7 +74,7 @@ static int share_if_it_is(struct dl_phdr_info *info, size_t size, void *arg) {
     return 1;
 }
 
-/* Saves memory only: where it fails, the copy stays as it is. Nobody else runs code of the copy yet. */
+/* Only saves memory: if it fails, the copy stays as it is. No other thread runs code of the copy yet. */
 static void share_read_only(void *library, int fd, const char *original) {
     struct link_map *map;
     struct stat status;
@@ -87,12 +89,12 @@ static void share_read_only(void *library, int fd, const char *original) {
     close(copy.original_fd);
 }
 
-/* ---- an interpreter's instances ---- */
+/* ---- an interpreter's copies ---- */
 
-#define LIMITED_MAX 16     /* copies of libraries with threads of their own that one interpreter may have; NumPy and SciPy bring one each */
+#define LIMITED_MAX 16     /* copies with threads of their own that an interpreter may have; NumPy and SciPy bring one each */
 
 struct pp_libraries {
-    pp_segment_t *segment;   /* the worker's whose interpreter it is: its budget is for these libraries, too; NULL: no more */
+    pp_segment_t *segment;   /* the segment of the interpreter's worker, whose budget also limits these libraries; NULL: no longer */
     unsigned worker;
     size_t n, capacity;
     void **handles;
@@ -100,7 +102,7 @@ struct pp_libraries {
     pp_own_library_t limited[LIMITED_MAX];
 };
 
-/* The segment must outlive it. */
+/* The segment must outlive the returned object. */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker) {
     pp_libraries_t *l = calloc(1, sizeof *l);
     if (l)
@@ -115,7 +117,7 @@ static void disown(pp_libraries_t *l) {
         pp_limits_disown(&l->limited[--l->n_limited]);
 }
 
-/* What needs others was opened after them, and is closed before. */
+/* Closes all copies in reverse order, so that a library is closed before those that it needs. */
 void pp_libraries_close(pp_libraries_t *l) {
     disown(l);
     while (l->n)
@@ -124,7 +126,7 @@ void pp_libraries_close(pp_libraries_t *l) {
     free(l);
 }
 
-/* It stays loaded, and keeps the count that it has. */
+/* The copies stay loaded, and keep their present thread counts. */
 void pp_libraries_leak(pp_libraries_t *l) {
     disown(l);
     l->segment = NULL;
@@ -180,7 +182,7 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
     return PyLong_FromSize_t(libraries->n - 1);
 }
 
-/* Wheels rename OpenBLAS's functions, and not all in the same way. */
+/* Wheels rename OpenBLAS's functions, in several ways. */
 static uintptr_t openblas_function(void *library, const char *name) {
     static const char *const prefixes[] = {"", "scipy_"}, *const suffixes[] = {"", "64_", "_64"};
     char full_name[64];
@@ -192,7 +194,7 @@ static uintptr_t openblas_function(void *library, const char *name) {
     return (uintptr_t)symbol;
 }
 
-/* Built on OpenMP, it takes the calling thread's OpenMP count instead. */
+/* An OpenBLAS that is built on OpenMP uses the calling thread's OpenMP count instead. */
 static bool has_own_threads(void *library) {
     int (*get)(void) = (int (*)(void))openblas_function(library, "openblas_get_parallel");
     return get && get() == 1;
@@ -243,7 +245,7 @@ static void limit(uintptr_t set, uintptr_t get, bool per_thread) {
         pp_limits_add(&(pp_library_t){.set = (void (*)(int))set, .get = (int (*)(void))get, .per_thread = per_thread});
 }
 
-/* The task that loads a library is about to use it: that cannot wait until the parent looks for new ones. */
+/* Limits a library at once: the task that loads it is about to use it, before the parent looks for new libraries. */
 static void limit_now(void *library) {
     if (has_own_threads(library))
         limit(openblas_function(library, "openblas_set_num_threads"), openblas_function(library, "openblas_get_num_threads"),
@@ -275,7 +277,7 @@ PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
 
 typedef struct { PyObject *imp, *previous; } lifted_t;
 
-/* CPython's check is lifted for the making of one module only: what that imports is checked as ever. */
+/* Lifts CPython's check while one module is created. Modules that it imports are checked as usual. */
 static int lift_check(lifted_t *l) {
     l->previous = NULL;
     if ((l->imp = PyImport_ImportModule("_imp")) != NULL)
@@ -302,7 +304,7 @@ static PyObject *make_multi_phase(PyModuleDef *def, PyObject *spec) {
     return module;
 }
 
-/* 1: `short_name` is what follows the last dot of `name`. */
+/* 1: `short_name` is the part of `name` after its last dot. */
 static int is_last_part(PyObject *name, PyObject *short_name) {
     Py_ssize_t length = PyUnicode_GET_LENGTH(name);
     Py_ssize_t dot = PyUnicode_FindChar(name, '.', 0, length, -1);
@@ -312,8 +314,8 @@ static int is_last_part(PyObject *name, PyObject *short_name) {
     return same;
 }
 
-/* The init of a submodule knows its last name only, unless CPython's own loader calls it. Functions keep that name, and
- * pickle looks for them by it. */
+/* Gives a submodule its full name. Unless CPython's own loader calls it, its init function knows only the last part.
+ * Functions keep that name, and pickle would look for them there. */
 static int set_full_name(PyObject *module, PyObject *name) {
     PyObject *short_name = PyObject_GetAttrString(module, "__name__"), *function, *key;
     int is_short = short_name ? is_last_part(name, short_name) : -1;
@@ -331,7 +333,7 @@ static int set_full_name(PyObject *module, PyObject *name) {
     return result;
 }
 
-/* What PyState_FindModule finds; CPython's loader does this, too. */
+/* Registers a module for PyState_FindModule, as CPython's loader does. */
 static int register_module(PyObject *module) {
     PyModuleDef *def = PyModule_GetDef(module);
     if (def == NULL || def->m_slots != NULL || PyState_FindModule(def) == module)
@@ -367,7 +369,7 @@ static PyObject *init_module(PyObject *(*init)(void), PyObject *spec, const char
             Py_DECREF(made);
         return NULL;
     }
-    if (PyObject_TypeCheck(made, &PyModuleDef_Type))   /* borrowed */
+    if (PyObject_TypeCheck(made, &PyModuleDef_Type))   /* a borrowed reference */
         return make_multi_phase((PyModuleDef *)made, spec);
     return complete_single_phase(made, spec);
 }

@@ -1,10 +1,11 @@
-/* Thread-specific keys that private copies create.
+/* Deletes the TSS keys that private copies create.
  *
- * A process has 1,024. Modules made with pybind11 create some with PyThread_tss_create and never delete them, which is one
- * loss for a module that is loaded once, and would be an end to all after some hundred interpreters. So the copies call a
- * function of ours instead, which notes the key, and what is left is deleted once the interpreter has ended.
+ * A process has 1,024 of them. Modules made with pybind11 create some with PyThread_tss_create and never delete them.
+ * For a module that is loaded once that does not matter, but some hundred interpreters would use them up. So the copies
+ * call functions of ours instead, which record the keys. Those that are left are deleted once the interpreter has
+ * ended.
  *
- * A copy is bound to its imports when it is loaded: the addresses are in a table of its own, where they are replaced.
+ * When a copy is loaded, it is bound to its imports through a table of its own. The addresses are replaced there.
  */
 #include "python.h"
 
@@ -17,15 +18,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- the keys that there are ---- */
+/* ---- the table of keys ---- */
 
 typedef struct {
-    Py_tss_t *owner;       /* where the copy keeps the key */
+    Py_tss_t *owner;       /* where the copy stores the key */
     pthread_key_t key;
-    int64_t interpreter;   /* its id, which is never used again */
+    int64_t interpreter;   /* its id, which is never reused */
 } note_t;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table; a leaf: nothing is called under it */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table; nothing is called while it is held */
 static note_t *notes;
 static size_t n_notes, capacity;
 
@@ -33,7 +34,7 @@ static int64_t current_interpreter(void) {
     return PyInterpreterState_GetID(PyThreadState_GetInterpreter(PyThreadState_Get()));
 }
 
-/* A key that finds no room in the table stays. */
+/* Records a key. If the table cannot grow, the key is never deleted. */
 static void note(Py_tss_t *owner) {
     int64_t interpreter = current_interpreter();
     pthread_mutex_lock(&mutex);
@@ -68,7 +69,7 @@ void pp_keys_free(int64_t interpreter) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* ---- what copies call ---- */
+/* ---- what copies call instead ---- */
 
 static int create_key(Py_tss_t *key) {
     if (PyThread_tss_is_created(key))
@@ -80,7 +81,7 @@ static int create_key(Py_tss_t *key) {
 }
 
 static void delete_key(Py_tss_t *key) {
-    forget(key);   /* first: then another may get its number */
+    forget(key);   /* first: after the deletion another key may get its number */
     PyThread_tss_delete(key);
 }
 
@@ -96,9 +97,9 @@ static const struct { function_t theirs, ours; } replaced[] = {
     {(function_t)PyThread_tss_free, (function_t)free_key},
 };
 
-/* ---- the tables of a copy ---- */
+/* ---- the import tables of a copy ---- */
 
-/* The linker has made most such tables read-only by now; the page of one that is replaced stays writable. */
+/* By now the linker has made most such tables read-only. The page of a replaced entry stays writable. */
 static void replace_entry(function_t *entry, function_t ours) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     if (mprotect((void *)((uintptr_t)entry & ~(page - 1)), page, PROT_READ | PROT_WRITE) == 0)
@@ -121,7 +122,7 @@ static void replace_entries(const relocations_t *r) {
 }
 
 static const ElfW(Rela) *table_at(const relocations_t *r, ElfW(Addr) address) {
-    return (const ElfW(Rela) *)(address < r->base ? r->base + address : address);   /* glibc has added it, mostly */
+    return (const ElfW(Rela) *)(address < r->base ? r->base + address : address);   /* glibc has usually added the base already */
 }
 
 static void lock(void) { pthread_mutex_lock(&mutex); }

@@ -1,4 +1,4 @@
-/* The operating system, and nothing else: what another system would have to provide stands in this file. */
+/* All calls of the operating system: a port to another system would replace this file. */
 #include "native.h"
 
 #include <errno.h>
@@ -26,7 +26,8 @@ int64_t pp_now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The second number of schedstat. The descriptor is not kept: a task may close all that it does not know. */
+/* The second number in schedstat. The descriptor is not kept open, because a task may close all descriptors that it
+ * does not know. */
 uint64_t pp_run_delay_ns(void) {
     char text[80];
     int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -41,7 +42,7 @@ uint64_t pp_run_delay_ns(void) {
 
 uint32_t pp_thread_id(void) { return (uint32_t)syscall(SYS_gettid); }
 
-/* The words are in memory that several processes map: never FUTEX_PRIVATE_FLAG. */
+/* Never FUTEX_PRIVATE_FLAG: the words are in memory that several processes map. */
 int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits) {
     struct timespec t = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
     if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, expected, deadline_ns < 0 ? NULL : &t, NULL, bits) == 0)
@@ -58,12 +59,12 @@ void pp_pause(void) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #elif defined(__aarch64__)
-        __asm__ __volatile__("isb" ::: "memory");   /* `yield` is too short to let a neighbour run */
+        __asm__ __volatile__("isb" ::: "memory");   /* `yield` is too short to let a neighbouring thread run */
 #endif
 }
 
-/* With one CPU a spinning thread only keeps the one it waits for from running. What the calling thread itself is pinned to
- * does not matter: others may run elsewhere. */
+/* With one CPU, spinning only keeps the awaited thread from running. The calling thread's own mask does not matter,
+ * since other threads may run elsewhere. */
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) {
     int64_t ns = s->n_vain < PP_VAIN_MAX ? long_ns : s->n_vain % PP_VAIN_PERIOD != 0 ? short_ns : 2 * long_ns;
     s->until_ns = pp_n_cpus() > 1 ? pp_now_ns() + ns : 0;
@@ -90,7 +91,7 @@ int pp_robust_mutex_init(pthread_mutex_t *mutex) {
     return error;
 }
 
-/* The C library aborts at some kinds of mutexes that it has not made. */
+/* glibc aborts on some kinds of mutexes that it has not initialized. */
 bool pp_is_robust_mutex(const pthread_mutex_t *mutex) {
 #ifdef __GLIBC__
     pthread_mutex_t fresh;
@@ -116,7 +117,7 @@ uint64_t pp_file_size_max(void) {
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
 }
 
-/* The limit is asked for first, since the kernel sends SIGXFSZ to who exceeds it, which ends a program that does not ignore it. */
+/* The limit is checked first: exceeding it raises SIGXFSZ, which ends a program that does not ignore it. */
 int pp_memfd(const char *name, uint64_t size, int *out) {
     if (size > pp_file_size_max())
         return EFBIG;
@@ -132,7 +133,8 @@ int pp_memfd(const char *name, uint64_t size, int *out) {
     return 0;
 }
 
-/* The position is its end, where there is no room. Who opens it anew, through /proc, begins at 0 all the same. */
+/* The file position is at the end, where a write fails. A process that opens the file again, through /proc, still
+ * starts at 0. */
 void pp_fix_size(int fd) {
     fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK);
     lseek(fd, 0, SEEK_END);
@@ -158,7 +160,7 @@ int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ, MAP_SHARED, memory);
 }
 
-/* Where the system gives huge pages to those who ask; a hint. */
+/* A hint that takes effect if transparent huge pages are set to madvise. */
 void pp_prefer_huge_pages(void *memory, size_t size) {
     enum { HUGE_PAGE = 2 << 20 };
     uintptr_t start = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
@@ -173,14 +175,14 @@ void pp_protect(void *memory, size_t size) { mprotect(memory, size, PROT_READ); 
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* The kernel replaces the mapping in one step: what other threads write meanwhile is either in the file before it is copied, or in a page
- * of their own. */
+/* The kernel replaces the mapping in one step. What other threads write meanwhile goes either to the file before it is
+ * copied, or to a private page. */
 int pp_map_over(int fd, uint64_t at, size_t size, void *memory) {
     int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
     return mmap(memory, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)at) == MAP_FAILED ? errno : 0;
 }
 
-/* Other threads may write there meanwhile: a byte is replaced by itself only if it is still the same. */
+/* Other threads may be writing there. A byte is replaced by itself, and only if it has not changed. */
 void pp_make_private(void *memory, size_t size) {
     if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
         return;
@@ -216,7 +218,7 @@ void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
 
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
 
-/* musl's threads have 128 KiB, on which Python code cannot recurse deeply; this is what glibc's usually have. */
+/* musl's threads have a stack of 128 KiB, too small for deep recursion in Python. This is glibc's usual size. */
 int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg) {
 #ifdef __GLIBC__
     return pthread_create(thread, NULL, main, arg);
@@ -238,7 +240,7 @@ int pp_start_detached(void *(*main)(void *), void *arg) {
     return error ? error : pthread_detach(thread);
 }
 
-static _Atomic int n_cpus;   /* of the main thread; 0: not yet looked at */
+static _Atomic int n_cpus;   /* of the main thread; 0: not read yet */
 
 int pp_n_cpus(void) {
     int n = pp_load_relaxed(&n_cpus);
@@ -258,7 +260,7 @@ void pp_run_on_all_cpus(void) {
         (void)!sched_setaffinity(0, sizeof set, &set);
 }
 
-/* The fourth field of /proc/loadavg counts this very moment, unlike the averages before it. */
+/* Reads the fourth field of /proc/loadavg, which is the present number and not an average. */
 static int read_n_running(int fd) {
     char text[128];
     int n;
@@ -267,8 +269,8 @@ static int read_n_running(int fd) {
     return sscanf(text, "%*f %*f %*f %d/%*d", &n) == 1 ? n : -1;
 }
 
-/* The descriptor stays open: opening takes longer than reading. A program that closes what it does not know may give its number to
- * another file, which does not read like this one and is left alone. */
+/* The descriptor stays open, since opening takes longer than reading. If a program closes it, another file may get its
+ * number; reading that fails, and it is left alone. */
 int pp_n_running(void) {
     static _Atomic int kept = -1;
     int fd = pp_load_relaxed(&kept), n = fd >= 0 ? read_n_running(fd) : -1;
@@ -290,8 +292,8 @@ static void *watch(void *arg) {
     return NULL;
 }
 
-/* The kernel itself sends the signal when the last writer of the pipe is gone: no thread is needed in the worker,
- * so a task may fork without a warning. Where the kernel refuses, a thread waits. */
+/* The kernel itself sends the signal when the pipe's last writer is gone. So the worker needs no thread for this, and a
+ * task may fork without a warning. If the kernel refuses, a thread waits instead. */
 int pp_die_with(int fd) {
     int flags = fcntl(fd, F_GETFL);
     if (fcntl(fd, F_SETOWN, getpid()) != 0 || fcntl(fd, F_SETSIG, SIGKILL) != 0 || flags < 0 ||
@@ -301,7 +303,7 @@ int pp_die_with(int fd) {
         return error ? error : pthread_detach(thread);
     }
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (poll(&p, 1, 0) > 0)   /* gone before the signal was asked for */
+    if (poll(&p, 1, 0) > 0)   /* gone before the signal was requested */
         kill(getpid(), SIGKILL);
     return 0;
 }

@@ -1,11 +1,12 @@
-/* Channel, continued: the table of calls. Calls are admitted, outcomes delivered, calls finished and their callbacks run.
+/* Channel, continued: the table of calls. It admits calls, delivers outcomes, finishes calls and runs their callbacks.
  *
- * An outcome has one way back, whatever it is (a value, an error, a loss, a cancellation): `deliver` for a task, `settle`
- * for a whole call; `complete` once a call has its outcome; `finish` once its callbacks have run.
+ * Every outcome (a value, an error, a loss, a cancellation) takes the same path: `deliver` for a task or `settle` for a
+ * whole call; `complete` once a call has its outcome; `finish` once its callbacks have run.
  *
- * Each step is one C function that runs no Python code of the pool's own. So a signal handler of Python's, which may raise
- * or use the pool, comes between two steps and never amid one. What is left in Python, feeding and the user's unpickling,
- * may be broken off at any instruction: the task then is where it was before, and the background thread goes on.
+ * Each step is one C function that runs no Python code of the pool's. A Python signal handler, which may raise or use
+ * the pool, therefore runs between two steps, never within one. The parts that remain in Python, feeding and the user's
+ * unpickling, may be interrupted at any instruction: then the task is where it was before, and the background thread
+ * continues.
  */
 #include "python.h"
 
@@ -69,7 +70,7 @@ void pp_channel_count(pp_channel_t *self, unsigned n_tasks) {
     PP_UNLOCK(self);
 }
 
-/* Removes a call from the table; true if it was the last that a closed pool waited for. */
+/* Removes a call from the table. True: it was the last that a closed pool waited for. */
 static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     PyObject *key = PyLong_FromUnsignedLongLong(job->id);
     bool is_last;
@@ -82,8 +83,8 @@ static bool remove_call(pp_channel_t *self, pp_job_t *job) {
     return is_last;
 }
 
-/* A closed pool has no calls left: once, tells the workers to end and the background thread to see to that. First it is said,
- * so that whoever finds that a worker has ended knows why, and starts none in its place. */
+/* Called when a closed pool has no calls left: tells the workers to end, once, and the background thread to reap them.
+ * `idle` is set first, so that a thread that notices a worker's end knows the reason and starts no other worker. */
 static void note_idle(pp_channel_t *self) {
     if (pp_swap_seq_cst(&self->is_idle, 1))
         return;
@@ -149,10 +150,11 @@ static void let_go(pp_job_t *job) {
     Py_XDECREF(function);
     Py_XDECREF(memo);
     Py_XDECREF(preludes);
-    Py_XDECREF(owner);   /* perhaps a pool that nobody else has: its finalizer runs here */
+    Py_XDECREF(owner);   /* may be the last reference to a pool, whose finalizer then runs here */
 }
 
-/* References to shared memory are retained for tasks on their way. Whoever puts drops those that have arrived: asks for it. */
+/* References to shared memory are retained for tasks on their way. The thread that puts drops those of tasks that have
+ * arrived. This requests it. */
 static void unpin(pp_channel_t *self) {
     if (!pp_arena_has_pins(self->arena))
         return;
@@ -175,7 +177,7 @@ static void finish(pp_channel_t *self, pp_job_t *job) {
     Py_DECREF(job);
 }
 
-/* Queues a call for the thread of callbacks; if there is none, the background thread starts it. */
+/* Queues a call for the callback thread. If there is none, the background thread starts it. */
 static void defer(pp_channel_t *self, pp_job_t *job) {
     PP_LOCK(self);
     *(self->last_deferred ? &self->last_deferred->next_deferred : &self->first_deferred) = (pp_job_t *)Py_NewRef(job);
@@ -187,7 +189,8 @@ static void defer(pp_channel_t *self, pp_job_t *job) {
         pp_parent_notify(&self->parent);
 }
 
-/* A call with callbacks stays in the table until they have run, so that a pool that is joined waits for them. */
+/* Ends a call whose outcome is decided. A call with callbacks stays in the table until they have run, so that joining a
+ * pool waits for them. */
 static void complete(pp_channel_t *self, pp_job_t *job) {
     if (job->callbacks == PP_CALLBACKS_AFTER)
         pp_channel_set_event(self, job);
@@ -200,7 +203,7 @@ static void complete(pp_channel_t *self, pp_job_t *job) {
 void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value) {
     bool has_failed = status != PP_STATUS_OK;
     if (has_failed)
-        pp_add_seq_cst(&self->n_failed, 1);   /* before anybody sees it */
+        pp_add_seq_cst(&self->n_failed, 1);   /* before anybody can see the outcome */
     pp_delivery_t delivery = pp_job_deliver(job, index, status, value);
     if (delivery == PP_DELIVERED_LATE && has_failed)
         pp_add_seq_cst(&self->n_failed, -1);
@@ -259,7 +262,7 @@ PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args) {
     if (is_first) {
         if (status != PP_STATUS_OK) {
             pp_add_seq_cst(&self->n_failed, 1);
-            pp_channel_count(self, job->id == 0);   /* one that could not even be admitted counts as submitted */
+            pp_channel_count(self, job->id == 0);   /* a call that could not be admitted still counts as submitted */
         }
         complete(self, job);
         pp_wake_waiters(&self->parent, job);
@@ -280,7 +283,8 @@ PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* A task in the backlog is put under the same critical section: it is seen either there or in the channel. */
+/* Cancels a call that no worker has begun. A task in the backlog is put under the same critical section, so it is seen
+ * either there or in the channel. */
 static bool withdraw(pp_channel_t *self, pp_job_t *job) {
     bool is_ours;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -301,7 +305,7 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     if (!withdraw(self, job))
         Py_RETURN_FALSE;
     complete(self, job);
-    pp_store_seq_cst(&self->parent.must_feed, 1);   /* its slot is free for another, and no worker will say so */
+    pp_store_seq_cst(&self->parent.must_feed, 1);   /* its slot is free for another task, and no worker will notify of that */
     pp_parent_notify(&self->parent);
     Py_RETURN_TRUE;
 }

@@ -1,4 +1,4 @@
-/* Gate, and the functions that install OpenBLAS's regions: what Python sees of gate.c and region.c. */
+/* Gate, and the functions that install OpenBLAS's regions: the Python interface of gate.c and region.c. */
 #include "python.h"
 
 #include <errno.h>
@@ -101,7 +101,7 @@ static PyObject *gate_attach(PyTypeObject *type, PyObject *arg) {
     return wrap(type, error, gate);
 }
 
-/* Signal handlers run between two waits, at the latest after 200 ms. */
+/* Signal handlers run between two waits, after at most 200 ms. */
 static int wait_granted(void) {
     for (;;) {
         int error;

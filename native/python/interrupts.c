@@ -1,13 +1,15 @@
-/* Signals and the main thread: a Ctrl-C that comes just before it sleeps; steps amid which no signal handler may run.
+/* Signals and the main thread: a Ctrl-C that arrives just before it sleeps, and steps within which no signal handler
+ * may run.
  *
- * Python's own handler notes a signal; what it means is done by the main thread when it next runs Python code, or is woken
- * from a system call. A signal that comes after the last look and before the sleep would wake nobody. So our handler stands
- * before Python's, from the first pool on: it changes the word that the main thread is about to sleep on, and then nobody
- * sleeps. It changes nothing else of what the program has asked for: the same flags, the same mask, and Python's handler is
- * called each time.
+ * Python's own handler only records a signal. The main thread acts on it when it next runs Python code, or when a
+ * system call is interrupted. A signal between its last check and its sleep would wake nobody. From the first pool on,
+ * our handler therefore runs before Python's: it changes the word on which the main thread is about to sleep, so that
+ * it does not sleep. It changes nothing else that the program has set: flags and mask stay the same, and Python's
+ * handler is always called.
  *
- * Whoever installs another handler takes ours away: so it is looked for whenever a pool is made and before each sleep. Without
- * it, for other signals, and for one that another thread takes, the main thread wakes now and then (see calls.c).
+ * A program that installs another handler removes ours. So it is checked whenever a pool is made, and before each
+ * sleep. Without our handler, for other signals, and for signals that another thread takes, the main thread wakes now
+ * and then (see waiting.c).
  */
 #include "python.h"
 
@@ -15,8 +17,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-static _Atomic(_Atomic uint32_t *) bed;   /* what the main thread is about to sleep on, or NULL */
-static struct sigaction before;    /* what our handler stands before; written while it is not installed */
+static _Atomic(_Atomic uint32_t *) bed;   /* the word on which the main thread is about to sleep, or NULL */
+static struct sigaction before;    /* the handler that ours calls; written only while ours is not installed */
 
 bool pp_is_main_thread(void) {
     static _Thread_local unsigned n_forks;
@@ -29,8 +31,8 @@ bool pp_is_main_thread(void) {
     return which == MAIN;
 }
 
-/* In the main thread alone: the word belongs to what it waits in, and may be gone for others. The low byte of a follower's
- * word is its state (leading.c). */
+/* Runs in the main thread only: the word belongs to its wait, and may be gone in other threads. The low byte of a
+ * follower's word is its state (leading.c). */
 static void rouse(int number) {
     _Atomic uint32_t *word = pp_load_seq_cst(&bed);
     if (word && pp_thread_id() == (uint32_t)getpid())
@@ -38,7 +40,7 @@ static void rouse(int number) {
     before.sa_handler(number);
 }
 
-/* There is nothing to wake for where SIGINT ends the process or is ignored. */
+/* Does nothing if SIGINT ends the process or is ignored. */
 void pp_watch_interrupts(void) {
     struct sigaction now;
     if (!pp_is_main_thread() || sigaction(SIGINT, NULL, &now) != 0 || now.sa_handler == rouse)
@@ -46,7 +48,7 @@ void pp_watch_interrupts(void) {
     if (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN || now.sa_flags & SA_SIGINFO)
         return;
     if (before.sa_handler && now.sa_handler != before.sa_handler)
-        return;   /* another library's, which may call ours */
+        return;   /* another library's handler, which may call ours */
     before = now;
     now.sa_handler = rouse;
     sigaction(SIGINT, &now, NULL);
@@ -61,7 +63,7 @@ void pp_interrupts_after_fork(void) { pp_store_seq_cst(&bed, NULL); }
 
 typedef struct {
     PyInterpreterState *interpreter;
-    PyObject *function, *result, *error;   /* both NULL if there was no memory for a thread state */
+    PyObject *function, *result, *error;   /* result and error are NULL if there was no memory for a thread state */
 } call_t;
 
 static void *call(void *arg) {
@@ -81,8 +83,8 @@ static void *call(void *arg) {
 #define Py_IsFinalizing _Py_IsFinalizing
 #endif
 
-/* Handlers run in the main thread, and this one waits in C: so none comes before the function has returned. While the
- * interpreter ends no other thread can run. */
+/* Signal handlers run in the main thread, and this one waits in C, so none runs before the function has returned. While
+ * the interpreter ends no other thread can run. */
 PyObject *pp_call_apart(PyObject *module, PyObject *function) {
     (void)module;
     if (!pp_is_main_thread() || Py_IsFinalizing())

@@ -1,11 +1,12 @@
-/* Job and Task: a call in progress, and one task of it that waits to be put. Whatever changes a call until its outcome is decided is
- * here and in calls.c, in C functions that run no Python code of ours, so that no Python signal handler runs amid a change. */
+/* Job and Task: a call in progress, and a task of it that waits to be put. Everything that changes a call until its
+ * outcome is decided is here and in calls.c, in C functions that run no Python code of ours. So no Python signal
+ * handler runs within a change. */
 #include "python.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static int job_init(pp_job_t *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"n_items", "chunk", "kind", "window", NULL};
@@ -70,7 +71,7 @@ static void job_dealloc(pp_job_t *self) {
 
 /* ---- outcomes; callers are in the job's critical section, unless a comment says otherwise ---- */
 
-/* The first outcome wins: false if there was one. */
+/* Decides the outcome of a call. The first one wins: false if there was one. */
 static bool decide(pp_job_t *job, int status, PyObject *value) {
     if (job->settled)
         return false;
@@ -80,12 +81,12 @@ static bool decide(pp_job_t *job, int status, PyObject *value) {
     return true;
 }
 
-/* Whether the task whose first item this is has an outcome already. */
+/* Whether the task whose first item is `first` already has an outcome. */
 static bool has_outcome(pp_job_t *job, Py_ssize_t first) {
     return job->results == NULL || first >= job->n_items || job->results[first] != NULL;
 }
 
-/* The results move to a list; Py_None stands where there is none. */
+/* Moves the results into a list, with None in place of missing ones. */
 static PyObject *take_results(pp_job_t *job) {
     PyObject *list = PyList_New(job->n_items);
     for (Py_ssize_t i = 0; list && i < job->n_items; i++) {
@@ -95,13 +96,13 @@ static PyObject *take_results(pp_job_t *job) {
     return list;
 }
 
-/* A chunk's value is the list of its items' results, made by the worker's loop. */
+/* Stores the outcome of a map's task. A chunk's value is the list of its items' results. */
 static bool store(pp_job_t *job, Py_ssize_t first, int status, PyObject *value) {
     if (has_outcome(job, first))
         return false;
     if (status != PP_STATUS_OK) {
         job->results[first] = Py_NewRef(Py_Ellipsis);
-        if (job->value == NULL) {   /* the first failure to arrive is the call's */
+        if (job->value == NULL) {   /* the call's failure is the first to arrive */
             job->status = status;
             job->value = Py_NewRef(value);
         }
@@ -128,7 +129,7 @@ static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *val
 static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_delivered >= job->length; }
 
 static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its place among those that the consumer gets */
+    Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its position among the consumer's results */
     PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
     PyObject *outcome = key ? Py_BuildValue("(iO)", status, value) : NULL;
     if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
@@ -161,17 +162,18 @@ pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject
     return delivery;
 }
 
-/* With the job's critical section. */
+/* Called with the job's critical section. */
 bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value) {
     if (!job->settled && job->kind == PP_JOB_MAP)
-        Py_CLEAR(job->value);   /* a task's failure, which is no longer the call's */
+        Py_CLEAR(job->value);   /* a task's failure, which the call's outcome replaces */
     bool is_first = decide(job, status, value);
     if (is_first)
         job->remaining = 0;
     return is_first;
 }
 
-/* The whole call has this outcome, whatever becomes of its tasks; false if it had one. Enters the critical section itself. */
+/* Gives the whole call an outcome, whatever happens to its tasks. False if it had one. Enters the critical section
+ * itself. */
 bool pp_job_settle(pp_job_t *job, int status, PyObject *value) {
     bool is_first;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -212,7 +214,7 @@ static PyObject *pop_next(pp_job_t *job) {
     return outcome;
 }
 
-/* A new reference to (status, value), or NULL: nothing is there yet, or there was an exception. */
+/* A new reference to (status, value). NULL: nothing is there yet, or there is an exception. */
 PyObject *pp_job_pop(pp_job_t *job) {
     PyObject *outcome;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -223,7 +225,7 @@ PyObject *pp_job_pop(pp_job_t *job) {
     return outcome;
 }
 
-/* The failure of the whole stream, once; then NULL. */
+/* The failure of the whole stream, once; after that NULL. */
 PyObject *pp_job_pop_failure(pp_job_t *job) {
     PyObject *outcome = NULL;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -235,7 +237,7 @@ PyObject *pp_job_pop_failure(pp_job_t *job) {
     return outcome;
 }
 
-/* 1: the reader may read one more task, which counts as read; 0: it is to stop; -1: it waits. */
+/* 1: the reader may read one more task, which now counts as read; 0: it must stop; -1: it must wait. */
 static int reserve(pp_job_t *job) {
     int may;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -263,7 +265,7 @@ static PyObject *job_reserve(pp_job_t *self, PyObject *ignored) {
     }
 }
 
-/* False: the stream goes on. */
+/* False: the stream continues. */
 bool pp_job_end_input(pp_job_t *job, Py_ssize_t length) {
     bool is_over;
     Py_BEGIN_CRITICAL_SECTION(job);

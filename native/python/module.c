@@ -1,4 +1,4 @@
-/* The module itself: multi-phase init, all state per interpreter, heap types. */
+/* The module itself: multi-phase initialization, all state per interpreter, heap types. */
 #include "python.h"
 
 #include <errno.h>
@@ -17,10 +17,11 @@ static void in_parent(void) {
     pp_limits_after_fork_in_parent();
 }
 
-/* On free-threaded builds each object has a lock. What another thread held as the process forked stays locked in the child for
- * ever, and everything that a child does looks into sys.modules. Here it has one thread, which is in `fork` and holds no such lock. */
+/* On free-threaded builds each object has a lock. A lock that another thread holds during a fork stays locked in the
+ * child for ever, and almost everything in a child reads sys.modules. The child has only the forking thread, which is
+ * in `fork` and holds no such lock, so unlocking sys.modules is safe. */
 #ifdef Py_GIL_DISABLED
-static PyObject *modules;   /* the main interpreter's; NULL: another one was the first to import this */
+static PyObject *modules;   /* the main interpreter's; NULL: another one imported this module first */
 
 static void note_modules(void) {
     if (PyInterpreterState_Get() == PyInterpreterState_Main())
@@ -59,7 +60,7 @@ pp_module_t *pp_module_of(PyTypeObject *type) {
     return module ? PyModule_GetState(module) : NULL;
 }
 
-/* EFBIG comes from memory that is larger than a file may be, or, beyond 256 GiB, than a block. */
+/* EFBIG: shared memory would exceed the largest file size or, beyond 256 GiB, the largest block. */
 PyObject *pp_raise_errno(int error) {
     if (error == EFBIG) {
         PyObject *text = PyUnicode_FromFormat("%s: shared memory is limited by RLIMIT_FSIZE (ulimit -f)", strerror(error));
@@ -80,7 +81,7 @@ int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
     double seconds = PyFloat_AsDouble(timeout_s);
     if (PyErr_Occurred())
         return -1;
-    if (!(seconds >= 1e9))   /* longer than anybody waits, and the sum can't overflow; what is no number is over at once */
+    if (!(seconds >= 1e9))   /* longer waits have no deadline, which also avoids overflow; NaN is over at once */
         *deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
     return 0;
 }
@@ -300,7 +301,7 @@ static PyObject *has_thread_library(PyObject *module, PyObject *ignored) {
     return PyBool_FromLong(has);
 }
 
-/* Some libraries' setters take a long: all of the register is set. */
+/* Some libraries' setters take a long, so the whole register is set. */
 static PyObject *call_setter(PyObject *module, PyObject *args) {
     (void)module;
     unsigned long long address;
@@ -406,7 +407,7 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 #ifdef __GLIBC__
 #define HAS_GLIBC 1
 #else
-#define HAS_GLIBC 0   /* musl: it never unloads a library, and finds those that another needs by their paths only */
+#define HAS_GLIBC 0   /* musl never unloads a library, and resolves dependencies of a library by path only */
 #endif
 
 static int add_constants(PyObject *module) {

@@ -1,4 +1,4 @@
-/* Channel, continued: budgets of workers, who is active, and the events that workers record for traces. */
+/* Channel, continued: budgets of workers, active workers, and the events that workers record for traces. */
 #include "python.h"
 
 /* ---- budgets ---- */

@@ -1,5 +1,6 @@
-/* Channel: the parent's side, for Python: its life, its workers, and what Python sees of it. Continued in putting.c (tasks out),
- * results.c (and back), calls.c (the table of calls), waiting.c (who waits) and observing.c (budgets and traces).
+/* Channel, the parent side for Python: its life, its workers, and its Python interface. Continued in putting.c (tasks
+ * out), results.c (results back), calls.c (the table of calls), waiting.c (waiting threads) and observing.c (budgets
+ * and traces).
  */
 #include "python.h"
 
@@ -58,7 +59,7 @@ static void drop_slot(pp_channel_t *self, pp_slot_t *slot) {
     Py_DECREF(pair[1]);
 }
 
-/* Objects that are still on their way are ours, unless we are a child that was forked meanwhile. */
+/* Drops objects that are still on their way. They are ours, unless this is a forked child. */
 static void drop_all(pp_channel_t *self) {
     pp_slot_t slot;
     while (pp_parent_pop_waiting(&self->parent, &slot))
@@ -71,8 +72,9 @@ static void drop_all(pp_channel_t *self) {
         }
 }
 
-/* The memory that both sides map goes, with its descriptor; values that outlive the pool keep their own part of it. `at_once`:
- * no worker uses it any more; else it goes with the last of them. In a forked child only our mapping of it goes. */
+/* Releases the memory that both sides map, and its descriptor. Values that outlive the pool keep their own part.
+ * at_once: no worker uses it any more; otherwise the last worker's reference releases it. In a forked child only our
+ * mapping is released. */
 static void close_segment(pp_channel_t *self, bool at_once) {
     pp_segment_t *segment = self->segment;
     pp_arena_t *arena = self->arena;
@@ -130,8 +132,8 @@ static void channel_dealloc(pp_channel_t *self) {
 
 /* ---- its end ---- */
 
-/* Whoever uses the shared memory is counted, as is the pool itself until it closes the channel: the last one out closes. So a
- * thread that wakes from a wait, late, finds the memory still there. */
+/* Every user of the shared memory is counted, and so is the pool itself until it closes the channel. The last one to
+ * leave closes the memory. So a thread that wakes up late finds the memory still there. */
 bool pp_channel_is_closed(pp_channel_t *self) { return pp_load_seq_cst(&self->is_closed); }
 
 PyObject *pp_channel_raise_closed(void) {
@@ -148,7 +150,7 @@ bool pp_channel_enter(pp_channel_t *self) { return !pp_channel_is_closed(self) &
 
 bool pp_channel_enter_late(pp_channel_t *self) {
     if (self->n_forks != pp_load_relaxed(&pp_n_forks))
-        return false;   /* a forked child: all that is shared belongs to its parent */
+        return false;   /* a forked child: everything shared belongs to its parent */
     long n = pp_load_seq_cst(&self->n_users);
     while (n > 0)
         if (pp_cas_seq_cst(&self->n_users, &n, n + 1))
@@ -183,7 +185,8 @@ static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-/* A reference that stands for all use of a pool from outside. In C, since a finalizer in Python may be interrupted. */
+/* A reference that stands for all use of a pool from outside. Its finalizer is in C, since one in Python could be
+ * interrupted. */
 typedef struct {
     PyObject_HEAD
     pp_channel_t *channel;
@@ -267,7 +270,7 @@ bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence) {
 
 static PyObject *channel_notify(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    if (pp_channel_enter(self)) {   /* also from finalizers, at any time */
+    if (pp_channel_enter(self)) {   /* may be called from finalizers, at any time */
         pp_parent_notify(&self->parent);
         pp_channel_leave(self);
     }

@@ -1,22 +1,24 @@
-/* Channel, continued: putting. Values become payloads, functions are published, and tasks go into the channel while there is room.
+/* Channel, continued: putting. Encodes values, publishes functions, and moves tasks into the channel while there is
+ * room.
  *
- * One thread at a time puts: `feed` in waiting.c sees to that. Pickling may run Python code of the user, which may use the same
- * Channel in the same thread: so every function here reads its state anew after it.
+ * `feed` in waiting.c ensures that one thread at a time puts. Pickling may run user code, which may use the same
+ * Channel in the same thread. Every function here therefore reads its state again after pickling.
  */
 #include "python.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define BLOCK_BYTES_MAX (64ull << 20)   /* of arguments in shared memory beyond what workers need at once; guess */
+#define BLOCK_BYTES_MAX (64ull << 20)   /* bytes of arguments in shared memory beyond what workers need at once; guess */
 
-typedef struct {                        /* a map's function, for all its tasks */
+typedef struct {                        /* a map's function, the same for all its tasks */
     uint64_t at;
     uint32_t id, size;
-    PyObject *object;                   /* by reference only */
+    PyObject *object;                   /* only for workers by reference */
 } function_t;
 
-/* Looking at each object of a pickle takes time: it is done once one was large, while it finds something. */
+/* Decides whether to examine each object of a pickle, which takes time: only after a large pickle, and only while it
+ * finds parts to share. */
 static void look_at(pp_job_t *job, PyObject *payload) {
     PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
     bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
@@ -26,7 +28,7 @@ static void look_at(pp_job_t *job, PyObject *payload) {
         job->apart = PP_APART;
 }
 
-/* job: the map or stream that it is for, or NULL. */
+/* Encodes a value. job: the map or stream whose argument it is, or NULL. */
 static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job) {
     if (self->by_reference)
         return Py_NewRef(value);
@@ -50,7 +52,7 @@ PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args) {
     return encode(self, value, true, job && job->kind != PP_JOB_SINGLE ? job : NULL);
 }
 
-typedef struct {                        /* a block for every worker, for as long as somebody refers to this */
+typedef struct {                        /* a block that every worker may read while a reference to this exists */
     PyObject_HEAD
     pp_channel_t *channel;
     uint64_t at, size;
@@ -104,7 +106,7 @@ PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload) {
     pp_packed_t packed;
     PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
     if (buffers == NULL && (buffers = PyList_New(0)))
-        Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* always a block */
+        Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* two parts, so that it always becomes a block */
     int error = buffers ? pp_pack(self->arena, buffers, false, NULL, NULL, &packed) : -1;
     Py_XDECREF(buffers);
     if (error == EAGAIN) {
@@ -135,13 +137,13 @@ static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
     return 0;
 }
 
-/* Large arguments wait in our memory until a worker is nearly ready for them. */
+/* Whether large arguments must wait in private memory until a worker will soon need them. */
 static bool is_too_much(pp_channel_t *self) {
     return pp_parent_n_waiting(&self->parent) >= self->segment->n_workers &&
            pp_arena_open_bytes(self->arena) > BLOCK_BYTES_MAX;
 }
 
-/* With the job's critical section. NULL, without an exception: its tasks share nothing. */
+/* The memo of a call, whose critical section the caller holds. NULL without an exception: its tasks share nothing. */
 static PyObject *memo_of(pp_channel_t *self, pp_job_t *job, PyObject *payload) {
     if (self->by_reference || job->kind == PP_JOB_SINGLE || job->settled || !PyTuple_Check(payload))
         return NULL;
@@ -182,7 +184,8 @@ static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject
     return error;
 }
 
-/* 0, EAGAIN or -1. With the call's critical section, so that `cancel` sees the task either outside or inside the channel. */
+/* 0, EAGAIN or -1. Holds the call's critical section, so that `cancel` sees the task either outside or inside the
+ * channel. */
 static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
     int error = 0;
     pp_job_t *job = pending->job;
@@ -274,7 +277,7 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
         if (error)
             break;
         job->cursor++;
-        pp_parent_wake(&self->parent, 1);   /* at once: pickling the next argument may take its time */
+        pp_parent_wake(&self->parent, 1);   /* at once: pickling the next argument may take long */
     }
     if (error < 0)
         return NULL;

@@ -1,10 +1,10 @@
-/* Channel, continued: results. The leader takes them out of the workers' rings, decodes their values and delivers them to
- * their calls; a dead worker's last ones are taken before its slot is emptied.
+/* Channel, continued: results. The leader takes them out of the workers' rings, decodes their values and delivers them
+ * to their calls. A dead worker's last results are taken before its slot is emptied.
  */
 #include "python.h"
 
-#define BATCH 256           /* results, at most, between two looks at signals and at claims of the lead */
-#define CLOCK_EVERY 16      /* results, and each that is slow, with a deadline: reading the clock takes as long as a fast result */
+#define BATCH 256           /* most results between two checks for signals and for claims of the lead */
+#define CLOCK_EVERY 16      /* with a deadline: results, or a slow one, between readings of the clock, which take as long as a fast result */
 
 typedef struct {
     uint64_t job;
@@ -13,10 +13,10 @@ typedef struct {
     bool is_in_block;
     unsigned worker;
     pp_blockref_t block;
-    PyObject *payload;     /* or the value, by reference; NULL if it is in a block */
+    PyObject *payload;     /* or the value itself, by reference; NULL if it is in a block */
 } result_t;
 
-typedef struct pp_postponed {   /* a result whose value the background thread is to make */
+typedef struct pp_postponed {   /* a result whose value the background thread will decode */
     struct pp_postponed *next;
     result_t result;
     PyObject *job;
@@ -25,11 +25,12 @@ typedef struct pp_postponed {   /* a result whose value the background thread is
 typedef struct {
     Py_ssize_t n;
     int64_t deadline_ns;
-    bool was_slow;          /* the newest of them */
+    bool was_slow;          /* whether the newest result was */
 } batch_t;
 
-/* Without memory for the payload it is NULL, with an exception: that is the task's outcome, then. A block is marked as
- * kept, so that it stays even if its worker is reaped while it is decoded. */
+/* Takes a result out of a ring. If there is no memory for its payload, payload is NULL and the exception that is set
+ * becomes the task's outcome. A block is marked as retained, so that it stays even if its worker is reaped during
+ * decoding. */
 static void take_result(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, result_t *r) {
     *r = (result_t){.job = frame->job, .index = frame->index, .status = frame->status, .worker = worker};
     const void *data = frame + 1;
@@ -52,7 +53,7 @@ static void drop_block(pp_channel_t *self, result_t *r) {
     r->is_in_block = false;
 }
 
-/* The value, or NULL with an exception; the block is still there then, unless a part of what was made of it keeps it. */
+/* The value, or NULL with an exception. The block then still exists, unless a part of what was decoded retains it. */
 static PyObject *decode(pp_channel_t *self, result_t *r) {
     if (self->by_reference)
         return Py_XNewRef(r->payload);
@@ -64,8 +65,9 @@ static PyObject *decode(pp_channel_t *self, result_t *r) {
     return value;
 }
 
-/* The value, or NULL with the exception that is the outcome of the task. In the main thread a signal handler may have broken
- * the unpickling off: a second try succeeds then, and what the handler raised is `interrupt`, for our caller. */
+/* The value, or NULL with an exception that is the task's outcome. In the main thread a signal handler may have
+ * interrupted the unpickling. Then a second attempt succeeds, and the handler's exception is returned in `interrupt`,
+ * for the caller. */
 static PyObject *decode_twice(pp_channel_t *self, result_t *r, PyObject **interrupt) {
     PyObject *value = decode(self, r);
     if (value || !(r->payload || r->is_in_block) || !pp_is_main_thread())
@@ -84,7 +86,7 @@ static int report_broken(pp_channel_t *self, PyObject *value) {
     return failed;
 }
 
-/* 0, or -1 with what a signal handler raised meanwhile. */
+/* Decodes and delivers a result. 0, or -1 with an exception that a signal handler raised meanwhile. */
 static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     PyObject *interrupt = NULL, *value = decode_twice(self, r, &interrupt);
     int status = r->status;
@@ -118,7 +120,7 @@ static inline PyObject *find_job(pp_channel_t *self, uint64_t id, PyObject **cac
     return *cached && ((pp_job_t *)*cached)->id == id ? *cached : look_up_job(self, id, cached);
 }
 
-/* Whether its value is made by code that may take its time: that of a class, or a copy of much memory. */
+/* Whether decoding its value may take long, because it runs a class's code or copies much memory. */
 static bool is_slow(pp_channel_t *self, const result_t *r) {
     enum { PICKLE_START = 0x80 };   /* as in codec.c */
     if (self->by_reference || r->is_in_block)
@@ -126,7 +128,7 @@ static bool is_slow(pp_channel_t *self, const result_t *r) {
     return r->payload && PyBytes_GET_SIZE(r->payload) > 0 && (unsigned char)PyBytes_AS_STRING(r->payload)[0] == PICKLE_START;
 }
 
-/* For the background thread. False: there is no memory for that. */
+/* Leaves a result to the background thread. False: there is no memory for that. */
 static bool postpone(pp_channel_t *self, PyObject *job, const result_t *r) {
     postponed_t *later = PyMem_Malloc(sizeof *later);
     if (later == NULL)
@@ -165,7 +167,7 @@ int pp_channel_deliver_postponed(pp_channel_t *self) {
     return failed;
 }
 
-/* The memory of blocks goes with the segment. */
+/* Drops results without releasing their blocks, whose memory goes with the segment. */
 void pp_channel_drop_postponed(pp_channel_t *self) {
     for (postponed_t *later; (later = next_postponed(self)) != NULL;) {
         Py_XDECREF(later->result.payload);
@@ -174,13 +176,13 @@ void pp_channel_drop_postponed(pp_channel_t *self) {
     }
 }
 
-/* Takes one result. `alone_for`: the caller waits for this call with a timeout, and leaves others' slow results to the background
- * thread; or NULL. Returns 0, or -1 with an exception for the caller. */
+/* Takes one result. alone_for: the call for which the caller waits with a timeout; slow results of other calls are then
+ * left to the background thread. NULL: all are decoded here. Returns 0, or -1 with an exception for the caller. */
 static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for,
                     bool *was_slow) {
     result_t r;
     take_result(self, worker, frame, &r);
-    *was_slow = alone_for && is_slow(self, &r);   /* nobody else asks */
+    *was_slow = alone_for && is_slow(self, &r);   /* only then does anybody ask */
     PyObject *no_memory = r.payload || r.is_in_block ? NULL : PyErr_GetRaisedException();
     PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
     if (no_memory)
@@ -202,8 +204,8 @@ static bool is_over(const batch_t *b) {
     return b->deadline_ns >= 0 && (b->was_slow || b->n % CLOCK_EVERY == 0) && pp_now_ns() >= b->deadline_ns;
 }
 
-/* A batch of results, from all workers in turn; their number, or -1. Code that unpickling runs may itself wait for a result, and hand
- * the lead over: then the batch ends. */
+/* Takes a batch of results from all workers in turn. Returns their number, or -1. Code that unpickling runs may itself
+ * wait for a result and hand over the lead, which ends the batch. */
 Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, int64_t deadline_ns) {
     batch_t b = {.deadline_ns = deadline_ns};
     PyObject *cached = NULL;
@@ -226,7 +228,7 @@ Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, 
 
 /* ---- a worker has ended ---- */
 
-/* Code that decoding runs may have handed the lead over. */
+/* Reclaims the lead, which code run by decoding may have handed over. */
 static bool lead_again(pp_channel_t *self) {
     if (!pp_lead_is_mine(&self->parent)) {
         Py_BEGIN_ALLOW_THREADS

@@ -1,25 +1,26 @@
-/* Channel, continued: waiting. A thread that waits for a call leads or follows (native/channel/leading.c); who leads also
- * puts what waits in the backlog, if nobody else does. At the end: what the background thread waits for.
+/* Channel, continued: waiting. A thread that waits for a call leads or follows (native/channel/leading.c). The leader
+ * also puts the backlog, if no other thread does. At the end of the file: what the background thread waits for.
  */
 #include "python.h"
 
-#define PATIENT_MIN 4u      /* tasks that wait, for each worker, from which on the leader lets results gather */
+#define PATIENT_MIN 4u      /* waiting tasks per worker above which the leader lets results gather */
 #define HEARTBEAT_NS 200000000   /* see sleep_until */
 
 /* ---- feeding ---- */
 
-/* Whoever finds that tasks wait to be put, and that nobody puts, does it. No request is lost between two threads: one stores
- * `must_feed`, then reads `feeder`; the other clears `feeder`, then reads `must_feed`; so one sees what the other stored. If an
- * exception breaks putting off, the background thread goes on. */
+/* A thread that finds tasks in the backlog, and no thread that puts them, puts them. No request is lost between two
+ * threads: one stores `must_feed` and then reads `feeder`; the other clears `feeder` and then reads `must_feed`. So at
+ * least one of them sees the other's store. If an exception interrupts putting, the background thread continues it. */
 static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->parent.feeder) == pp_this_thread(); }
 
-/* Code that pickling runs, or a signal handler amid it, may use the pool: the thread that puts then puts for itself, too. */
+/* Code that pickling runs, or a signal handler during it, may use the pool. The thread that is putting then also puts
+ * the new tasks. */
 static int feed(pp_channel_t *self) {
     pp_parent_t *h = &self->parent;
     bool is_nested = is_feeding(self);
     for (uintptr_t nobody = 0; pp_load_seq_cst(&h->must_feed) && self->put_waiting; nobody = 0) {
         if (!is_nested && !pp_cas_seq_cst(&h->feeder, &nobody, pp_this_thread())) {
-            if (pp_load_seq_cst(&h->leading.leader) == nobody)   /* who puts may wait amid that: it puts before it sleeps again */
+            if (pp_load_seq_cst(&h->leading.leader) == nobody)   /* the leader is waiting within its put: it puts before it sleeps again */
                 pp_parent_rouse_leader(h);
             return 0;
         }
@@ -76,8 +77,8 @@ static bool is_met(pp_job_t *job) {
     return job->kind == PP_JOB_STREAM && (pp_load_seq_cst(&job->settled) || pp_job_has_next(job));
 }
 
-/* A signal that another thread of the process takes, or that comes between the last look and the sleep, wakes nobody. For
- * Ctrl-C interrupts.c closes that gap; for all others the main thread looks now and then. */
+/* A signal that another thread takes, or that comes between the last check and the sleep, wakes nobody. For Ctrl-C
+ * interrupts.c closes that gap. For other signals the main thread wakes every HEARTBEAT_NS to check. */
 static int64_t sleep_until(int64_t deadline_ns) {
     if (!pp_is_main_thread())
         return deadline_ns;
@@ -97,7 +98,8 @@ static bool spin_for_news(pp_channel_t *self) {
     return has_news;
 }
 
-/* As leader. `before`: the bell before signals were last looked at: one that came since has changed it, and then nobody sleeps. */
+/* Sleeps, as leader. before: the bell as it was before the last check for signals. A Ctrl-C since then has changed it,
+ * which prevents the sleep. */
 static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
     bool patient = pp_parent_n_waiting(&self->parent) > PATIENT_MIN * self->segment->n_workers;
     if (!patient && spin_for_news(self))
@@ -113,7 +115,7 @@ static void wait_for_news(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns
     Py_END_ALLOW_THREADS
 }
 
-/* Takes what has come, or sleeps until something does; 0, or -1 with an exception. */
+/* Takes the results that have come, or sleeps until something happens. 0, or -1 with an exception. */
 static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t before) {
     if (pp_lead_is_claimed(&self->parent)) {
         pp_lead_release(&self->parent);
@@ -129,7 +131,8 @@ static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t
     return 0;
 }
 
-/* Signal handlers run before the caller is a follower: while one runs nobody must hand it the lead. */
+/* Waits as a follower. Signal handlers run before the caller is listed, because nobody must hand it the lead while one
+ * runs. */
 static int follow(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     pp_waiter_t waiter = {0};
     pp_watch_interrupts();
@@ -147,8 +150,8 @@ static int follow(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     return failed;
 }
 
-/* Runs the handlers of signals that have come; 0, or -1 with what one raised. A handler may wait for a thread that waits for a result:
- * so the caller does not lead meanwhile. From now on a Ctrl-C changes the bell. */
+/* Runs the handlers of pending signals. 0, or -1 with what one raised. A handler may wait for a thread that itself
+ * waits for a result, so the caller pauses its lead. From here on Ctrl-C changes the bell. */
 static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *before) {
     *before = pp_load_seq_cst(bell);
     if (!pp_is_main_thread())
@@ -158,8 +161,8 @@ static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *be
     return PyErr_CheckSignals();
 }
 
-/* 1: the job is done, or a stream has something; 0: the deadline has passed; -1 with an exception. A thread that puts, and waits amid that,
- * has to lead: nobody else can put what it waits for. */
+/* 1: the job is done, or a stream has a result; 0: the deadline has passed; -1: an exception. A thread that waits while
+ * it is putting must lead, because no other thread can put the task that it waits for. */
 static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     _Atomic uint32_t *bell = &self->segment->shared->bell;
     uint32_t before;
@@ -203,7 +206,7 @@ PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
         Py_RETURN_TRUE;
     if (!pp_channel_enter(self))
         return pp_channel_raise_closed();
-    bool is_nested = pp_lead_is_mine(&self->parent);   /* in a signal handler, or in foreign code that unpickling runs */
+    bool is_nested = pp_lead_is_mine(&self->parent);   /* called by a signal handler, or by other code that unpickling runs */
     int found = wait_for(self, (pp_job_t *)args[0], deadline_ns);
     if (!is_nested)
         pp_lead_release(&self->parent);

@@ -1,28 +1,28 @@
-/* Worker: a worker's side, for Python. `serve` is the loop that claims, decodes, calls, encodes and replies; what is
- * rare (exceptions, values that do not pickle) it leaves to the callables that pool_party.workers.loop passes in. */
+/* Worker: the worker side, for Python. `serve` is the loop that claims, decodes, calls, encodes and replies. Rare cases
+ * (exceptions, values that do not pickle) are left to callables from pool_party.workers.loop. */
 #include "python.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#define FUNCTIONS_MAX 256   /* functions of maps that a worker remembers; they travel again when needed again */
+#define FUNCTIONS_MAX 256   /* most published functions that a worker caches; they are fetched again when needed */
 
 typedef struct {
     PyObject_HEAD
     pp_module_t *module;
     pp_worker_t end;
-    pp_arena_t *arena;          /* for large results; made when first needed */
+    pp_arena_t *arena;          /* for large results; created when first needed */
     PyObject *functions;        /* id -> callable */
     PyObject *gate;             /* a Gate that each task passes, or NULL */
-    unsigned n_tokens;          /* for that */
+    unsigned n_tokens;          /* the tokens that a task takes there */
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
-    bool follows;               /* called also when the worker may use more or fewer threads than at the last call: */
+    bool follows;               /* `refresh` is also called when the worker's number of threads has changed since: */
     unsigned n_threads;
-    uint64_t n_loads;           /* when the list of libraries was last looked at */
+    uint64_t n_loads;           /* pp_n_loads() at the last check */
     pp_limited_t limits;
-    uint32_t kept;              /* the grant that a worker process keeps to */
+    uint32_t kept;              /* the budget that this worker process keeps to */
     uint64_t last_job;
     unsigned char ring_copy[PP_INLINE_MAX];
 } worker_t;
@@ -33,7 +33,7 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
         return NULL;
     self->module = m;
     self->n_forks = pp_load_relaxed(&pp_n_forks);
-    pp_forget_common(m);   /* a fork's child has what its parent got, as a worker of another pool */
+    pp_forget_common(m);   /* in a forked child: objects that its parent got as a worker of another pool */
     int error = pp_worker_init(&self->end, s, worker);
     if (error)
         pp_raise_errno(error);
@@ -115,7 +115,7 @@ static PyObject *call_star(PyObject *function, PyObject *item) {
     return result;
 }
 
-/* A single call brings its function along: (function, args, kwargs), or (args, kwargs) if that was published. */
+/* The call of a single task: (function, args, kwargs), or (args, kwargs) if its function was published. */
 static PyObject *call_single(PyObject *function, PyObject *call) {
     PyObject *args, *kwargs;
     if (function == NULL || function == Py_None ? !PyArg_ParseTuple(call, "OOO", &function, &args, &kwargs)
@@ -141,7 +141,7 @@ static PyObject *call(unsigned mode, PyObject *function, PyObject *argument) {
 
 /* ---- decoding ---- */
 
-/* A function that its module has under its name travels as (module, qualified name). */
+/* Imports a function that was sent as (module, qualified name). */
 static PyObject *resolve(PyObject *names) {
     PyObject *module, *path;
     if (!PyArg_ParseTuple(names, "UU", &module, &path))
@@ -215,8 +215,8 @@ static int wait_room(worker_t *self) {
     return error;
 }
 
-/* For a receiver to release a block: one of 4,096 large results, or one that names what is ours. There is no word to wait on; look
- * again soon. */
+/* Waits for a receiver to release a block: one of 4,096 large results, or one that names shared memory of ours. There
+ * is no futex word for this, so it polls every millisecond. */
 static int wait_block(worker_t *self) {
     if (pp_worker_must_stop(&self->end))
         return ECANCELED;
@@ -227,7 +227,7 @@ static int wait_block(worker_t *self) {
     return 0;
 }
 
-/* 0, -1 with an exception, or ECANCELED. */
+/* Sends a result. 0, -1 with an exception, or ECANCELED. */
 static int send(worker_t *self, pp_frame_t *frame, const void *data) {
     int error;
     if (frame->job && pp_is_traced(self->end.shared))
@@ -256,7 +256,8 @@ static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, Py
     return send(self, frame, packed.data);
 }
 
-/* Takes the reference to the value, if it can go to the receiver as it is; `value` is NULL then. */
+/* Encodes and sends a value. If the value itself can be handed to the receiver, its reference is consumed and `given`
+ * becomes NULL. */
 static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
     PyObject *value = *given;
     if (self->end.segment->by_reference) {
@@ -279,7 +280,8 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
     return error;
 }
 
-/* Sends what `describe(*args)` makes of the exception that is set: a value that surely pickles. */
+/* Sends what `describe(exception)` or `describe(exception, value)` returns for the exception that is set. That always
+ * pickles. */
 static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyObject *describe, PyObject *value) {
     PyObject *error = PyErr_GetRaisedException();
     PyObject *args[] = {error, value};
@@ -291,7 +293,7 @@ static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyOb
     return failed;
 }
 
-/* When describing a failure failed, too: the task still gets an outcome. It is marshalled, so it needs nothing of Python's. */
+/* Sends an outcome when describing a failure has failed as well. It is marshalled, so no Python code is needed. */
 static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
     PyObject *error = PyErr_GetRaisedException();
     if (self->end.segment->by_reference || !PyObject_IsInstance(error, PyExc_Exception)) {
@@ -309,8 +311,8 @@ static int send_bare_failure(worker_t *self, pp_frame_t *frame) {
 
 /* ---- limits ---- */
 
-/* A library that the last task has loaded is limited before this one. Elsewhere than in the main interpreter the parent's
- * leader has to find it; it is told. */
+/* Limits a library that the last task has loaded, before the next task. In interpreters the parent's background thread
+ * must find it, so it is notified. */
 static int note_libraries(worker_t *self) {
     uint64_t now = pp_n_loads();
     unsigned n_threads = self->follows ? pp_own_threads() : 0;
@@ -321,9 +323,9 @@ static int note_libraries(worker_t *self) {
     if (self->refresh) {
         PyObject *done = PyObject_CallNoArgs(self->refresh);
         if (done == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
-            return -1;   /* the pool is terminated: that interrupts the task, which is about to begin */
+            return -1;   /* the pool is being terminated, which interrupts the task that is about to begin */
         if (done == NULL)
-            PyErr_WriteUnraisable(self->refresh);   /* the task is not to blame */
+            PyErr_WriteUnraisable(self->refresh);   /* not the task's fault */
         self->follows = done && PyObject_IsTrue(done) == 1;
         self->n_threads = self->follows ? pp_own_threads() : 0;
         Py_XDECREF(done);
@@ -333,14 +335,14 @@ static int note_libraries(worker_t *self) {
     return 0;
 }
 
-/* 0, or -1 with an exception that is meant for the task. */
+/* Called before a task. 0, or -1 with an exception that is the task's outcome. */
 static int keep_limits(worker_t *self) {
     pp_budget_t *budget = &self->end.segment->budget;
     if (!pp_load_relaxed(&budget->is_open))
         return 0;
     int failed = note_libraries(self);
     uint32_t grant = pp_load_seq_cst(&self->end.own->grant);
-    if (self->kept && grant != self->kept)   /* else the thread that follows grants might be too late for this task */
+    if (self->kept && grant != self->kept)   /* the thread that follows budget changes might be too late for this task */
         pp_budget_keep(budget, self->kept = grant);
     pp_limits_here();
     return failed;
@@ -356,7 +358,7 @@ static PyObject *worker_gate_tasks(worker_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The argument is taken all the same: it is counted on that somebody does. */
+/* Refuses a task with the exception that is set. Consume the argument anyway; otherwise its block leaks. */
 static PyObject *refuse(worker_t *self, const pp_slot_t *task) {
     PyObject *error = PyErr_GetRaisedException();
     if (self->end.segment->by_reference) {
@@ -370,8 +372,8 @@ static PyObject *refuse(worker_t *self, const pp_slot_t *task) {
     return NULL;
 }
 
-/* The task's threads, and pools that it opens, use what it holds. If the table is full, or a stopped process keeps it: better
- * without tokens than not at all. */
+/* Runs a task with tokens, which its threads, and pools that it opens, may use. If the gate's table is full, or locked
+ * by a stopped process, the task runs without tokens rather than not at all. */
 static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     PyObject *gate = Py_NewRef(self->gate), *granted = PyObject_CallMethod(gate, "acquire", "IO", self->n_tokens, Py_True);
     bool may_run = granted || PyErr_ExceptionMatches(PyExc_OSError);
@@ -418,10 +420,10 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* An interrupt that comes too late must not hit what the thread does next. */
+/* Prevents an interrupt that comes too late from hitting what the thread does next. */
 static void end_interrupts(worker_t *self, bool of_tasks) {
     pthread_mutex_t *mutex = &self->end.segment->interrupts;
-    pthread_mutex_lock(mutex);   /* held for a moment only, and by nobody who waits for the GIL */
+    pthread_mutex_lock(mutex);   /* held briefly, and never while waiting for the GIL */
     pp_store_relaxed(&self->end.own->initializes, 0);
     pp_store_relaxed(&self->end.own->has_served, of_tasks);
     pthread_mutex_unlock(mutex);
@@ -462,7 +464,8 @@ static bool owes(const worker_t *self) {
     return self->arena && !self->end.segment->is_local && pp_arena_owes(self->arena);
 }
 
-/* A result that names shared memory of this process would be lost with it, were the next task to kill it. */
+/* Results may name shared memory that this process owns. Wait until they have been received: otherwise they would be
+ * lost if the next task killed this process. */
 static void await_openers(worker_t *self) {
     pp_spin_t spin = {0};
     if (!owes(self))
@@ -508,7 +511,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
         PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
-            _exit(1);   /* a child that a task forked and that came back here: the task is its parent's */
+            _exit(1);   /* a child that a task forked has returned here; the task belongs to its parent */
         int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
         if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);
@@ -516,7 +519,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         if (error < 0)
             error = send_bare_failure(self, &frame);
         if (error < 0)
-            return NULL;   /* it still holds the task: the parent sees that this worker ended with it */
+            return NULL;   /* still holding the task: the parent sees that this worker ended with it */
         pp_worker_finish(&self->end);
         if (error || (n_left && --n_left == 0))
             Py_RETURN_NONE;
@@ -528,7 +531,7 @@ PyDoc_STRVAR(serve_doc,
              "serve(failed, unencodable, max_tasks=0)\n\n"
              "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
              "return what to send instead of a result.");
-/* What its last results name is this process's, and would go with it. */
+/* Results may reference memory that this process owns; wait until they are received. */
 static void await_receivers(worker_t *self) {
     while (self->arena && pp_arena_has_pins(self->arena) && wait_block(self) == 0)
         pp_arena_unpin(self->arena);

@@ -1,4 +1,4 @@
-"""The errors that are also those of `concurrent.futures`; apart from the others, since its import takes long."""
+"""The errors that derive from those of `concurrent.futures`, whose slow import keeps them out of errors.py."""
 
 from concurrent.futures import BrokenExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,8 +14,8 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
 
     Args:
         message: What happened.
-        pid: The worker's process id. None: it had no process of its own.
-        exitcode: The number that `multiprocessing.Process.exitcode` has: negative for a signal. None: unknown.
+        pid: The worker's process id. None if it had no process of its own.
+        exitcode: The number that `multiprocessing.Process.exitcode` gives: negative for a signal. None if unknown.
     """
 
     def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
@@ -30,6 +30,6 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
 class InitializerFailed(PoolPartyError, BrokenExecutor):
     """No worker can be made: an initializer or an import of `preload` raised, or processes died every time.
 
-    It is also a `concurrent.futures.BrokenExecutor`. What the initializer raised is its cause. Every call of the pool
-    raises it from then on.
+    It is also a `concurrent.futures.BrokenExecutor`. Its cause is what the initializer raised. From then on every call
+    of the pool raises it.
     """

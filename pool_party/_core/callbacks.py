@@ -1,7 +1,7 @@
-"""The thread that runs callbacks, one after the other, and tells futures of their outcomes.
+"""The thread that runs callbacks one after the other, and that passes outcomes to futures.
 
-Callbacks are the user's code and may take any time. So they never run in a thread that waits for something else, nor in
-the one that looks after the pool. The thread is started when the first callback is due.
+Callbacks are user code and may take any time. They therefore never run in a thread that waits for something else, nor
+in the pool's background thread. The thread starts when the first callback is due.
 """
 
 import threading
@@ -14,19 +14,21 @@ from pool_party._core.threads import start_thread
 
 
 class Callbacks:
-    """Runs the callbacks of a pool's calls. `start` and `end` are for the background thread; the others for any thread.
+    """Runs the callbacks of a pool's calls. The background thread calls `start` and `end`; any thread may call the
+    others.
 
-    No signal handler runs in a thread that runs callbacks, nor in the background thread: so they may share a lock.
+    Signal handlers run neither in a thread that runs callbacks nor in the background thread, so the two may share a
+    lock.
     """
 
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
-        self._threads: set[threading.Thread] = set()  # those that have to end before the pool has
-        self._running: dict[int, _native.Job] = {}  # whose callbacks each thread runs, by ident
-        self._changed = threading.Condition()  # guards `_threads` but for looks at it
+        self._threads: set[threading.Thread] = set()  # the threads that must end before the pool has ended
+        self._running: dict[int, _native.Job] = {}  # thread ident -> the call whose callbacks it runs
+        self._changed = threading.Condition()  # guards writes to `_threads`; reads take no lock
 
     def start(self) -> None:
-        """Starts the thread. Raises: RuntimeError if the system has none to give."""
+        """Start the thread. Raises RuntimeError if the system cannot provide one."""
         thread = threading.Thread(target=self._run, name="pool_party-callbacks")
         self._channel.run_deferred(True)
         self._threads.add(thread)
@@ -41,11 +43,14 @@ class Callbacks:
         thread = threading.current_thread()
         while thread in self._threads and (call := self._channel.next_deferred()) is not None:
             self._run_those_of(call)
-            del call  # it may be all that keeps a large value, or the pool
+            del call  # the call may be the last reference to a large value, or to the pool
         self._forget(thread)
 
     def run_here(self) -> None:
-        """Runs what is due in the calling thread: there is no other one to be had, as at the end of the interpreter."""
+        """Run due callbacks in the calling thread.
+
+        It is used when no thread can start, as at the end of the interpreter.
+        """
         while self._channel.wants_runner:
             self._run_those_of(self._channel.next_deferred())
 
@@ -72,19 +77,25 @@ class Callbacks:
         return self._running.get(get_ident()) is call
 
     def delegate(self) -> None:
-        """The calling thread is going to wait: if it runs a callback, another one runs the others from now on."""
+        """Let another thread take over the remaining callbacks, if the calling thread runs one.
+
+        Called before it waits.
+        """
         if get_ident() in self._running and self._forget(threading.current_thread()):
             if self._channel.run_deferred(False):
                 self._channel.notify()
 
     def leave(self) -> None:
-        """The calling thread waits for the pool's end, which then does not wait for the callback that it runs."""
+        """Called by a thread that waits for the pool's end.
+
+        The pool's end then does not wait for that thread's callback.
+        """
         if (call := self._running.get(get_ident())) is not None:
             self.delegate()
             self._channel.finish(call)
 
     def end(self) -> None:
-        """After the last call: ends the thread, unless its last callback waits for this."""
+        """End the thread after the last call. A callback that itself waits for this end is not waited for."""
         self._channel.end_deferred()
         threads = list(self._threads)
         with self._changed:

@@ -1,8 +1,8 @@
-"""One pool's life: it opens, runs, breaks, ends. It joins the table of calls, the submitter and the worker set.
+"""The life of one pool: it opens, runs, breaks and ends. It joins the table of calls, the submitter and the worker set.
 
-All that happens to workers, and all that ends a pool, is done by a thread of the pool's own, the background thread. No
-signal handler interrupts it, and nobody who waits for a result waits for it. Other threads store what they want of it,
-and notify it (`Channel.notify`).
+One thread of the pool, the background thread, does everything that happens to workers and everything that ends the
+pool. No signal handler interrupts it, and no caller that waits for a result depends on it. Other threads store their
+requests and notify it (`Channel.notify`).
 """
 
 import sys
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
     from pool_party.observe.trace import Tracing
 
-RETRY_S = 0.002  # until the background thread tries again what nobody will notify it of
-TRIM_S = 0.3  # between looks for idle memory: twice that and it is given back,
-TRIM_BUSY_S = 3.0  # or twice that while calls are pending, which soon need it again; guess
+RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
+TRIM_S = 0.3  # between checks for idle memory, which is given back after two of them,
+TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need the memory again; guess
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
@@ -62,31 +62,31 @@ class Engine:
         self.kind = kind
         self.n_workers = n_workers
         self.state = INIT
-        self.is_foreign = False  # this process is a child that was forked from the pool's
-        self.drains_at_exit = False  # finishes what was submitted before the interpreter ends
+        self.is_foreign = False  # this process is a child that was forked from the pool's process
+        self.drains_at_exit = False  # at exit, what was submitted runs to its end first
         self._on_broken = on_broken
         self._channel = channel
         setup.receivers = None if kind == "thread" else Receivers(start_method(setup.context))
         self._submitter = Submitter(channel, setup.receivers, backlog)
         self._callbacks = Callbacks(channel)
         self._workers = WorkerSet(kind, n_workers, setup, channel)
-        self._stopped = _native.Job()  # done once `terminate` has done its work,
-        self._ended = _native.Job()  # and once the last worker has ended and all is given back
+        self._stopped = _native.Job()  # set once `terminate` has done its work
+        self._ended = _native.Job()  # set once the last worker has ended and all resources are released
         self._cause: BaseException | None = None  # why the pool is broken
-        self._trimmed_at = 0.0  # by the monotonic clock
-        self._is_damaged = False  # since somebody has written over the shared memory
-        self._must_terminate = False  # some workers could not be interrupted: they are to be told again
+        self._trimmed_at = 0.0  # on the monotonic clock
+        self._is_damaged = False  # somebody has overwritten the shared memory
+        self._must_terminate = False  # some workers could not be interrupted; `terminate` must be called again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
-        self._wants_end = False  # asked of the background thread
-        self._is_exiting = False  # the interpreter ends
-        self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
-        self._opened = _native.Job()  # done once the workers have been started, or one could not be:
+        self._wants_end = False  # the background thread has been asked to terminate the pool
+        self._is_exiting = False  # the interpreter is ending
+        self._final: tuple[Any, ...] | None = None  # the workers' part of the statistics, once they have ended
+        self._opened = _native.Job()  # set once the workers have been started, or one could not be; then:
         self._open_error: BaseException | None = None
         self._is_forking = False
         self._background = threading.Thread(target=self._run, name="pool_party-background")
 
     def open(self, setup: Setup) -> _native.Keeper:
-        """Starts the workers. When nobody has what this returns any more, the pool ends."""
+        """Start the workers, and return a keeper: the pool ends when the last reference to it is gone."""
         try:
             return self._open(setup)
         except BaseException:
@@ -94,7 +94,10 @@ class Engine:
             raise
 
     def _open(self, setup: Setup) -> _native.Keeper:
-        """Starts the workers: forked ones here, while the pool has no other thread; others in the background thread."""
+        """Start the workers.
+
+        Forked ones start here, before the pool has threads; others start in the background thread.
+        """
         self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
         if self._is_forking:
             _native.call_apart(lambda: self._try(self._workers.prepare))  # it takes locks
@@ -119,7 +122,7 @@ class Engine:
             self._give_back()
 
     def _give_up(self) -> None:
-        """Ends the workers that were started, after another one could not be."""
+        """End the workers that were started, after another one failed to start."""
         self._ask_for_end()
         self._workers.give_up()
 
@@ -131,7 +134,7 @@ class Engine:
         return self.state == RUN and self._cause is None and not self.is_foreign
 
     def check_running(self) -> None:
-        """Raises why nothing can be submitted, if so."""
+        """Raise an error that says why, if nothing can be submitted."""
         if not self.is_running:
             raise self._why_not_running()
 
@@ -145,15 +148,18 @@ class Engine:
             raise _foreign()
 
     def submit_call(self, call: "Call", fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """One call of fn. What does not pickle is its outcome. Raises: PoolClosed and the like."""
+        """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
         self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
 
     def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool) -> None:
-        """A call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
+        """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
         self._note(self._submitter.map(call, fn, items, star), call, fn)
 
     def submit_stream(self, call: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
-        """A call of fn for each item of an iterator. Raises: as `submit_call`; RuntimeError if no thread can be had."""
+        """Submit a call of fn for each item of an iterator.
+
+        Raises: as `submit_call`; RuntimeError without a thread.
+        """
         self._note(self._submitter.stream(call, fn, source), call, fn)
 
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
@@ -165,15 +171,15 @@ class Engine:
     # ---- waiting ----
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
-        """Waits until a job is done; False after `timeout` seconds, however many results come meanwhile."""
+        """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
         self._check_not_in_vain(job)
         if self._callbacks.is_of(job):
-            return True  # this is a callback of that very call, which must not wait for itself
+            return True  # a callback of that very call must not wait for its own end
         self._callbacks.delegate()
         return self._channel.wait(job, timeout)
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
-        """A stream's next (status, value); None at its end; False after `timeout` seconds."""
+        """Return a stream's next (status, value), None at its end, or False after `timeout` seconds."""
         self._check_not_in_vain(call)
         self._callbacks.delegate()
         return self._channel.next(call, timeout)
@@ -184,15 +190,15 @@ class Engine:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
 
     def _is_alone(self) -> bool:
-        """Whether the interpreter is ending: it runs finalizers still, but none of the pool's threads any more."""
+        """Whether the interpreter runs its last finalizers, when the pool's threads have stopped for good."""
         return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
-        """Takes back a single call that no worker has begun."""
+        """Cancel a single call, unless a worker has already begun it."""
         return self._channel.cancel(call)
 
     def is_begun(self, call: "Call") -> bool:
-        """Whether a worker runs a task of the call at this moment."""
+        """Whether a worker is running a task of the call now."""
         return self._channel.is_begun(call)
 
     # ---- the background thread ----
@@ -220,7 +226,7 @@ class Engine:
             self._channel.set(self._opened)
 
     def _try(self, step: Callable[[], object]) -> None:
-        """Does one step of opening, unless an earlier one has failed."""
+        """Do one step of opening, unless an earlier one has failed."""
         if self._open_error is None:
             try:
                 step()
@@ -235,14 +241,14 @@ class Engine:
         return self._workers.retry_in_s()
 
     def _trim(self) -> None:
-        """Gives memory back that no value has needed since a while ago."""
+        """Give back memory that no value has needed for a while."""
         _, n_pending, _ = self._channel.call_counts()
         now = monotonic()
         if now < self._trimmed_at + (TRIM_BUSY_S if n_pending else TRIM_S):
             return
         self._trimmed_at = now
         if self._channel.has_pins:
-            self._channel.feed_again()  # which lets go of what was pinned for tasks that have arrived
+            self._channel.feed_again()  # releases retained references of tasks that have arrived
         self._channel.trim()
 
     def _attend(self) -> None:
@@ -261,9 +267,9 @@ class Engine:
             self._workers.stop()
         if channel.take_events():
             self._look_at_workers()
-        for report in channel.take_reports():  # before places are filled: a worker's last words may be that
+        for report in channel.take_reports():  # before slots are filled: it may be a worker's last message
             self._break(error_of(_native.STATUS_FAILED, report))
-        if channel.idle.done:  # again, after the look: workers end as soon as this is so
+        if channel.idle.done:  # checked again, since workers may have ended because of it after the first check
             self._workers.stop()
         if not self._workers.is_stopping:
             cause = self._workers.fill_places()
@@ -279,7 +285,7 @@ class Engine:
             self._end_abandoned()
 
     def _end_abandoned(self) -> None:
-        """Nobody has the pool any more. What was submitted to an executor still runs."""
+        """End a pool object that is garbage. What was submitted to an executor still runs."""
         if self.drains_at_exit:
             self.close()
         else:
@@ -288,11 +294,14 @@ class Engine:
     def _start_callbacks(self) -> None:
         try:
             self._callbacks.start()
-        except RuntimeError:  # no thread is to be had, for want of memory or since the interpreter ends
+        except RuntimeError:  # no thread can start: out of memory, or the interpreter is ending
             self._callbacks.run_here()
 
     def _look_at_workers(self) -> None:
-        """Notes which workers are ready, and reaps those that have ended: a task that one held fails, and no other."""
+        """Note which workers are ready, and reap those that have ended.
+
+        Only the task that a dead worker held fails.
+        """
         if self._workers.enforcer is not None:
             self._workers.enforcer.look()
         self._workers.note_ready()
@@ -307,7 +316,7 @@ class Engine:
                 self._break(worker_lost(why, worker.pid, worker.exitcode))
 
     def _break(self, cause: BaseException) -> None:
-        """No worker can work: every pending call fails, and every later one."""
+        """Break the pool, since no worker can work: every pending call fails, and so does every later one."""
         if self._cause is not None:
             return
         self._cause = cause
@@ -331,12 +340,12 @@ class Engine:
             self._channel.settle(call, _native.STATUS_RAISED, make_error())
 
     def _stop(self) -> None:
-        """What `terminate` asks for."""
+        """Do what `terminate` asks for."""
         self._has_stopped = True
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
-        # First: what interrupts a task (SystemExit) is not its outcome. While the interpreter ends, only daemon threads
-        # can still wait for results, and those are left asleep.
+        # Fail the calls first, so that the SystemExit which interrupts a task does not become its outcome. While the
+        # interpreter ends, only daemon threads can still wait for results, and those stay asleep.
         if not self._is_exiting:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         self._must_terminate = not self._workers.terminate()
@@ -345,7 +354,7 @@ class Engine:
         self._channel.set(self._stopped)
 
     def _give_back(self) -> None:
-        """After the last worker: ends the other threads, and gives memory and descriptors back."""
+        """End the other threads after the last worker has ended, and release memory and descriptors."""
         try:
             self._finish_trace()
             if not self._is_exiting:
@@ -361,19 +370,19 @@ class Engine:
             log_exception("a pool could not be cleaned up")
         self._channel.set(self._stopped)
         self._channel.set(self._ended)
-        if not self._is_exiting:  # else daemon threads that wait for results go on waiting until the process ends
+        if not self._is_exiting:  # at exit, daemon threads that wait for results keep waiting until the process ends
             self._channel.close()
 
     # ---- the end ----
 
     def close(self) -> None:
-        """No more calls; workers end when the last one is done."""
+        """Accept no more calls. Workers end when the last pending one is done."""
         if not self.is_foreign and self.state in (INIT, RUN):
             self._channel.close_calls()
             self.state = CLOSE
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits for the end of a closed pool; False after `timeout` seconds."""
+        """Wait for the end of a closed pool. Return False after `timeout` seconds."""
         self._check_not_foreign()
         if self._is_alone():
             return True
@@ -388,7 +397,7 @@ class Engine:
         return not self._background.is_alive()
 
     def terminate(self) -> None:
-        """Stops workers in the middle of their tasks; what is pending fails with PoolTerminated.
+        """Stop workers in the middle of their tasks. Pending calls fail with PoolTerminated.
 
         Waits until processes are dead, and threads and interpreters without a task have ended.
         """
@@ -407,7 +416,10 @@ class Engine:
         self._channel.notify()
 
     def end_at_exit(self) -> None:
-        """Ends a forgotten pool before the interpreter ends; interpreters and processes must have ended by then."""
+        """End a pool that is still open when the interpreter ends.
+
+        Its interpreters and processes must have ended by then.
+        """
         if self.drains_at_exit and self._cause is None:
             self.close()
             self.join()
@@ -417,17 +429,17 @@ class Engine:
         if self.kind == "process":
             self.join()
         while self.kind == "interp" and not self.join(0.25):
-            self._workers.terminate()  # once more: a task may have swallowed the exception
+            self._workers.terminate()  # again, since a task may have swallowed the exception
 
     def disown(self) -> None:
-        """This process is a forked child: the workers belong to its parent."""
+        """Called in a forked child, where the workers belong to the parent process."""
         self.is_foreign = True
         self._workers.tracing = None
 
     # ---- looking ----
 
     def trace(self, path: "str | os.PathLike[str]", max_events: int) -> "Tracing":
-        """Begins to record what the workers do."""
+        """Start recording what the workers do."""
         from pool_party.observe.trace import Tracing
 
         if max_events < 1:
@@ -459,7 +471,7 @@ class Engine:
 
     @property
     def workers(self) -> list[Worker]:
-        """The living workers, those that are known to the system: their pid is there."""
+        """The living workers that have a pid, so that the system knows them."""
         return [worker for worker in self._workers.places if worker is not None and worker.pid is not None]
 
     def calls(self) -> "list[Call]":
@@ -467,7 +479,7 @@ class Engine:
         return self._channel.jobs()  # type: ignore[return-value]  # nothing else is admitted
 
     def statistics(self) -> "Statistics":
-        """The counts at this moment."""
+        """The pool's counts at this moment."""
         from pool_party._core.statistics import Statistics
 
         n_submitted, n_pending, n_failed = self._channel.call_counts()
@@ -494,7 +506,7 @@ class Engine:
     def _look(self) -> tuple[tuple[Any, ...], int]:
         try:
             return self._final or self._workers.budget(), self._workers.n_starting
-        except ValueError:  # the channel was closed just before
+        except ValueError:  # the channel was closed meanwhile
             return self._final or (None, (), 0, 0, 0, 0.0), 0
 
 

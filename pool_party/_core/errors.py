@@ -1,13 +1,13 @@
-"""The errors of pool_party; those that are also errors of `concurrent.futures` are in broken.py.
+"""The errors of pool_party. Those that derive from errors of `concurrent.futures` are in broken.py.
 
-Each class also derives from what the standard library raises in its place.
+Each class also derives from the error that the standard library raises in the same situation.
 """
 
 
 class PoolPartyError(Exception):
     """The root of all errors that pool_party itself raises. It is also an `Exception`.
 
-    A pool raises it by itself in a child that was forked, if it is traced twice, or if its shared memory was
+    The pool raises this class itself in a forked child, when a pool is traced twice, and when its shared memory was
     overwritten.
     """
 
@@ -22,7 +22,7 @@ class PoolClosed(PoolPartyError, ValueError, RuntimeError):
 class PoolTerminated(PoolClosed):
     """You terminated the pool while this result was pending. It is a `PoolClosed`.
 
-    Whether the task has run, or had begun to, is not known.
+    It is unknown whether the task ran, or had begun to run.
     """
 
 
@@ -34,16 +34,16 @@ class RemoteError(PoolPartyError):
 
 
 def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:
-    """A WorkerLost; at the end of the interpreter, when its module can no longer be imported, a PoolTerminated."""
+    """Make a WorkerLost, or a PoolTerminated if the interpreter is ending and WorkerLost cannot be imported."""
     try:
         from pool_party._core.broken import WorkerLost
-    except (ImportError, RuntimeError):  # RuntimeError: concurrent.futures registers what is to be done at exit
+    except (ImportError, RuntimeError):  # RuntimeError: concurrent.futures registers an exit hook, which is too late
         return PoolTerminated(message)
     return WorkerLost(message, pid, exitcode)
 
 
 def initializer_failed(message: str) -> PoolPartyError:
-    """An InitializerFailed; at the end of the interpreter, as `worker_lost`."""
+    """Make an InitializerFailed, or a PoolTerminated at the end of the interpreter, as `worker_lost` does."""
     try:
         from pool_party._core.broken import InitializerFailed
     except (ImportError, RuntimeError):
@@ -52,7 +52,7 @@ def initializer_failed(message: str) -> PoolPartyError:
 
 
 def pool_damaged() -> PoolPartyError:
-    """What every call raises once somebody has written over the memory that the pool shares with its workers."""
+    """Make the error that every call raises once the memory that the pool shares with its workers was overwritten."""
     return PoolPartyError(
         "the pool is broken: its shared memory was overwritten, as by a write to a file descriptor that was not the "
         "writer's own"
@@ -60,12 +60,12 @@ def pool_damaged() -> PoolPartyError:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Words for a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
+    """Describe a process's end: 'was killed by signal 9 (SIGKILL)' or 'exited with code 1'."""
     if exitcode is None:
         return "ended"
     if exitcode >= 0:
         return f"exited with code {exitcode}"
-    import signal  # slow to import, as enum is
+    import signal  # slow to import, since it imports enum
 
     try:
         name = f" ({signal.Signals(-exitcode).name})"

@@ -12,17 +12,17 @@ from pool_party import _native
 
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _is_hooked = False
-_is_at_exit = False  # `end_all` is going to be called; not so for a pool that an exit handler opens after that
-_finalized_in: int | None = None  # the process in which multiprocessing's own hook is registered
+_is_at_exit = False  # `end_all` is registered and has not run; a pool opened by an exit handler registers it again
+_finalized_in: int | None = None  # the pid of the process in which `end_all` is registered with multiprocessing
 
 
 def register(engine: Any, kind: str) -> None:
-    """Sees to it that a forgotten pool is ended in time, and disowned in forked children."""
+    """Ensure that a pool that is left open ends in time, and is disowned in forked children."""
     global _is_hooked, _is_at_exit, _finalized_in
     _open.add(engine)
     if not _is_hooked:
         os.register_at_fork(after_in_child=_disown_all)
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending: other threads have been joined
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending and has joined other threads
             threading._register_atexit(_end_before_threads)  # type: ignore[attr-defined]
         _is_hooked = True
     if not _is_at_exit:
@@ -38,7 +38,8 @@ def register(engine: Any, kind: str) -> None:
 def _end_before_threads() -> None:
     """Called before the interpreter joins its threads, which may still use pools.
 
-    Executors finish what was submitted, as in `concurrent.futures`. Pools end now where their own threads are joined.
+    Executors finish what was submitted, as in `concurrent.futures`. Pools end here if the interpreter would join their
+    threads; otherwise they end in `end_all`.
     """
     are_joined = not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
     for engine in list(_open):
@@ -47,7 +48,7 @@ def _end_before_threads() -> None:
 
 
 def end_all() -> None:
-    """Ends every open pool of this interpreter."""
+    """End every open pool of this interpreter."""
     global _is_at_exit
     _is_at_exit = False
     for engine in list(_open):
@@ -69,7 +70,7 @@ def _disown_all() -> None:
 
 
 def _forget_children() -> None:
-    """Has `multiprocessing` forget its processes in a child of `os.fork`: it would wait for them in vain."""
+    """Make `multiprocessing` forget its processes in a child of `os.fork`, which would wait for them forever."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process._children.clear()

@@ -1,8 +1,8 @@
-"""Functions on their way to workers: published once, by name or pickled, and fetched by each worker once.
+"""Functions on their way to workers: each is published once, by name or pickled, and each worker fetches it once.
 
-A function that its module has under its name keeps its place in shared memory for later calls; one of `__main__` for
-as long as it travels as the same. Any other (a closure, a bound method) may change between two calls, and travels with
-each.
+A function that can be found by its name keeps its place in shared memory for later calls. A function of `__main__`
+keeps it while its pickle stays the same. Any other function (a closure, a bound method) may change between two calls,
+so it is sent with each.
 """
 
 import functools
@@ -14,26 +14,26 @@ from typing import Any
 
 from pool_party import _native
 
-_DEPTH = 4  # a method of an object, its `__dict__`, a list there, an item; guess: descriptors are seldom deeper
+_DEPTH = 4  # a bound method's object, its `__dict__`, a list in there, an item; guess: descriptors are seldom deeper
 _MAX_ITEMS = 100
-# What ForkingPickler has reducers for, and may be unpickled any number of times.
+# Types that ForkingPickler has reducers for, and whose pickles may be loaded any number of times.
 _LASTING = {types.MethodType, functools.partial, type(list.append), type(int.__add__)}
-MAX_KEPT = 128  # functions that keep their place; guess: more than programs use at a time
+MAX_KEPT = 128  # published functions that are kept; guess: programs seldom use more at a time
 
 
 class _Kept:
-    """A function that keeps its place, and as what it travels."""
+    """A published function that keeps its place, and the pickle that was sent for it."""
 
     __slots__ = ("function", "pickle", "published")
 
     def __init__(self, function: Any, payload: Any, published: _native.Published) -> None:
-        self.function = function  # keeps its id from being used again
+        self.function = function  # a reference, so that its id is not reused
         self.pickle = _pickle_of(payload)
         self.published = published
 
 
 def is_global(function: Any) -> bool:
-    """Whether its module has it under its name."""
+    """Whether a function can be found in its module by its name."""
     if not isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
         return False
     found: Any = sys.modules.get(function.__module__ or "")
@@ -43,9 +43,10 @@ def is_global(function: Any) -> bool:
 
 
 def is_for_one(function: Any) -> bool:
-    """Whether the pickle of a function is for one receiver, as far as is easily seen.
+    """Whether the pickle of a function can be loaded by one receiver only, as far as a quick check shows.
 
-    That is so where it holds what travels by a registered reducer, such as a connection: a descriptor is sent once.
+    This is so if the function holds an object with a registered reducer, such as a connection: a descriptor is sent
+    once.
     """
     reduction: Any = sys.modules.get("multiprocessing.reduction")
     pickler = getattr(reduction, "ForkingPickler", None)
@@ -60,7 +61,7 @@ def _holds(value: Any, kinds: set[type], depth: int) -> bool:
 
 def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, types.FunctionType):
-        cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]  # which has no contents
+        cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]  # an empty cell has no contents
         return [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ())]
     if isinstance(value, types.MethodType):
         return [value.__self__]
@@ -76,19 +77,19 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _pickle_of(payload: Any) -> Any:
-    """A payload without the memory beside it, which the pickle of a name only names."""
+    """Return a payload without its shared memory, to which the pickle of a name only refers."""
     return payload[0] if isinstance(payload, tuple) else payload
 
 
 class Functions:
-    """The functions that a channel has published. Not thread-safe: for the one thread that puts tasks."""
+    """The functions that a channel has published. Not thread-safe: only the thread that puts tasks uses it."""
 
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
     def open(self, function: Any) -> _native.Published | None:
-        """The published function; None if there is no room now. Raises what pickling raises."""
+        """Return the published function, or None if there is no room now. Raises whatever pickling raises."""
         if not is_global(function):
             return self._channel.publish(self._channel.encode(function))
         kept = self._kept.get(id(function))
@@ -109,5 +110,5 @@ class Functions:
             self._kept.popitem(last=False)
 
     def clear(self) -> None:
-        """The pool has ended."""
+        """Forget all functions, after the end of the pool."""
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""The exceptions behind outcomes that are no results: tasks' own, and those of values that did not travel."""
+"""Makes the exceptions for failed outcomes: those that tasks raised, and those of values that did not travel."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pool_party.wire import codec
 
 
 def error_of(status: int, value: Any) -> BaseException:
-    """The exception for a task's outcome that is no result, as `multiprocessing.Pool` raises it."""
+    """Return the exception for a task that failed, as `multiprocessing.Pool` raises it."""
     if status in (_native.STATUS_FAILED, _native.STATUS_RAISED):
         failure: BaseException = value if isinstance(value, BaseException) else _rebuild(*value)
         return failure
@@ -20,7 +20,7 @@ def error_of(status: int, value: Any) -> BaseException:
 
 
 def future_error_of(status: int, value: Any) -> BaseException:
-    """As `error_of`, but as executors raise it: for a result that does not pickle, the error that pickling raised."""
+    """Like `error_of`, but as executors raise it: for a result that does not pickle, the error that pickling raised."""
     if status == _native.STATUS_UNENCODABLE:
         _, _, description = value
         return _rebuild(*description)
@@ -28,7 +28,7 @@ def future_error_of(status: int, value: Any) -> BaseException:
 
 
 class _Verbatim(str):
-    """A text whose repr is itself: a repr that was made in the worker."""
+    """A string that is its own repr, for a repr that was made in the worker."""
 
     __repr__ = str.__str__
 
@@ -41,7 +41,7 @@ def _unencodable(reason: str, text: str, description: object) -> BaseException:
 
 
 def _rebuild(payload: "codec.Payload | str", text: str, traceback_text: str) -> BaseException:
-    """An exception from a worker, which sent what `loop.describe` made of it; its cause is the remote traceback."""
+    """Rebuild an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback."""
     import multiprocessing.pool as pool
 
     error: BaseException
@@ -52,7 +52,7 @@ def _rebuild(payload: "codec.Payload | str", text: str, traceback_text: str) -> 
         if not isinstance(error, BaseException):
             raise TypeError(f"it unpickles as {type(error).__name__}")
     except KeyboardInterrupt:
-        raise  # of whoever asks for the outcome
+        raise  # the user pressed Ctrl-C in the thread that asks for the outcome
     except BaseException as reason:
         error = RemoteError(f"a task raised {text}, which could not be rebuilt here: {reason!r}")
     error.__cause__ = pool.RemoteTraceback(traceback_text)  # type: ignore[attr-defined]  # not in its stubs

@@ -1,7 +1,7 @@
 """What calls return: AsyncResult and MapResult. Futures are in `pool_party._executor`, imap's iterators in streams.py.
 
-Each is a Job of the channel, which stores the outcome (native/python/calls.c). What is done in Python comes afterwards:
-making an exception of a failure, by whoever asks for it, and running callbacks, in callbacks.py.
+Each is a Job of the channel, which stores the outcome (native/python/calls.c). Python code runs only afterwards: the
+thread that asks for a failed outcome makes its exception here, and callbacks.py runs the callbacks.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ type Callback = Callable[[Any], object] | None
 
 
 def timed_out() -> Exception:
-    """The exception for a wait that took too long; multiprocessing is imported when it is needed."""
+    """Make the exception for a wait that took too long. multiprocessing is imported only then."""
     from multiprocessing import TimeoutError
 
     return TimeoutError()
 
 
 def call_back(callback: Callback, value: Any) -> None:
-    """Calls a user's callback; what it raises is logged, since nobody waits for it."""
+    """Call a user's callback. What it raises is logged, since no caller waits for it."""
     if callback is None:
         return
     try:
@@ -37,15 +37,15 @@ def call_back(callback: Callback, value: Any) -> None:
 class Call(_native.Job):
     """A call in progress."""
 
-    _failure: BaseException | None = None  # the exception that `error` has made, so that all who ask get the same
+    _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
         super().__init__(n_items, chunk, kind, window)
         self._engine = engine
 
     def error(self) -> BaseException:
-        """The exception of a call that has failed: the same each time."""
-        if self._failure is None:  # of two threads that make one, the first prevails
+        """Return the exception of a failed call, which is the same object each time."""
+        if self._failure is None:  # if two threads make one, the first prevails
             self.__dict__.setdefault("_failure", self._make_error())
         assert self._failure is not None, "made above"
         return self._failure
@@ -54,7 +54,7 @@ class Call(_native.Job):
         return error_of(self.status, self.value)
 
     def run_callbacks(self) -> None:
-        """Called once, by the thread of callbacks, when the outcome is decided."""
+        """Run the callbacks. The callback thread calls this once, when the outcome is decided."""
 
 
 class AsyncResult(Call):
@@ -64,8 +64,8 @@ class AsyncResult(Call):
         Exception: By `get`: whatever the task raised.
 
     Guarantees:
-        All methods may be called from any thread, as often as you like. An outcome never changes. A wait that a signal
-        handler's exception ends loses nothing: the result can be asked for again. The pool lives until the outcome is
+        All methods may be called from any thread, as often as you like. An outcome never changes. If a signal handler's
+        exception ends a wait, nothing is lost: the result can be asked for again. The pool lives until the outcome is
         there.
     """
 
@@ -80,7 +80,7 @@ class AsyncResult(Call):
         owner: object = None,
     ) -> None:
         super().__init__(engine, n_items, chunk, kind)
-        self.owner = owner  # the pool lives until the outcome is there
+        self.owner = owner  # keeps the pool alive until the outcome is there
         if callback is not None or error_callback is not None:
             self._callback = callback
             self._error_callback = error_callback
@@ -138,7 +138,7 @@ class AsyncResult(Call):
         try:
             raise self.error()
         finally:
-            del self  # no cycle of the exception, its traceback and this frame
+            del self  # breaks the reference cycle of exception, traceback and this frame
 
     def run_callbacks(self) -> None:
         succeeded = self.status == _native.STATUS_OK

@@ -1,4 +1,4 @@
-"""What a pool says of itself."""
+"""The counts that a pool reports of itself."""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class StreamCall(Call):
-    """An imap in progress. window: tasks that are read ahead of the consumer; 0: the input is n_items long."""
+    """An imap in progress.
+
+    window: how many tasks may be read ahead of the consumer; 0 if the input has n_items items.
+    """
 
     def __init__(self, engine: "Engine", n_items: int, chunk: int, ordered: bool, window: int = 0) -> None:
         super().__init__(engine, n_items, chunk, _native.JOB_STREAM, window)
@@ -29,14 +32,14 @@ class IMapIterator(Iterator[Any]):
 
     Guarantees:
         Any thread may use it: each result goes to one of them. It reads its input no further ahead than `buffersize`
-        says. Tasks that are not yet begun are given up once nobody has the iterator any more.
+        says. Tasks that have not begun are cancelled once the iterator is garbage.
     """
 
     def __init__(self, engine: "Engine", call: StreamCall, owner: object) -> None:
         self._engine = engine
         self._call = call
         self._owner = owner
-        self._items: deque[Any] = deque()  # of a chunk
+        self._items: deque[Any] = deque()  # the rest of the current chunk's results
 
     def __iter__(self) -> "IMapIterator":
         return self
@@ -60,7 +63,7 @@ class IMapIterator(Iterator[Any]):
         """
         while True:
             if self._items:
-                with contextlib.suppress(IndexError):  # another thread has taken what was left of the chunk
+                with contextlib.suppress(IndexError):  # another thread has taken the rest of the chunk
                     return self._items.popleft()
             outcome = self._engine.next(self._call, timeout)
             if outcome is None:

@@ -1,8 +1,8 @@
-"""Arguments on their way to tasks: encoding them, and moving what waits into the channel.
+"""From arguments to tasks: encodes the arguments, and moves waiting tasks from the backlog into the channel.
 
-A call is entered in the channel's table together with what it wants put, in one step, and after the caller's arguments
-were encoded: an exception leaves either both there or none. What waits is in the backlog. Whoever finds that there is
-something to put, and nobody at it, puts it (`Channel.feed`); no thread waits for another one's pickling.
+The caller's arguments are encoded first. Then one step enters the call in the channel's table and its tasks in the
+backlog, so an exception leaves either both there or neither. Any thread that finds tasks in the backlog and no other
+thread putting them puts them (`Channel.feed`). No thread waits for another one's pickling.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pool_party._core.streams import StreamCall
 
 
-N_TRIES = 3  # at putting a task, where there is no room and no worker will notify us of any
+N_TRIES = 3  # attempts to put a task when the channel is full and no worker will notify us of new room
 
 
 class _Map:
-    """The tasks of a map from the call's cursor on, encoded as they are put."""
+    """The tasks of a map that have not been put, from the call's cursor on. They are encoded as they are put."""
 
     __slots__ = ("function", "items", "job", "mode")
 
@@ -39,7 +39,7 @@ class _Map:
 
 
 class Submitter:
-    """Makes tasks of calls. Thread-safe; `put_waiting` is the channel's, which calls it in one thread at a time."""
+    """Makes tasks of calls. Thread-safe. The channel calls `put_waiting`, in one thread at a time."""
 
     def __init__(
         self, channel: _native.Channel, receivers: Receivers | None, backlog: "deque[_native.Task | _Map]"
@@ -49,14 +49,17 @@ class Submitter:
         self._by_reference = receivers is None
         self._backlog = backlog
         self._functions = Functions(channel)
-        self._putting: tuple[_native.Task | _Map, ...] = ()  # being put; several if pickling uses the pool
-        self.must_retry = False  # the background thread is to put what waits a little later
-        self._entering: dict[int, Call] = {}  # the call that each thread is submitting now, by its ident
+        self._putting: tuple[_native.Task | _Map, ...] = ()  # entries being put; several if pickling one uses the pool
+        self.must_retry = False  # asks the background thread to put the backlog again a little later
+        self._entering: dict[int, Call] = {}  # thread ident -> the call that it is submitting
         channel.put_waiting = self.put_waiting
         channel.receivers = receivers
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """One call of fn; False if the table takes no more. What does not pickle is the call's outcome."""
+        """Submit one call of fn.
+
+        False: the table takes no more calls. If pickling fails, that error is the call's outcome.
+        """
         try:
             task = self._task(job, 0, fn, args, kwargs)
         except Exception as error:
@@ -67,7 +70,10 @@ class Submitter:
         return self._enter(job, task, 1)
 
     def _enter(self, job: Call, entry: "_native.Task | _Map", n_tasks: int) -> bool:
-        """Enters a call in the table, and begins to put it. An exception withdraws what has not been put."""
+        """Enter a call in the table, and begin to put it.
+
+        After an exception, tasks that were not put are withdrawn.
+        """
         if not self._channel.admit(job, entry, n_tasks):
             return False
         self._entering[get_ident()] = job
@@ -88,12 +94,12 @@ class Submitter:
         return _native.Task(job, index, None, self._channel.encode((fn, args, kwargs), job))
 
     def map(self, job: Call, fn: Any, items: list[Any], star: bool) -> bool:
-        """A call of fn for each item, in tasks of job.chunk items; False if the table takes no more calls."""
+        """Submit a call of fn for each item, in tasks of job.chunk items. False: the table takes no more calls."""
         if not items:
             self._channel.settle(job, _native.STATUS_OK, [])
             return True
         if not self._by_reference and not is_global(fn) and is_for_one(fn):
-            items = [(fn, item) for item in items]  # with each task, and not once for all
+            items = [(fn, item) for item in items]  # the function travels with each task, not once for all
             fn, star = _call_star if star else operator.call, True
         if job.chunk == 1:
             mode = _native.MODE_STAR if star else _native.MODE_ITEM
@@ -102,7 +108,7 @@ class Submitter:
         return self._enter(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk))
 
     def stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> bool:
-        """A call of fn for each item of an iterator, which a thread of its own reads a window ahead."""
+        """Submit a call of fn for each item of an iterator, which a separate thread reads a window ahead."""
         thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
         try:
             start_detached(thread)  # it reads nothing before the call is admitted
@@ -115,15 +121,15 @@ class Submitter:
         n_tasks = 0
         while job.reserve():
             items, error = _read(source, job.chunk)
-            if items and error is None:  # else what was read of the chunk is dropped, as in multiprocessing.Pool
+            if items and error is None:  # otherwise the incomplete chunk is dropped, as in multiprocessing.Pool
                 self._put_stream_task(job, fn, n_tasks, items)
                 n_tasks += 1
-            if error is not None:  # the generator's own error is the outcome of its place
+            if error is not None:  # an error of the input itself is the outcome at its position
                 self._channel.deliver(job, n_tasks, _native.STATUS_RAISED, error)
                 n_tasks += 1
             if error is not None or len(items) < job.chunk:
                 break
-            del items  # not to be kept until there is room for more
+            del items  # release them before waiting for room
         if job.id:
             self._channel.end_input(job, n_tasks)
 
@@ -142,10 +148,10 @@ class Submitter:
     # ---- putting, by one thread at a time ----
 
     def put_waiting(self, is_nested: bool) -> None:
-        """Moves the backlog into the channel while there is room. After an exception it can be called again.
+        """Move the backlog into the channel while there is room. After an exception it can be called again.
 
-        is_nested: amid pickling this thread uses the pool, and leaves out what its frames further out are putting. What
-        an exception leaves in `_putting` is overwritten by the frame that goes on.
+        is_nested: this thread is already putting, and pickling made it use the pool. It then skips the entries that its
+        outer frames are putting. If an exception leaves entries in `_putting`, the outer frame overwrites them.
         """
         further_out = self._putting if is_nested else ()
         if self._channel.has_pins:
@@ -156,18 +162,18 @@ class Submitter:
                 self._putting = (*further_out, entry)
                 if self._put(entry):
                     self._drop(entry)
-                elif self._channel.is_starved:  # whoever makes room says so
+                elif self._channel.is_starved:  # a worker that makes room will notify us
                     break
-                elif (n_refused := n_refused + 1) > N_TRIES:  # a value keeps its block: nobody tells when it goes
+                elif (n_refused := n_refused + 1) > N_TRIES:  # a retained block is in the way; nothing tells its end
                     self.must_retry = True
                     self._channel.notify()
                     break
         except IndexError:
-            pass  # the pool has ended meanwhile, in a signal handler or another thread, and forgotten what was left
+            pass  # the pool has ended meanwhile, in a signal handler or another thread, which cleared the backlog
         self._putting = further_out
 
     def _next_entry(self, putting: "tuple[_native.Task | _Map, ...]") -> "_native.Task | _Map | None":
-        """The oldest entry that is not being put already."""
+        """Return the oldest entry that no outer frame is putting."""
         if not self._backlog:
             return None
         if not putting:
@@ -179,11 +185,11 @@ class Submitter:
         if self._backlog[0] is entry:
             self._backlog.popleft()
         else:
-            with contextlib.suppress(ValueError):  # the pool has ended meanwhile
+            with contextlib.suppress(ValueError):  # the pool has ended meanwhile and cleared the backlog
                 self._backlog.remove(entry)
 
     def _put(self, entry: "_native.Task | _Map") -> bool:
-        """Puts the oldest entry; False if there is no room."""
+        """Put the given entry. Return False if there is no room."""
         while not entry.job.settled:
             try:
                 return self._put_map(entry) if isinstance(entry, _Map) else self._put_task(entry)
@@ -198,7 +204,7 @@ class Submitter:
     def _put_task(self, task: _native.Task) -> bool:
         function = task.function
         if not self._by_reference and function is not None and not isinstance(function, _native.Published):
-            published = task.job.function or self._functions.open(function)  # a stream's is the same for all its tasks
+            published = task.job.function or self._functions.open(function)  # a stream has one for all tasks
             if published is None:
                 return False
             task.job.function = task.function = published
@@ -213,9 +219,10 @@ class Submitter:
         return self._channel.put_many(entry.job, entry.items, entry.mode, entry.function)
 
     def _is_for_caller(self, error: BaseException, job: _native.Job) -> bool:
-        """Whether the thread that puts is to have it, and not who waits for the call.
+        """Whether the thread that puts must raise this error, rather than the one that waits for the call.
 
-        That is so for what signal handlers raise, and for what is no Exception while the thread submits this very call.
+        This is so for errors from signal handlers. It is also so for a BaseException that is no Exception, if the
+        thread is submitting this very call.
         """
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             return True
@@ -224,7 +231,7 @@ class Submitter:
         return self._entering.get(get_ident()) is job
 
     def _refuse(self, entry: "_native.Task | _Map", error: BaseException) -> None:
-        """What does not pickle is the outcome of its task; a map's function, that of the call."""
+        """Make a pickling error the outcome of its task or, for a map's function, of the whole call."""
         if not isinstance(entry, _Map):
             self._channel.refuse(entry, error)
         elif not self._by_reference and not isinstance(entry.function, _native.Published):
@@ -233,7 +240,7 @@ class Submitter:
             self._channel.skip(entry.job, error)
 
     def clear(self) -> None:
-        """The pool has ended: forgets what has not been put."""
+        """Forget what has not been put, after the end of the pool."""
         self._backlog.clear()
         self._functions.clear()
 
@@ -245,7 +252,7 @@ def _is_from_handler(error: BaseException) -> bool:
 
 
 def _read(source: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:
-    """At most n items, and what the iterator raised, but for its end."""
+    """Read at most n items. Return them, with whatever the iterator raised other than its end."""
     items: list[Any] = []
     try:
         for _ in range(n):
@@ -262,5 +269,5 @@ def _call_star(fn: Callable[..., Any], args: Iterable[Any]) -> Any:
 
 
 def _call_each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """A chunk of imap."""
+    """Run a chunk of imap."""
     return [fn(item) for item in items]

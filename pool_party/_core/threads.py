@@ -1,4 +1,4 @@
-"""Threads of the pool's own."""
+"""Starting the pool's own threads."""
 
 import _thread
 import threading
@@ -7,16 +7,17 @@ from pool_party import _native
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread, as a daemon where the interpreter allows that; elsewhere our hook at exit ends it.
+    """Start a thread, as a daemon if the interpreter allows that; otherwise our exit hook ends it.
 
-    No signal handler runs amid it: what one raises in `Thread.start` arrives as an error about a lock of `threading`'s.
+    No signal handler runs during the start. An exception from one in `Thread.start` would surface as an error about a
+    lock in `threading`.
     """
     thread.daemon = threading._daemon_threads_allowed()  # type: ignore[attr-defined]
     _native.call_apart(thread.start)
 
 
 def start_detached(thread: threading.Thread) -> None:
-    """Starts a thread that nobody joins; faster than `start_thread`, and a signal handler may come amid it, too."""
+    """Start a thread that nobody joins. It is faster than `start_thread`, but a signal handler may interrupt it."""
     if threading._daemon_threads_allowed():  # type: ignore[attr-defined]
         _thread.start_new_thread(thread.run, ())
     else:

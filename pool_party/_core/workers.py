@@ -1,8 +1,8 @@
-"""The worker set of a pool: it starts workers, notices their ends, and fills worker slots that are empty (`places`).
+"""The worker set of a pool: it starts workers, notices their ends, and fills empty worker slots (`places`).
 
-It knows nothing of calls: what a dead worker was doing, and whether the pool gives up, is for the engine to find out
-(`Channel.reap`) and to decide. The background thread, which no signal handler interrupts, starts all workers but the
-first of those that are forked. A thread that ends the pool first says so (`stop`), and then ends the workers it finds.
+It knows nothing of calls. The engine finds out what a dead worker was doing (`Channel.reap`), and decides whether the
+pool gives up. The background thread, which no signal handler interrupts, starts all workers except the first set of
+forked ones. A thread that ends the pool first calls `stop`, and then ends the workers that it finds.
 """
 
 from collections import deque
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
-GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters; they end in some ms
+GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters, which end in a few ms
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
-RETRY_S = 0.01  # until a start that has failed is tried again; doubled each time
+RETRY_S = 0.01  # until a failed start is tried again; doubled each time
 RETRY_MAX_S = 1.0
-N_TRIES = 8  # of a pool without any worker; with the pauses between them 1.3 s
+N_TRIES = 8  # failed starts in a row before a pool without workers gives up, after 1.3 s of pauses
 
 
 def _worker_class(kind: str) -> type[Worker]:
@@ -56,7 +56,7 @@ class WorkerSet:
 
     def __init__(self, kind: str, n_workers: int, setup: Setup, channel: _native.Channel) -> None:
         self.places: list[Worker | None] = [None] * n_workers
-        self.is_stopping = False  # workers were told to end: none is started; written before the channel says so
+        self.is_stopping = False  # workers were told to end and none is started; set before the channel's stop flag
         self.n_started = 0
         self.n_lost = 0
         self.tracing: Tracing | None = None
@@ -64,10 +64,10 @@ class WorkerSet:
         self._setup = setup
         self._channel = channel
         self._worker_class = _worker_class(kind)
-        self._reported: deque[Worker] = deque()  # processes whose death the watcher has seen
+        self._reported: deque[Worker] = deque()  # processes whose death the watcher has noticed
         self._watcher: Any = None
         self._n_false_starts = 0
-        self._n_taken = 0  # results that had been taken when the last of these was counted
+        self._n_taken = 0  # results taken by the time of the last false start
         self._n_failed_starts = 0  # in a row
         self._retry_at: float | None = None
         self.enforcer = _enforcer_of(setup, channel, self._pid_of)
@@ -75,7 +75,7 @@ class WorkerSet:
     # ---- starting ----
 
     def prepare(self) -> None:
-        """Makes the watcher and puts budgets into force, before the first worker starts."""
+        """Make the watcher and put budgets into force, before the first worker starts."""
         if self._kind == "process":
             from pool_party.workers.watcher import Watcher
 
@@ -86,13 +86,13 @@ class WorkerSet:
                 self.enforcer.grant(n)
 
     def start(self) -> None:
-        """Starts all workers. Takes no lock: a signal handler may interrupt the thread that starts forked ones."""
+        """Start all workers. Takes no lock: a signal handler may interrupt the thread that starts forked ones."""
         for n in range(len(self.places)):
             if not self.is_stopping:
                 self._start_worker(n)
 
     def follow(self) -> None:
-        """Watches and balances the first workers, once all are started: the threads for it come after the last fork."""
+        """Watch and balance the first workers. The threads for that start after the last fork."""
         for worker in self.places:
             if worker is not None:
                 self._enrol(worker)
@@ -109,7 +109,7 @@ class WorkerSet:
         self._channel.open_slot(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.places[n] = worker
-        self.n_started += 1  # before it may have done a task
+        self.n_started += 1  # before the worker can have finished a task
         try:
             worker.start()
         except BaseException:
@@ -117,10 +117,10 @@ class WorkerSet:
             raise
 
     def _enrol(self, worker: Worker) -> None:
-        """Notes a worker that was started.
+        """Note a worker that was started.
 
-        If another thread stops the pool meanwhile, one of us ends the worker: that thread finds it in its slot, or we
-        see `is_stopping`, which it has set before.
+        If another thread stops the pool meanwhile, one of the two ends the worker: either that thread finds it in its
+        slot, or this one sees `is_stopping`, which the other set first.
         """
         worker.enrol()
         if (tracing := self.tracing) is not None:
@@ -138,7 +138,7 @@ class WorkerSet:
     # ---- their end ----
 
     def note_ready(self) -> None:
-        """Notes which workers have run their initializer."""
+        """Note which workers have run their initializer."""
         for worker in self.places:
             if worker is None or worker.was_ready:
                 continue
@@ -148,7 +148,7 @@ class WorkerSet:
                 self._n_false_starts = 0 if worker.was_ready else self._n_false_starts
 
     def take_ended(self) -> list[Worker]:
-        """The workers that have ended, each once. Their slots are still theirs, until `remove`."""
+        """Return the workers that have ended, each once. They keep their slots until `remove`."""
         ended = [worker for worker in self.places if worker is not None and self._has_exited(worker)]
         while self._reported:
             ended.append(self._reported.popleft())
@@ -158,11 +158,14 @@ class WorkerSet:
         return ended
 
     def _has_exited(self, worker: Worker) -> bool:
-        """Processes are reported by the watcher, once they are really dead."""
+        """Whether a thread or interpreter has exited.
+
+        For processes the watcher reports it, once they are really dead.
+        """
         return worker.sentinel is None and self._channel.state_of(worker.n) == _native.WORKER_EXITED
 
     def remove(self, worker: Worker, n_done: int, was_lost: bool) -> str | None:
-        """Empties the slot of a worker that has ended. Returns a reason if the pool is to give up."""
+        """Empty the slot of a worker that has ended. Return the reason if the pool must give up."""
         if self.enforcer is not None:
             self.enforcer.forget(worker.pid)
         if (tracing := self.tracing) is not None:
@@ -175,7 +178,10 @@ class WorkerSet:
         return self._note_false_start(worker)
 
     def _note_false_start(self, worker: Worker) -> str | None:
-        """Counts workers that ended before they were ready, with no task done in between; returns why too many are."""
+        """Count workers that ended before they were ready while no task was done.
+
+        Return an error text after too many.
+        """
         if self._channel.n_taken != self._n_taken:
             self._n_taken = self._channel.n_taken
             self._n_false_starts = 0
@@ -192,9 +198,9 @@ class WorkerSet:
     # ---- replacing them ----
 
     def fill_places(self) -> Exception | None:
-        """Starts a worker in each empty slot. If that fails it is tried again later, after a pause that grows.
+        """Start a worker in each empty slot. After a failure the next try follows a pause, which grows each time.
 
-        Returns the last error once a pool has no worker left, and could start none in `N_TRIES` tries.
+        Return the last error if the pool has no worker left and could start none in `N_TRIES` tries.
         """
         if self._retry_at is not None and monotonic() < self._retry_at:
             return None
@@ -222,22 +228,25 @@ class WorkerSet:
         return error if self._n_failed_starts >= N_TRIES and not any(self.places) else None
 
     def retry_in_s(self) -> float | None:
-        """Seconds until `fill_places` is to be called again; None if nothing has failed."""
+        """Seconds until `fill_places` must be called again, or None if no start has failed."""
         return None if self._retry_at is None else max(0.0, self._retry_at - monotonic())
 
     # ---- ending them; any thread ----
 
     def stop(self) -> None:
-        """From now on no worker is started."""
+        """Prevent further workers from being started."""
         self.is_stopping = True
 
     def terminate(self) -> bool:
-        """Stops workers in the middle of their tasks. Never blocks. False: call it again a little later."""
+        """Stop workers in the middle of their tasks.
+
+        Never blocks. If it returns False, call it again a little later.
+        """
         answers = [worker.terminate() for worker in self.places if worker is not None]
         return all(answers)
 
     def wait_ended(self) -> None:
-        """After `terminate`: waits for those that end at once, and makes sure that processes do."""
+        """After `terminate`: waits for the workers that end promptly, and kills processes that do not."""
         deadline = monotonic() + (KILL_AFTER_S if self._kind == "process" else GRACE_S)
         for worker in list(self.places):
             if worker is None:
@@ -251,7 +260,7 @@ class WorkerSet:
                 worker.join(max(0.0, deadline - monotonic()))
 
     def give_up(self) -> None:
-        """After a start that failed: ends what was started, which nobody watches, and empties the slots."""
+        """After a failed start: ends the workers that were started, which nothing watches, and empties the slots."""
         self.terminate()
         self.wait_ended()
         for n, worker in enumerate(self.places):
@@ -264,7 +273,9 @@ class WorkerSet:
         return self.is_stopping and not any(self.places)
 
     def end_threads(self) -> None:
-        """Ends all that outlives the workers: who watches and balances them, and interpreters that none has taken."""
+        """End what outlives the workers: the watcher, the enforcer, and interpreters made early that no worker has
+        taken.
+        """
         if self._setup.begun:
             from pool_party.workers.interp import prestart
 
@@ -277,7 +288,9 @@ class WorkerSet:
     # ---- looking; any thread ----
 
     def budget(self) -> tuple[str | None, tuple[int, ...], int, int, int, float]:
-        """The policy's name, each worker's threads now, lends and reclaims, waits at the gate and their seconds."""
+        """The policy, each worker's threads now, the numbers of lends, reclaims and waits at the gate, and seconds
+        waited.
+        """
         force = self.enforcer
         if force is None:
             return None, (), 0, 0, 0, 0.0

@@ -1,1 +1,1 @@
-"""Thread budgets: which CPUs there are, who may use how many of them, and how libraries are told."""
+"""Thread budgets: which CPUs there are, how many threads each worker may use on them, and how libraries are told."""

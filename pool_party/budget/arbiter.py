@@ -1,7 +1,8 @@
-"""The limits of this process: its libraries are told through native code; here they are found.
+"""Finds BLAS and OpenMP libraries, and registers them with the native limiter of this process.
 
-One for all pools, threads and interpreters of the process. `native/budget/limits.c` decides how many threads there may
-be, from who is awake; this module tells it which libraries there are, each time that the list of them has changed.
+There is one limiter for all pools, threads and interpreters of the process. `native/budget/limits.c` computes the
+thread counts from which workers are active. This module tells it which libraries are loaded, each time that the list of
+them changes.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 
     from pool_party.budget.gate import Gate, Gated
 else:
-    from _frozen_importlib_external import ExtensionFileLoader  # importlib has not been imported by everybody
+    from _frozen_importlib_external import ExtensionFileLoader  # importlib itself need not have been imported
 
 _lock = threading.RLock()
-_loaded: object = None  # libraries.Loaded, once needed
-_pinned: dict[int, Collection[int]] = {}  # workers that are kept on some CPUs, by thread: where libraries may run
+_loaded: object = None  # a libraries.Loaded, once needed
+_pinned: dict[int, Collection[int]] = {}  # native id of a pinned thread -> the CPUs that libraries may use
 _create_module = ExtensionFileLoader.create_module
-_gated: Gated | None = None  # the process's gate, while a pool of it wants one
-_n_gated = 0  # pools that want it
+_gated: Gated | None = None  # the process's gate, while at least one pool wants it
+_n_gated = 0  # number of pools that want it
 _is_worker = False  # this is a worker process
 
 
 def _forget() -> None:
-    """In a forked child."""
+    """Reset what this module knows, in a forked child."""
     global _lock
     _lock = threading.RLock()
     _pinned.clear()
@@ -44,9 +45,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def open_pool(cpus: Collection[int], listener: Callable[[], object]) -> None:
-    """A pool opens; `listener` is called whenever the user has set a count through threadpoolctl.
+    """Note that a pool opens. `listener` is called whenever the user has set a count through threadpoolctl.
 
-    cpus: all that libraries' threads may use, if workers are kept on fewer, which what they make would inherit.
+    cpus: the CPUs that libraries' threads may use, if workers are pinned to fewer. Threads that a worker creates would
+    otherwise inherit its mask.
     """
     from pool_party.budget import user_limits
 
@@ -57,7 +59,7 @@ def open_pool(cpus: Collection[int], listener: Callable[[], object]) -> None:
 
 
 def close_pool(listener: Callable[[], object]) -> None:
-    """It closes."""
+    """Note that the pool of `listener` closes."""
     from pool_party.budget import user_limits
 
     if not user_limits.close_pool(listener) and _finder in sys.meta_path:
@@ -65,7 +67,7 @@ def close_pool(listener: Callable[[], object]) -> None:
 
 
 def enter_process(n_threads: int) -> None:
-    """A worker process starts, whose environment says n_threads: what it inherited of its parent is not its own."""
+    """Prepare a new worker process, whose environment says n_threads: discard what it inherited from its parent."""
     global _is_worker
     _is_worker = True
     user_limits = sys.modules.get("pool_party.budget.user_limits")
@@ -77,7 +79,7 @@ def enter_process(n_threads: int) -> None:
 
 
 def _limit_numba() -> None:
-    """Numba was imported; in the calling thread it is limited if that is a worker's."""
+    """Limit Numba in the calling thread, if that is a worker's thread."""
     from pool_party.budget import numba_threads
 
     if n := _native.own_threads():
@@ -85,7 +87,7 @@ def _limit_numba() -> None:
 
 
 def _watch_user() -> None:
-    """threadpoolctl was imported."""
+    """Wrap threadpoolctl, once it has been imported."""
     from pool_party.budget import user_limits
 
     user_limits.install(_is_worker, refresh)
@@ -95,7 +97,7 @@ _AFTER_IMPORT = {"numba": _limit_numba, "threadpoolctl": _watch_user}
 
 
 class _Finder:
-    """A row of `sys.meta_path` while pools are open: what is imported then and concerns limits, we are told of."""
+    """An entry of `sys.meta_path` while pools are open: it reports the imports of modules that concern limits."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -115,9 +117,9 @@ def _watch_imports() -> None:
 
 
 def refresh() -> bool:
-    """Finds libraries that are new and limits them. Cheap if no library was loaded since the last time.
+    """Find newly loaded libraries and limit them. It is cheap if no library was loaded since the last call.
 
-    Returns whether to call it before each task for which the calling worker's budget has changed, too.
+    Return whether it must also be called before each task that follows a change of the calling worker's budget.
     """
     if not _native.has_thread_library():
         return False
@@ -146,7 +148,7 @@ def _limit_new() -> None:
 
 
 def open_gate(gate: Gate, exclusive: bool) -> Gate:
-    """From now on libraries' parallel regions in this process pass a gate: the one that is there, else this one."""
+    """Make the parallel regions of libraries in this process pass a gate: the one in use, or else this one."""
     global _gated, _n_gated
     from pool_party.budget.gate import Gated
 
@@ -161,7 +163,7 @@ def open_gate(gate: Gate, exclusive: bool) -> Gate:
 
 
 def close_gate() -> None:
-    """A pool that wanted the gate has ended."""
+    """Note that a pool that wanted the gate has ended."""
     global _gated, _n_gated
     with _lock:
         _n_gated -= 1
@@ -171,7 +173,7 @@ def close_gate() -> None:
 
 
 def leave_gate() -> None:
-    """In a forked worker: the gate of its parent's threads is not its own."""
+    """Discard the gate in a forked worker, since it belongs to the parent's threads."""
     global _gated, _n_gated
     with _lock:
         if _gated is not None:
@@ -180,18 +182,18 @@ def leave_gate() -> None:
 
 
 def is_all_gated() -> bool:
-    """Whether each library that is loaded can have its regions gated. If not, tasks must be."""
+    """Whether the regions of every loaded library can be gated. If not, whole tasks must be."""
     from pool_party.budget.gate import can_be_gated
     from pool_party.budget.libraries import Loaded
 
     return not isinstance(_loaded, Loaded) or all(map(can_be_gated, _loaded.libraries))
 
 
-# ---- workers that are kept on CPUs of their own ----
+# ---- workers that are pinned to CPUs of their own ----
 
 
 def pin(cpus: Collection[int], wide: Collection[int]) -> None:
-    """Keeps the calling thread, a worker, on its CPUs; what it loads may have threads on all of `wide`."""
+    """Pin the calling worker thread to its CPUs. Libraries that it loads may start threads on all of `wide`."""
     if cpus:
         with _lock:
             _pinned[threading.get_native_id()] = wide
@@ -200,7 +202,7 @@ def pin(cpus: Collection[int], wide: Collection[int]) -> None:
 
 
 def unpin() -> None:
-    """The calling thread ends."""
+    """Forget the calling thread, which is about to end."""
     with _lock:
         _pinned.pop(threading.get_native_id(), None)
         if not _pinned:
@@ -208,13 +210,13 @@ def unpin() -> None:
 
 
 def _create_wide(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-    """Loads an extension module with all CPUs: a library that comes with it may start its threads there and then."""
+    """Load an extension module with all CPUs allowed, since its libraries may start threads while they load."""
     module: ModuleType = run_wide(_create_module, self, spec)
     return module
 
 
 def run_wide(function: Callable[..., Any], *args: object) -> Any:
-    """Calls a function that may make threads, with all CPUs that these may use."""
+    """Call a function that may start threads, while the calling thread may use all CPUs that those threads may use."""
     wide = _pinned.get(threading.get_native_id())
     if wide is None:
         return function(*args)

@@ -1,4 +1,4 @@
-"""A pool's plan put into force: what workers are granted, now and whenever others fall asleep or wake."""
+"""Puts a pool's plan into force: sets budgets at the start, and whenever workers become idle or active."""
 
 import os
 import threading
@@ -11,33 +11,33 @@ from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import WorkerBudget
 
-SETTLE_S = 0.001  # how long a worker must sleep before its CPUs are lent; guess: far above a gap between two tasks
+SETTLE_S = 0.001  # how long a worker must be idle before its CPUs are lent; guess: far above a gap between two tasks
 
 
 class Enforcer:
-    """Puts a plan into force for one pool. The crew tells it of workers; thread-safe."""
+    """Puts a plan into force for one pool. The worker set tells it of workers. Thread-safe."""
 
     def __init__(
         self, plan: Plan, channel: _native.Channel, pid_of: Callable[[int], int | None], are_forked: bool
     ) -> None:
         self.plan = plan
-        self._are_forked = are_forked  # the workers
+        self._are_forked = are_forked  # whether workers are forked
         self.policy = policies.name_of(plan.policy)
         self.n_lends = self.n_reclaims = 0
         self._channel = channel
-        self._pid_of = pid_of  # of a worker process
-        self._lock = threading.RLock()  # guards what follows; a signal handler may end the pool that is being opened
+        self._pid_of = pid_of  # returns the pid of worker process n
+        self._lock = threading.RLock()  # guards what follows; reentrant: a signal handler may end an opening pool
         self._now = list(plan.own)
         self._seen_loads = 0
-        self._has_failed = False  # the policy
+        self._has_failed = False  # whether the policy has raised
         self.gate: Gate | None = None
-        self.on_grant: Callable[[int, int], object] | None = None  # told of worker and threads
+        self.on_grant: Callable[[int, int], object] | None = None  # called with a worker's number and its threads
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._balancing = threading.Lock()  # guards the start of that
+        self._balancing = threading.Lock()  # guards the start of `_thread`
 
     def open(self) -> Gate | None:
-        """Before the first worker starts; the gate that its worker processes are to pass, if any."""
+        """Set the first budgets, before the first worker starts. Return the gate for the worker processes, if any."""
         plan = self.plan
         if plan.is_gated:
             from pool_party.budget.gate import open_gate
@@ -52,12 +52,12 @@ class Enforcer:
         return self.gate
 
     def _limit_process(self, shares: Sequence[WorkerBudget]) -> None:
-        """Threads and interpreters share their process's libraries, and so the smallest budget."""
+        """Limit the libraries of this process, which its threads and interpreters share, to the smallest budget."""
         n_threads = min(share.n_threads for share in shares)
         self._channel.limit(self.plan.n_threads, n_threads, self.plan.lends)
 
     def start(self) -> None:
-        """After the first workers have started."""
+        """Start balancing, after the first workers have started."""
         if not self.plan.is_gated:
             neighbours.join(self)
         if self.plan.lends or self.plan.is_balanced:
@@ -66,7 +66,7 @@ class Enforcer:
             self.balance()
 
     def balance(self) -> None:
-        """Starts the thread that follows who is awake, if it does not run yet."""
+        """Start the balancer, the thread that follows which workers are active, unless it runs already."""
         from pool_party._core.threads import start_thread
 
         with self._balancing:
@@ -77,7 +77,7 @@ class Enforcer:
             start_thread(self._thread)
 
     def reconsider(self) -> None:
-        """Other pools have more work, or less."""
+        """Wake the balancer, because other pools have more or less work."""
         self._channel.pulse()
 
     @property
@@ -87,16 +87,16 @@ class Enforcer:
 
     @property
     def _is_followed(self) -> bool:
-        """Whether the balancer is who changes budgets: not where native code follows the built-in rules."""
+        """Whether the balancer changes budgets. If not, native code follows the built-in rules."""
         return self.plan.is_balanced or self.is_remote
 
     @property
     def has_to_share(self) -> bool:
-        """Whether there is something to give up when other pools have work."""
+        """Whether workers have threads to give up when other pools have work."""
         return max(share.n_threads for share in self.plan.own) > 1
 
     def grant(self, n: int) -> None:
-        """Before worker n starts."""
+        """Give worker n its own budget, before it starts."""
         if self.is_remote:
             self.look()
         with self._lock:
@@ -105,12 +105,15 @@ class Enforcer:
         self._tell(n, self.plan.own[n])
 
     def _tell_library(self, n: int, share: WorkerBudget) -> None:
-        """What the user has set in this process holds for libraries in other processes, too."""
+        """Tell a worker its count. What the user has set in this process limits worker processes, too."""
         most = _native.user_most() if self.is_remote else share.n_threads
         self._channel.grant(n, min(share.n_threads, most))
 
     def _rebound(self) -> None:
-        """The user has set a count in this process. Of that another thread may tell when the pool has just ended."""
+        """Apply a count that the user has set in this process.
+
+        Another thread may report it after the pool has ended.
+        """
         with self._lock:
             if self.is_remote and not self._is_closed.is_set():
                 for n, share in enumerate(self._now):
@@ -121,10 +124,11 @@ class Enforcer:
             on_grant(n, share.n_threads)
 
     def look(self) -> None:
-        """Finds libraries for those who should not do it themselves, and what the user has set of this process's.
+        """Find newly loaded libraries of this process, and what the user has set for them.
 
-        Interpreters have no Python code of ours to do it. A forked worker would have to ask the loader, whose lock some
-        thread of ours may hold at the moment of the fork: so it inherits what is known here.
+        This serves workers that cannot do it themselves. Interpreters have none of our Python code for it. A forked
+        worker would call the dynamic loader, whose lock another thread may have held during the fork; it inherits what
+        is known here.
         """
         if self._seen_loads != (n := _native.n_loads()):
             self._seen_loads = n
@@ -135,28 +139,28 @@ class Enforcer:
 
     @property
     def n_threads(self) -> tuple[int, ...]:
-        """Each worker's budget now."""
+        """Each worker's number of threads now."""
         if self.plan.kind != "process":
             return self._channel.counts()
-        return tuple(share.n_threads for share in tuple(self._now))  # a signal handler may come: no lock
+        return tuple(share.n_threads for share in tuple(self._now))  # no lock, since a signal handler may call this
 
     def lends(self) -> tuple[int, int]:
-        """How often budgets were raised above a worker's own, and lowered to it again."""
+        """How often budgets were raised above a worker's own, and how often they were lowered to it again."""
         here = self._channel.lends()
         return self.n_lends + here[0], self.n_reclaims + here[1]
 
     def forget(self, pid: int | None) -> None:
-        """A worker process is dead: what it held of the gate comes back."""
+        """Put back the gate's tokens that a dead worker process held."""
         if self.gate is not None and self.plan.kind == "process" and pid is not None:
             self.gate.forget(pid)
 
     def waits(self) -> tuple[int, float]:
-        """How often regions have waited for others, and for how long together, in seconds."""
+        """How often regions have waited for others, and for how long in total, in seconds."""
         return (0, 0.0) if self.gate is None else (self.gate.n_waits, self.gate.waited_s)
 
     def close(self) -> None:
-        """After the last worker: libraries get back what they had."""
-        with self._lock:  # not while the balancer sets a limit; who comes second waits until all is given back
+        """Give libraries their previous counts back, after the last worker has ended."""
+        with self._lock:  # excludes the balancer; a second caller waits until everything is restored
             if self._is_closed.is_set():
                 return
             self._is_closed.set()
@@ -199,8 +203,8 @@ class Enforcer:
     def _shares(self, state: policies.State) -> Sequence[WorkerBudget]:
         try:
             return policies.check(self.plan.policy.shares(state), state)
-        except BaseException:  # SystemExit, too: it would end this thread, and the budgets would stay as they are
-            if not self._has_failed:  # else there would be an entry for each task
+        except BaseException:  # even SystemExit, which would end this thread and freeze the budgets
+            if not self._has_failed:  # log once, rather than for each task
                 log_exception("the policy failed; while it does, each worker has its own budget")
             self._has_failed = True
             return self.plan.own
@@ -209,7 +213,10 @@ class Enforcer:
         return any(new.n_threads > old.n_threads for new, old in zip(shares, self._now, strict=True))
 
     def _apply(self, shares: Sequence[WorkerBudget]) -> None:
-        """Lowers first, so that the sum of budgets is at no time larger than before and after."""
+        """Apply new budgets.
+
+        It lowers before it raises, so that their sum never exceeds both the old and the new one.
+        """
         with self._lock:
             if self._is_closed.is_set():
                 return
@@ -221,7 +228,10 @@ class Enforcer:
                 self._limit_process(awake or shares)
 
     def _change(self, n: int, old: WorkerBudget, new: WorkerBudget) -> None:
-        """A library must not have more threads than its worker has CPUs: wider first, fewer first."""
+        """Change one budget.
+
+        CPUs grow before threads, and shrink after them: a library never has more threads than CPUs.
+        """
         if new.n_threads > old.n_threads:
             self.n_lends += old == self.plan.own[n]
             self._keep_on(n, new)
@@ -234,10 +244,10 @@ class Enforcer:
         self._tell(n, new)
 
     def _keep_on(self, n: int, share: WorkerBudget) -> None:
-        """Only the thread that runs the tasks: the library's own threads may use all of the pool's CPUs."""
+        """Pin the thread that runs the tasks. The library's own threads may use all of the pool's CPUs."""
         pid = self._pid_of(n) if self.plan.kind == "process" and self.plan.affinity else None
         if pid is not None:
             try:
                 os.sched_setaffinity(pid, share.cpus)
             except (ProcessLookupError, PermissionError):
-                pass  # it has ended
+                pass  # the process has ended

@@ -1,7 +1,7 @@
-"""The gate of the policies "counting" and "exclusive", and the OpenBLAS libraries whose regions go through it.
+"""The gate of the policies "counting" and "exclusive", and the OpenBLAS libraries whose regions pass it.
 
-The work is native (`native/budget/gate.c`, `native/budget/region.c`); `native/README.md` says why a killed holder's
-tokens come back and why nothing deadlocks.
+A gate is a counting semaphore that processes share. The work is native (`native/budget/gate.c`,
+`native/budget/region.c`). `native/README.md` says why a killed holder's tokens come back and why nothing deadlocks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def open_gate(scope: Scope, n_tokens: int, *, name: str = "") -> Gate:
     """Open a gate of `n_tokens` tokens, one for each thread that may be in a parallel region at a time.
 
     Args:
-        scope: "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`); "machine" opens the one
-            that all programs of this user share. If others use that one now it keeps its own number of tokens.
-        n_tokens: at least 1. A request for more counts as one for all.
-        name: of another machine-wide gate than the usual one.
+        scope: "pool" makes a new gate, which other processes reach by its `fd` (`Gate.attach`). "machine" opens the one
+            that all programs of this user share; while other programs use it, it keeps its number of tokens.
+        n_tokens: At least 1. A request for more tokens than this takes them all.
+        name: Names a machine-wide gate other than the usual one.
 
     Raises:
-        ValueError: for another scope, or less than one token.
-        PermissionError: the file of the machine's gate is somebody else's.
-        OSError: it cannot be made, or is no gate.
+        ValueError: The scope is unknown, or there is less than one token.
+        PermissionError: The file of the machine's gate belongs to another user.
+        OSError: The gate cannot be made, or the file is not a gate.
     """
     if scope == "pool":
         return Gate(n_tokens)
@@ -39,14 +39,16 @@ def open_gate(scope: Scope, n_tokens: int, *, name: str = "") -> Gate:
 
 
 def can_be_gated(library: Library) -> bool:
-    """Whether the parallel regions of a library can pass a gate: an OpenBLAS with a callback, as in PyPI's wheels.
+    """Whether the parallel regions of a library can pass a gate.
 
-    One that was built for fewer threads has no room for our thread numbers, nor has any on a machine of more than
-    32 CPUs; one that uses OpenMP was not tried.
+    That needs an OpenBLAS with a threads callback, as in PyPI's wheels.
+
+    An OpenBLAS that was built for fewer threads has no room for our thread numbers, and none has on a machine of more
+    than 32 CPUs. OpenBLAS on OpenMP was not tried.
     """
     n_threads = library.n_threads_max or 0
-    # Jobs get thread numbers below REGION_NUMBERS, whichever OpenBLAS they belong to, and not those of its own threads,
-    # which are as many as CPUs: so a region must fit into the other half.
+    # All OpenBLAS libraries share our thread numbers, which are below REGION_NUMBERS. OpenBLAS's own threads, one for
+    # each CPU, need numbers of their own, so a region must fit into the other half.
     has_room = n_threads >= REGION_NUMBERS and (os.cpu_count() or 1) <= REGION_NUMBERS // 2
     return bool(library.callback) and library.threading_layer == "pthreads" and has_room
 
@@ -54,13 +56,14 @@ def can_be_gated(library: Library) -> bool:
 class Gated:
     """OpenBLAS libraries of this process whose parallel regions pass a gate, until `close`.
 
-    The callback and the gate belong to the process: one `Gated` at a time. Each method may be called from any thread,
-    and again; a region that runs meanwhile is finished as it began. In a forked child the regions stay gated.
-    The updates inside LU (solve, inv, det) are no regions to OpenBLAS: they stay on its own threads, and pass no gate.
+    The callback and the gate belong to the process, so only one `Gated` may exist at a time. Any thread may call any
+    method, any number of times. A region that is running finishes as it began. In a forked child the regions stay
+    gated. Updates inside LU (solve, inv, det) are not regions to OpenBLAS: they stay on its own threads and pass no
+    gate.
 
     Args:
-        gate: what regions take their tokens from; None runs them on our threads without asking anybody.
-        exclusive: a region takes all tokens, instead of one for each of its threads.
+        gate: The gate that regions take tokens from. With None, regions run on our threads without tokens.
+        exclusive: Whether a region takes all tokens, instead of one for each of its threads.
     """
 
     def __init__(self, gate: Gate | None, *, exclusive: bool = False) -> None:
@@ -71,11 +74,11 @@ class Gated:
 
     @property
     def setters(self) -> tuple[int, ...]:
-        """The gated libraries, by the address of their `openblas_set_threads_callback_function`."""
+        """The gated libraries, by the addresses of their `openblas_set_threads_callback_function`."""
         return tuple(self._setters)
 
     def install(self, libraries: Iterable[Library]) -> None:
-        """Gate those of the libraries that can be gated and are not yet."""
+        """Gate those of the given libraries that can be gated and are not gated yet."""
         with self._lock:
             for library in filter(can_be_gated, libraries):
                 if library.callback and library.callback not in self._setters:
@@ -83,7 +86,7 @@ class Gated:
                     self._setters.append(library.callback)
 
     def close(self) -> None:
-        """Give the libraries their own threads back."""
+        """Make the libraries use their own threads again."""
         with self._lock:
             while self._setters:
                 uninstall_regions(self._setters.pop())

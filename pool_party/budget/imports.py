@@ -1,4 +1,4 @@
-"""Something to be done as soon as a module has been imported, before whoever imports it goes on."""
+"""Runs a function right after a module was imported, before the importing code goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def find_spec(name: str, this: object, then: Callable[[], object]) -> ModuleSpec | None:
-    """How the finders other than `this` find a module, with a loader that calls `then` after it has run the module."""
+    """Return the module's spec from the finders other than `this`.
+
+    Its loader calls `then` after it has run the module.
+    """
     others: list[Any] = [finder for finder in sys.meta_path if finder is not this]
     found = (finder.find_spec(name, None, None) for finder in others)
     spec: ModuleSpec | None = next(filter(None, found), None)

@@ -1,7 +1,7 @@
-"""The native libraries of this process that have threads of their own: OpenBLAS, MKL, BLIS, FlexiBLAS, OpenMP runtimes.
+"""The native libraries of this process that have thread pools: OpenBLAS, MKL, BLIS, FlexiBLAS and OpenMP runtimes.
 
-threadpoolctl finds them. The setting is not left to it, but done through the addresses of the libraries' own functions:
-that takes 0.1 us instead of some 200, and threadpoolctl 3.8 ignores calls for OpenBLAS from all threads but one.
+threadpoolctl finds them, but counts are set directly through the addresses of the libraries' own functions. That takes
+0.1 us instead of some 200 us, and threadpoolctl 3.8 ignores calls for OpenBLAS from all threads but one.
 """
 
 import os
@@ -18,7 +18,7 @@ from pool_party import _native
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded library. Each copy that is loaded is one of its own, as NumPy's and SciPy's OpenBLAS are.
+    """A loaded library. Each loaded copy is a library of its own, such as NumPy's and SciPy's copies of OpenBLAS.
 
     The addresses stay valid until the process ends. A getter may return a number below 1, which means 1.
     """
@@ -26,17 +26,17 @@ class Library:
     name: str  # openblas, mkl, blis, flexiblas, libgomp, libomp, libiomp
     path: str
     version: str | None
-    threading_layer: str | None  # what its threads are made with: pthreads, openmp, ...; None: unknown, or it has none
-    scope: Literal["process", "thread"]  # how far its setter reaches
+    threading_layer: str | None  # what makes its threads: pthreads, openmp, ...; None: unknown, or it has no threads
+    scope: Literal["process", "thread"]  # whether its setter acts on the process or the thread
     setter: int  # address of void (*)(int)
     getter: int  # address of int (*)(void)
     callback: int | None = None  # address of openblas_set_threads_callback_function
-    n_threads_max: int | None = None  # more than these it cannot use
+    n_threads_max: int | None = None  # the most threads that it can use
 
 
 # ---- finding them ----------------------------------------------------------
 
-# Wheels rename OpenBLAS's functions, and not all in the same way.
+# Wheels rename OpenBLAS's functions, in several ways.
 _AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))
 
 _OPENMP = ("omp_set_num_threads", "omp_get_max_threads")
@@ -51,7 +51,7 @@ _OF_PROCESS = {
 
 
 def find() -> tuple[Library, ...]:
-    """All libraries with threads of their own that are loaded now. Takes some 0.2 ms if there are any, 3 us if not."""
+    """Return all loaded libraries that have threads of their own. Takes about 0.2 ms if there are any, else 3 us."""
     if not _native.has_thread_library():
         return ()
     described = (_describe(controller) for controller in _controllers())
@@ -59,7 +59,7 @@ def find() -> tuple[Library, ...]:
 
 
 def _controllers() -> list[Any]:
-    """threadpoolctl's view of the process, without its warning (see `warnings_for`)."""
+    """Return threadpoolctl's controllers, without its warning (see `warnings_for`)."""
     threadpoolctl = _import_threadpoolctl()
     silent = {"_warn_if_incompatible_openmp": lambda self: None}
     controllers: list[Any] = type("Controller", (threadpoolctl.ThreadpoolController,), silent)().lib_controllers
@@ -67,7 +67,7 @@ def _controllers() -> list[Any]:
 
 
 def _import_threadpoolctl() -> Any:
-    """Its import sets an environment variable; what it was, it is again."""
+    """Import threadpoolctl, and undo the environment variable that its import sets."""
     variable = "KMP_DUPLICATE_LIB_OK"
     is_ours = "threadpoolctl" not in sys.modules and variable not in os.environ
     import threadpoolctl
@@ -78,10 +78,10 @@ def _import_threadpoolctl() -> Any:
 
 
 def _describe(controller: Any) -> Library | None:
-    """None: threadpoolctl knows it, but it lacks the functions that we need."""
+    """Describe a library, or return None if it lacks functions that we need."""
     import ctypes
 
-    dll = ctypes.CDLL(controller.filepath, mode=os.RTLD_NOLOAD)  # nothing is loaded; it stays loaded from here on
+    dll = ctypes.CDLL(controller.filepath, mode=os.RTLD_NOLOAD)  # loads nothing, but keeps the library loaded
     kind, layer = controller.internal_api, _layer(controller)
     functions, scope = _functions(dll, kind, layer)
     if functions is None:
@@ -107,9 +107,9 @@ def _layer(controller: Any) -> str | None:
 
 
 def _functions(dll: Any, kind: str, layer: str | None) -> tuple[tuple[int, int] | None, Literal["process", "thread"]]:
-    """Setter, getter and how far they reach.
+    """Return the addresses of setter and getter, or None, and how far they reach.
 
-    An OpenBLAS that is built on OpenMP takes the OpenMP count of the calling thread; its own setter is not reliable.
+    An OpenBLAS that is built on OpenMP uses the OpenMP count of the calling thread; its own setter is unreliable.
     """
     of_thread = {"openmp": _OPENMP, "mkl": _MKL_OF_THREAD}.get(kind)
     if kind == "openblas" and layer == "openmp":
@@ -152,7 +152,7 @@ def _openblas_max(dll: Any) -> int | None:
     return int(limit[1]) if limit else None
 
 
-_lock = threading.Lock()  # of all `Loaded`: one looks at a time
+_lock = threading.Lock()  # shared by all `Loaded`: one thread searches at a time
 
 
 def _renew_lock() -> None:
@@ -164,18 +164,18 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Loaded:
-    """The libraries as of the last `refresh`. Thread-safe."""
+    """The libraries found by the last `refresh`. Thread-safe."""
 
     def __init__(self) -> None:
         self.libraries: tuple[Library, ...] = ()
         self._n_loads = 0
 
     def refresh(self) -> bool:
-        """Finds the libraries anew if anything was loaded since the last time; True if they are others now."""
+        """Search again if anything was loaded since the last time. Return True if the libraries have changed."""
         if _native.n_loads() == self._n_loads:
             return False
         with _lock:
-            n_loads = _native.n_loads()  # before looking: what is loaded meanwhile is found the next time
+            n_loads = _native.n_loads()  # before the search: what is loaded meanwhile is found the next time
             if n_loads == self._n_loads:
                 return False
             found = find()
@@ -184,14 +184,14 @@ class Loaded:
             return has_changed
 
 
-# ---- what is known to be wrong with them -----------------------------------
+# ---- known defects ---------------------------------------------------------
 
 _RACE = "may return wrong results when several threads of a process call it at once, each with more than one thread"
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """Of OpenBLAS from one version up to, not including, another one."""
+    """A defect of OpenBLAS from version `first` up to, but not including, version `fixed`."""
 
     first: tuple[int, ...]
     fixed: tuple[int, ...]
@@ -199,8 +199,8 @@ class Flaw:
     text: str
 
 
-# OpenBLAS's change log and #5516, #5838, #5806; numpy #29391 and #31618. Builds between two releases (0.3.31.188) may
-# have a fix before the release that is named here.
+# Sources: OpenBLAS's change log and #5516, #5838, #5806; numpy #29391 and #31618. Builds between two releases
+# (0.3.31.188) may contain a fix before the release that is named here.
 KNOWN_BAD = (
     Flaw((), (0, 3, 4), "pthreads", f"before 0.3.4 {_RACE}"),
     Flaw((0, 3, 4), (0, 3, 28), "pthreads", f"before 0.3.34 {_RACE}, if they call different functions"),
@@ -211,7 +211,7 @@ KNOWN_BAD = (
 
 
 def warnings_for(library: Library, loaded: Collection[Library] = ()) -> tuple[str, ...]:
-    """What a user of this library should know, in plain language; `loaded`: all libraries of the process."""
+    """Return warnings for users of this library, in plain language. loaded: all libraries of the process."""
     this = library.version or "one that does not tell its version"
     found = [f"OpenBLAS {flaw.text}; this is {this}" for flaw in KNOWN_BAD if _has(library, flaw)]
     if library.name == "libiomp" and any(other.name == "libomp" for other in loaded):
@@ -222,5 +222,5 @@ def warnings_for(library: Library, loaded: Collection[Library] = ()) -> tuple[st
 def _has(library: Library, flaw: Flaw) -> bool:
     if library.name != "openblas" or library.threading_layer != flaw.threading_layer:
         return False
-    digits = re.match(r"\d+(\.\d+)*", library.version or "0")  # before 0.3.4 it does not tell
+    digits = re.match(r"\d+(\.\d+)*", library.version or "0")  # before 0.3.4 it does not tell its version
     return digits is not None and flaw.first <= tuple(map(int, digits[0].split("."))) < flaw.fixed

@@ -1,8 +1,8 @@
-"""The pools of this process that are open at once: together they have one machine.
+"""The open pools of this process, which share one machine.
 
-Threads and interpreters are counted where their limits are, in native/budget/limits.c. Worker processes are not, so as
-soon as some are open beside another pool, each pool has a balancer that tells the others how many of its workers are
-awake.
+Threads and interpreters are counted where they are limited, in native/budget/limits.c. Worker processes are not. As
+soon as a pool with worker processes is open beside another pool, each pool runs a balancer that tells the others how
+many of its workers are active.
 """
 
 import os
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pool_party.budget.enforcer import Enforcer
 
 _lock = threading.Lock()  # guards what follows
-_awake: "dict[Enforcer, int]" = {}  # workers of each open pool, as far as it has told
+_awake: "dict[Enforcer, int]" = {}  # open pool -> its active workers, as last told
 
 
 def _forget() -> None:
-    """In a forked child: the pools are its parent's."""
+    """Forget the parent's pools, in a forked child."""
     global _lock
     _lock = threading.Lock()
     _awake.clear()
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def join(pool: "Enforcer") -> None:
-    """A pool opens."""
+    """Add a pool that opens."""
     with _lock:
         _awake[pool] = 0
         pools = list(_awake)
@@ -39,7 +39,7 @@ def join(pool: "Enforcer") -> None:
 
 
 def leave(pool: "Enforcer") -> None:
-    """A pool closes. What its balancer may still tell comes too late to count."""
+    """Remove a pool that closes. What its balancer tells after this is ignored."""
     with _lock:
         if not _awake.pop(pool, 0):
             return
@@ -50,7 +50,7 @@ def leave(pool: "Enforcer") -> None:
 
 
 def tell(pool: "Enforcer", n_awake: int) -> None:
-    """So many workers of a pool are awake; the others' budgets follow."""
+    """Note how many workers of a pool are active, and make the other pools adapt their budgets."""
     with _lock:
         if _awake.get(pool, n_awake) == n_awake:
             return
@@ -62,11 +62,11 @@ def tell(pool: "Enforcer", n_awake: int) -> None:
 
 
 def _count_foreign() -> None:
-    """With the lock."""
+    """Tell native code the active worker processes of all pools. Called with the lock."""
     _native.limit_foreign(sum(n for p, n in _awake.items() if p.is_remote))
 
 
 def n_others_awake(pool: "Enforcer") -> int:
-    """Workers of all other pools that are awake."""
+    """Return the number of active workers in all other pools."""
     with _lock:
         return sum(n for p, n in _awake.items() if p is not pool)

@@ -1,4 +1,4 @@
-"""What a pool is asked to do about threads, checked: its policy, its CPUs, each worker's own share."""
+"""A pool's options about threads, checked: its policy, its CPUs and each worker's own budget."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_args
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Limits(TypedDict, total=False):
-    """What the classes of pools take about threads; see `ComposablePool`."""
+    """The options of pools that concern threads; see `ComposablePool`."""
 
     policy: Any
     threads_per_worker: int | None
@@ -25,11 +25,11 @@ class Limits(TypedDict, total=False):
 
 
 class Plan(NamedTuple):
-    """A pool's policy and each worker's own share.
+    """A pool's policy and each worker's own budget.
 
-    cpus: usable by the pool, neighbours side by side; n_threads: how many threads may run on them.
-    is_cut: the pool uses a part of the CPUs that its process may use, as many but no particular ones.
-    affinity: whether workers are kept on their CPUs; not where `is_cut`.
+    cpus: what the pool may use, with neighbouring CPUs side by side. n_threads: how many threads may run on them.
+    is_cut: the pool uses only as many CPUs as it was given, and no particular ones of those that its process may use.
+    affinity: whether workers are pinned to their CPUs, which they are not if `is_cut`.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
     @property
     def is_gated(self) -> bool:
-        """Whether regions wait for each other."""
+        """Whether parallel regions wait for each other at a gate."""
         return isinstance(self.policy, policies.Counting)
 
     @property
@@ -54,35 +54,36 @@ class Plan(NamedTuple):
 
     @property
     def lends(self) -> bool:
-        """Whether the built-in rule lends the CPUs of workers that sleep."""
+        """Whether the built-in rule lends the CPUs of idle workers."""
         return type(self.policy) is policies.Dynamic
 
     @property
     def is_balanced(self) -> bool:
-        """Whether a thread of the parent asks the policy again and again."""
+        """Whether a thread of the parent asks the policy again after each change."""
         if self.lends:
             return self.kind == "process"
         return type(self.policy) is not policies.Static and not self.is_gated
 
     @property
     def pins(self) -> bool:
-        """Whether workers are kept on their CPUs from their start.
+        """Whether workers are pinned to their CPUs from their start.
 
-        Threads that lend are not: the library's count is what changes, and their CPUs would have to follow each change.
+        Thread workers that lend are not: there only the library's count changes, and masks would have to follow each
+        change.
         """
         return self.affinity and (self.kind == "process" or not (self.lends or self.is_balanced))
 
     @property
     def has_own_blas(self) -> bool:
-        """Whether each worker has an OpenBLAS of its own: processes, and interpreters whose counts may be other than 1.
+        """Whether each worker has its own OpenBLAS: processes do, and interpreters whose counts may exceed 1.
 
-        Regions of one gate are those of one library: interpreters share it there.
+        Regions pass one gate only within one library, so interpreters of gated pools share it.
         """
         is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
         return self.kind == "process" or (self.kind == "interp" and is_more and not self.is_gated)
 
     def terms(self, n: int, gate: Gate | None) -> "Terms":
-        """What worker n is told, if it is a process."""
+        """Return the budget terms that worker process n starts with."""
         from pool_party.budget.terms import GateHandle, Terms
         from pool_party.wire.fd_handle import Handle
 
@@ -91,18 +92,18 @@ class Plan(NamedTuple):
             fd = None if self.scope == "machine" else Handle(gate.fd)
             handle = GateHandle(fd, self.n_threads, self.is_exclusive)
         own, cpus = self.own[n].n_threads, () if self.is_cut else self.cpus
-        changes = self.is_balanced or own > 1  # to less, while other pools have work, or the user wants it
+        changes = self.is_balanced or own > 1  # to fewer, while other pools have work or if the user says so
         own = min(own, _native.user_most())
         return Terms(own, self.n_threads, cpus, self.mask(n), users_environment(), self.overlaps, changes, handle)
 
     def mask(self, n: int) -> tuple[int, ...]:
-        """The CPUs that a worker is kept on; empty: all."""
+        """Return the CPUs that a worker is pinned to, or () for all."""
         cpus = self.own[n].cpus
         return cpus if self.pins and len(cpus) < len(self.cpus) else ()
 
 
-# A worker on a single CPU cannot get out of the way of what else runs there, nor be put where it is wanted. Measured
-# on 2 CPUs with 2 worker processes: round trips of 22 us instead of 9, and no task that gains from it.
+# A worker on a single CPU cannot avoid other load there, nor be moved to where it is needed. Measured on 2 CPUs with 2
+# worker processes: round trips took 22 us instead of 9, and no task gained.
 MIN_PINNED = 2
 
 
@@ -115,7 +116,7 @@ def make_plan(
     affinity: bool | None = None,
     scope: Scope = "pool",
 ) -> Plan | None:
-    """The plan of a pool; None if its policy is None. Raises ValueError and TypeError for what can't be done."""
+    """Make a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options."""
     policy = policies.resolve(policy)
     if scope not in get_args(Scope):
         raise ValueError(f"unknown scope {scope!r}: it is one of {', '.join(map(repr, get_args(Scope)))}")
@@ -130,13 +131,13 @@ def make_plan(
     cpus = topology.choose(min(n_cpus, topology.n_cpus))
     n_threads = max(1, count_threads(n_cpus, oversubscription))
     factor = oversubscription
-    if n_cpus != len(cpus):  # an environment variable says how many CPUs to count on
+    if n_cpus != len(cpus):  # an environment variable overrides the number of CPUs
         factor *= n_cpus / len(cpus)
     own = split(cpus, n_workers, cores=topology.cores, threads_per_worker=threads_per_worker, oversubscription=factor)
     if affinity is None:
         affinity = min(len(share.cpus) for share in own) >= MIN_PINNED
     if n_workers > len(cpus):
-        # Pinned to one CPU each, two workers could wait for the same CPU.
+        # If each were pinned to one CPU, two workers could compete for the same CPU.
         own = tuple(WorkerBudget(share.n_threads, cpus) for share in own)
     if isinstance(policy, policies.Counting):
         own = tuple(policy.shares(policies.State(cpus, n_threads, own, (True,) * n_workers)))
@@ -144,5 +145,5 @@ def make_plan(
         state = policies.State(cpus, n_threads, own, (True,) * n_workers)
         own = policies.check(policy.shares(state), state)
     overlaps = sum(share.n_threads for share in own) > len(cpus) or not isinstance(policy, policies.Static)
-    is_cut = len(cpus) < len(topology.allowed)  # by a quota or by request: others may be on the very same CPUs
+    is_cut = len(cpus) < len(topology.allowed)  # by a quota or by request: others may use the same CPUs
     return Plan(kind, policy, cpus, n_threads, own, bool(affinity) and not is_cut, scope, overlaps, is_cut)

@@ -1,7 +1,7 @@
-"""Who may use how many threads: pure functions of who has work.
+"""Who may use how many threads: pure functions of which workers are active.
 
-A policy of your own is an object with a method `shares(state)` that returns a `WorkerBudget` for each worker. It is
-asked again whenever a worker falls asleep or wakes up, in a thread of the pool's own, and must not block.
+A policy of your own is an object with a method `shares(state)` that returns a `WorkerBudget` for each worker. A thread
+of the pool calls it whenever a worker becomes active or idle, and it must not block.
 """
 
 import operator
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pool_party.budget.split import THREADS_MAX, WorkerBudget, split
 
-Scope = Literal["pool", "machine"]  # whose regions wait for each other
+Scope = Literal["pool", "machine"]  # whose regions share a gate: the pool's or the machine's
 
 
 class State(NamedTuple):
@@ -19,9 +19,9 @@ class State(NamedTuple):
     Args:
         cpus: The numbers of the pool's CPUs, with neighbours side by side.
         n_threads: The number of threads that may run on them.
-        own: Each worker's budget as long as all have work.
+        own: Each worker's budget while all are active.
         awake: For each worker, whether it has work. If any worker is idle, no task waits.
-        n_left: How many of these threads would find a CPU that other programs do not use, as far as is known.
+        n_left: How many of these threads would find a CPU that other programs leave idle, as far as is known.
 
     Guarantees:
         It is a tuple, and never changes.
@@ -35,15 +35,15 @@ class State(NamedTuple):
 
 
 class Policy(Protocol):
-    """What divides a pool's CPUs among its workers: an object of your own with a method `shares`.
+    """Divides a pool's CPUs among its workers: the protocol of an object of your own, with a method `shares`.
 
-    Its attribute `name`, if there is one, is what statistics call it.
+    Its attribute `name`, if it has one, is its name in statistics.
 
     Raises:
-        Exception: What `shares` raises is logged, and each worker has its own budget meanwhile.
+        Exception: An error from `shares` is logged. Until the next call each worker has its own budget.
 
     Guarantees:
-        `shares` is called in a thread of the pool's own, whenever a worker falls asleep or wakes up. It must not block.
+        `shares` is called in a thread of the pool, whenever a worker becomes active or idle. It must not block.
     """
 
     def shares(self, state: State) -> Sequence[WorkerBudget]:
@@ -56,13 +56,13 @@ class Policy(Protocol):
             A `WorkerBudget` for each worker.
 
         Raises:
-            Exception: It is logged, and each worker has its own budget until the next call.
+            Exception: The error is logged, and each worker has its own budget until the next call.
         """
         ...
 
 
 class Static:
-    """Each worker keeps its own budget."""
+    """The policy "static": each worker keeps its own budget."""
 
     name = "static"
 
@@ -71,7 +71,7 @@ class Static:
 
 
 class Dynamic:
-    """The CPUs of workers that have no work are lent to those that have some, until a task or another program comes."""
+    """Lends the CPUs of idle workers to active ones, until a task arrives or another program needs them."""
 
     name = "dynamic"
 
@@ -82,13 +82,13 @@ class Dynamic:
         if 0 < len(busy) < min(len(state.own), n_threads):
             lots = split(state.cpus, len(busy), oversubscription=n_threads / len(state.cpus))
             for n, lot in zip(busy, lots, strict=True):
-                if lot.n_threads >= shares[n].n_threads:  # else the pool was given more threads than CPUs
+                if lot.n_threads >= shares[n].n_threads:  # false if the pool was given more threads than CPUs
                     shares[n] = lot
         return shares
 
 
 class Counting:
-    """A parallel region of a library may use all CPUs; regions run together while their threads fit in."""
+    """Lets a library's parallel region use all CPUs. Regions run at the same time if their threads fit together."""
 
     name = "counting"
 
@@ -97,13 +97,13 @@ class Counting:
 
 
 class Exclusive(Counting):
-    """A parallel region of a library may use all CPUs; one runs at a time."""
+    """Lets a library's parallel region use all CPUs. One region runs at a time."""
 
     name = "exclusive"
 
 
 def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others: int) -> Sequence[WorkerBudget]:
-    """Budgets while workers of other pools are active, too: no more than the machine divided by all of them."""
+    """Limit budgets while workers of other pools are active: to the machine's threads over all active workers."""
     if n_awake == 0 or n_others == 0:
         return shares
     most = max(1, n_threads // (n_awake + n_others))
@@ -115,7 +115,7 @@ NAMES = tuple(_BUILT_IN)
 
 
 def resolve(policy: Any) -> Any:
-    """The policy of a name, an object of the caller's own, or None (hands off).
+    """Return the policy for a name, an object of the caller's own, or None (do not limit).
 
     Raises: ValueError for an unknown name; TypeError for an object without `shares`.
     """
@@ -134,15 +134,15 @@ def resolve(policy: Any) -> Any:
 
 
 def name_of(policy: Any) -> str | None:
-    """How statistics call a policy."""
+    """Return a policy's name for statistics."""
     return None if policy is None else str(getattr(policy, "name", type(policy).__name__))
 
 
 def check(shares: Iterable[WorkerBudget], state: State) -> tuple[WorkerBudget, ...]:
-    """What a policy of the caller's own returned, if it can be done.
+    """Return what a user's policy returned, after checking it.
 
-    Raises: TypeError for what are no budgets; ValueError if there is not one for each worker, or if one has no
-    thread, too many of them, or a CPU that is not the pool's.
+    Raises: TypeError for values that are no budgets; ValueError unless there is one for each worker, each with a number
+    of threads in range and with CPUs of the pool.
     """
     if not isinstance(shares, Iterable):
         raise TypeError(f"the policy returned {shares!r}, not a WorkerBudget for each worker")
@@ -161,7 +161,7 @@ def check(shares: Iterable[WorkerBudget], state: State) -> tuple[WorkerBudget, .
 
 def _is_whole(n: object) -> bool:
     try:
-        operator.index(n)  # type: ignore[arg-type]  # to see whether it is one
+        operator.index(n)  # type: ignore[arg-type]  # raises if n is not an integer
     except TypeError:
         return False
     return True

@@ -1,11 +1,11 @@
-"""CPUs over workers: how many threads each worker may use, and on which CPUs. Nothing here looks at a machine."""
+"""Divides CPUs and threads among workers. Pure functions: nothing here reads the machine's state."""
 
 import math
 import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
-THREADS_MAX = 1 << 16  # of one worker; guess: more CPUs than a machine has, and fewer threads than the kernel allows
+THREADS_MAX = 1 << 16  # per worker; guess: more CPUs than a machine has, fewer threads than the kernel allows
 
 
 class WorkerBudget(NamedTuple):
@@ -16,7 +16,7 @@ class WorkerBudget(NamedTuple):
         cpus: The numbers of the CPUs on which they run, which must be some of the pool's.
 
     Guarantees:
-        It is a tuple, and never changes. What is out of range is refused by the pool, and not here.
+        It is a tuple, and never changes. The pool rejects values out of range; this class does not.
     """
 
     n_threads: int
@@ -31,30 +31,31 @@ def split(
     threads_per_worker: int | None = None,
     oversubscription: float = 1.0,
 ) -> tuple[WorkerBudget, ...]:
-    """A share of `cpus` for each worker.
+    """Return a budget, with CPUs out of `cpus`, for each worker.
 
-    `cpus` come in topology order (`Topology.usable`). `cores` are those that have several CPUs (`Topology.cores`, of
-    which only what is in `cpus` counts); a CPU in none of them is a core of its own.
+    `cpus` must be in topology order (`Topology.usable`). `cores` are the groups of CPUs that share a core
+    (`Topology.cores`); CPUs in them that are not in `cpus` are ignored. A CPU in no group is a core of its own.
 
-    With C CPUs and p workers, there are T = round(C * oversubscription) threads to give out. Guaranteed is:
+    With C CPUs and p workers, there are T = round(C * oversubscription) threads to distribute. Guarantees:
 
-    - Everybody has a thread and a CPU; and where T >= p, the threads are T together.
-    - p <= C: the sets of CPUs are runs of `cpus`, disjoint, and leave no CPU out. Up to one worker a core, no two
-      workers share a core, and with at most two siblings a core, sets differ in size by no more than a core; where
-      all cores have the same size, those left over go to the first workers. With more workers than cores, CPUs are
-      dealt one by one, those left over to the first workers.
-    - p > C: each worker has one CPU, in the order of the workers, and no CPU has two workers more than another.
-    - Threads are dealt evenly, those left over to the first workers; where whole cores do not let the sets be dealt
-      so, in proportion to the sets. Without oversubscription, and p <= C, each worker has as many threads as CPUs;
-      below 1, never more.
+    - Every worker has a thread and a CPU. If T >= p, the threads add up to T.
+    - p <= C: the workers' CPUs are contiguous runs of `cpus`, are disjoint, and cover all CPUs. With at most one worker
+      per core, no two workers share a core; with at most two siblings per core, the sets differ in size by no more than
+      one core. If all cores have the same size, left-over cores go to the first workers. With more workers than cores,
+      CPUs are dealt singly, and left-over ones go to the first workers.
+    - p > C: each worker has one CPU, in the order of the workers. The numbers of workers on two CPUs differ by at most
+      one.
+    - Threads are dealt evenly, and left-over ones go to the first workers. If whole cores make the sets uneven, threads
+      are dealt in proportion to the sets. Without oversubscription and with p <= C each worker has as many threads as
+      CPUs; with oversubscription below 1 it never has more threads than CPUs.
 
-    `threads_per_worker` gives each worker that many threads, k, and `oversubscription` does not count. Where they fit,
-    p * k <= C, k CPUs belong to each worker alone: out of its share as above, and on different cores as far as these
-    go. Two workers share a core only if whole cores for all would leave one of them with less than k CPUs. Where they
-    do not fit, each worker has min(k, C) neighbouring CPUs (the first is a neighbour of the last), and again no CPU
-    has two workers more than another.
+    `threads_per_worker` gives each worker that many threads, k, and `oversubscription` is ignored. If p * k <= C, each
+    worker has k CPUs of its own. They are taken from its set as above, from different cores as far as possible. Two
+    workers share a core only if whole cores would leave a worker with fewer than k CPUs. If p * k > C, each worker has
+    min(k, C) neighbouring CPUs (the first CPU is a neighbour of the last), and the numbers of workers on two CPUs
+    differ by at most one.
 
-    Raises ValueError for numbers that are not positive, or without CPUs, and TypeError for what is no number.
+    Raises ValueError if a number is not positive or there are no CPUs, and TypeError if a value is not a number.
     """
     n_workers = _check_count("n_workers", n_workers)
     if not cpus:
@@ -88,7 +89,7 @@ def _check_threads(name: str, count: int, value: float) -> int:
 
 
 def count_threads(n_cpus: int, oversubscription: float) -> int:
-    """How many threads may run on so many CPUs. Raises ValueError and TypeError as `split`."""
+    """Return how many threads may run on this many CPUs. Raises ValueError and TypeError as `split`."""
     if isinstance(oversubscription, bool) or not isinstance(oversubscription, int | float):
         raise TypeError(f"oversubscription must be a number, not {oversubscription!r}")
     if not 0 < n_cpus * oversubscription < math.inf:
@@ -118,16 +119,16 @@ def _deal(total: int, n_workers: int) -> list[int]:
 
 
 def _apportion(n_threads: int, sizes: list[int]) -> list[int]:
-    """Threads, at least one each, for sets of CPUs: evenly, or in proportion to their sizes if these are uneven."""
+    """Deal threads to sets of CPUs, at least one each: evenly, or in proportion to uneven sizes."""
     n_cpus = sum(sizes)
     if sizes == _deal(n_cpus, len(sizes)):
         return _deal(n_threads, len(sizes))
-    # With fewer threads than CPUs, small sets could go empty: each has one first, and then one CPU less that counts.
+    # With fewer threads than CPUs a small set could get none. So each set gets one first, and counts one CPU less.
     first = int(n_threads < n_cpus)
     rest, n_cpus = n_threads - first * len(sizes), n_cpus - first * len(sizes)
     parts = [divmod(rest * (size - first), n_cpus) for size in sizes]
     n_left = rest - sum(part for part, _ in parts)
-    neediest = sorted(range(len(sizes)), key=lambda i: -parts[i][1])[:n_left]  # a stable sort
+    neediest = sorted(range(len(sizes)), key=lambda i: -parts[i][1])[:n_left]  # the sort is stable
     return [first + part + (i in neediest) for i, (part, _) in enumerate(parts)]
 
 
@@ -135,7 +136,7 @@ def _apportion(n_threads: int, sizes: list[int]) -> list[int]:
 
 
 def _partition(cpus: Sequence[int], n_workers: int, cores: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Runs of CPUs, one a worker and all CPUs in them, of whole cores while there are enough of these."""
+    """Divide the CPUs into contiguous runs, one per worker: of whole cores while there are enough of them."""
     units = _group(cpus, cores)
     if len(units) < n_workers:
         units = [[n] for n in cpus]
@@ -149,7 +150,7 @@ def _partition(cpus: Sequence[int], n_workers: int, cores: Sequence[Sequence[int
 
 
 def _deal_uneven(sizes: list[int], n_workers: int) -> list[int]:
-    """How many of these cores each worker has, in their order: what brings it nearest to an even part of those left."""
+    """Return how many cores, in order, each worker gets: the number that comes closest to an even part of the rest."""
     counts = []
     at = 0
     n_left = sum(sizes)
@@ -166,7 +167,7 @@ def _deal_uneven(sizes: list[int], n_workers: int) -> list[int]:
 
 
 def _group(cpus: Sequence[int], cores: Sequence[Sequence[int]]) -> list[list[int]]:
-    """CPUs that follow each other and are of one core, together."""
+    """Group adjacent CPUs that are on the same core."""
     core_of = {n: i for i, core in enumerate(cores) for n in core}
     units: list[list[int]] = []
     for n in cpus:
@@ -178,16 +179,17 @@ def _group(cpus: Sequence[int], cores: Sequence[Sequence[int]]) -> list[list[int
 
 
 def _spread(own: tuple[int, ...], cores: Sequence[Sequence[int]], count: int) -> tuple[int, ...]:
-    """So many of a worker's CPUs: the first of each of its cores, then the second ones."""
+    """Choose `count` of a worker's CPUs: the first of each of its cores, then the second ones."""
     ranked = [(rank, n) for unit in _group(own, cores) for rank, n in enumerate(unit)]
-    chosen = {n for _, n in sorted(ranked, key=lambda pair: pair[0])[:count]}  # a stable sort
+    chosen = {n for _, n in sorted(ranked, key=lambda pair: pair[0])[:count]}  # the sort is stable
     return tuple(n for n in own if n in chosen)
 
 
 def _overlap(cpus: Sequence[int], n_workers: int, size: int) -> list[tuple[int, ...]]:
-    """Sets of `size` CPUs that overlap evenly: runs whose starts are spread evenly over the ring of CPUs.
+    """Return sets of `size` CPUs that overlap evenly: runs whose starts are evenly spaced on the ring of CPUs.
 
-    Starts are multiples of what divides both the size and the CPUs: pairs of CPUs begin where siblings do.
+    Starts are multiples of the greatest common divisor of both numbers, so that pairs of CPUs begin with a sibling
+    pair.
     """
     n_cpus = len(cpus)
     step = math.gcd(n_cpus, size)

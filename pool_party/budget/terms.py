@@ -1,4 +1,4 @@
-"""What a worker process is told of its budget. Light: it is imported in each."""
+"""A worker process's budget as it is sent to it. Each worker process imports this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class GateHandle:
-    """A gate on its way to a worker process: its descriptor, or None for the machine's.
+    """A gate on its way to a worker process: its descriptor, or None for the machine-wide gate.
 
-    Tokens that a task holds serve the pools that it opens, too: their workers learn here whom they descend from.
+    Tokens that a task holds also count for pools that the task opens. So their workers learn here which processes they
+    descend from.
     """
 
     def __init__(self, handle: Handle | None, n_tokens: int, exclusive: bool) -> None:
@@ -28,7 +29,7 @@ class GateHandle:
         self.ancestors = _native.ancestors()
 
     def open(self) -> _native.Gate:
-        """The gate, in the worker."""
+        """Open the gate, in the worker."""
         _native.descend_from(self.ancestors)
         if self.handle is None:
             return _native.Gate.machine(self.n_tokens)
@@ -36,7 +37,7 @@ class GateHandle:
 
 
 def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int) -> bool:
-    """Looks for new libraries. With one whose regions cannot be gated, the worker's tasks are."""
+    """Find new libraries. If the regions of one cannot be gated, gate the worker's tasks instead."""
     follows = arbiter.refresh()
     if not arbiter.is_all_gated():
         worker.gate_tasks(gate, n_tokens)
@@ -44,12 +45,13 @@ def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int) -> 
 
 
 class Terms:
-    """A worker's budget at its start.
+    """A worker process's budget at its start.
 
-    n_threads: its own; n_in_all: of the pool; mask: the CPUs that it is kept on; cpus: those that
-    libraries' threads may use. Empty: all that its process may.
-    users: what the user's environment says of counts.
-    overlaps: whether budgets may add up to more than there are CPUs; changes: whether the parent may change this one.
+    n_threads: the worker's own count. n_in_all: the pool's.
+    cpus: the CPUs that libraries' threads may use. mask: the CPUs that the worker is pinned to. An empty tuple stands
+    for all CPUs of the process.
+    users: the count variables of the user's environment.
+    overlaps: whether budgets may add up to more than there are CPUs. changes: whether the parent may change this one.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Terms:
         self.gate = gate
 
     def enter(self, worker: _native.Worker) -> None:
-        """In the worker, before its initializer: environment, CPUs, limits of libraries that are there already."""
+        """Apply the terms before the initializer: set the environment, the CPUs, and limits of loaded libraries."""
         environment.enter(self.n_threads, self.n_in_all, self.overlaps, self.users)
         arbiter.enter_process(self.n_threads)
         refresh: Callable[[], bool] = arbiter.refresh

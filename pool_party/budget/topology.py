@@ -1,7 +1,7 @@
 """Which CPUs there are, how they share cores and caches, and how many of them this process may use.
 
-Everything comes from files below a root directory, so that a test can describe any machine. Whatever a container or a
-virtual machine leaves out is taken for the simplest case: a CPU of unknown relations is a core of its own.
+Everything is read from files below a root directory, so that a test can describe any machine. What a container or a
+virtual machine does not report is assumed to be simple: a CPU without known siblings is a core of its own.
 """
 
 import functools
@@ -18,7 +18,7 @@ PYTHONS_OVERRIDE = "PYTHON_CPU_COUNT"
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 
-# (type of file system, group that is its root, where it is mounted)
+# (type of file system, cgroup at its root, mount point)
 _Mount = tuple[str, str, str]
 _USUAL_MOUNTS: list[_Mount] = [
     ("cgroup2", "/", "/sys/fs/cgroup"),
@@ -29,20 +29,20 @@ _USUAL_MOUNTS: list[_Mount] = [
 
 
 class Cpu(NamedTuple):
-    """A logical CPU and what it shares. A core or cache goes by the number of its first CPU, unlike any other's."""
+    """A logical CPU and what it shares. A core or a cache is identified by the number of its first CPU."""
 
     n: int
     core: int
     package: int
-    cache: int  # the last level; where that is unknown, the core's own
+    cache: int  # the last-level cache, or the core if that is unknown
     node: int
 
 
 class Topology(NamedTuple):
-    """A machine's CPUs and the part of them that may be used.
+    """A machine's CPUs, and those of them that may be used.
 
-    `cpus` and `allowed` are in topology order: by NUMA node, package, last-level cache and core, so that CPUs which
-    share much are neighbours and siblings are adjacent. `quota` is the control groups' limit in CPUs, None without one.
+    `cpus` and `allowed` are in topology order: by NUMA node, package, last-level cache and core. CPUs that share much
+    are therefore neighbours, and siblings are adjacent. `quota` is the limit of the control groups in CPUs, or None.
     """
 
     cpus: tuple[Cpu, ...]
@@ -51,10 +51,10 @@ class Topology(NamedTuple):
 
     @property
     def n_cpus(self) -> int:
-        """How many CPUs to use: the allowed ones, cut by the quota, rounded down, but at least 1.
+        """How many CPUs to use: the allowed ones, limited by the quota, which is rounded down to at least 1.
 
-        Down, since a group with more running threads than its quota is stopped as a whole for the rest of each period,
-        and threads that spin at a barrier use it up in vain. `nproc` and loky round up.
+        It is rounded down because the kernel stops a group that exceeds its quota for the rest of each period, and
+        because threads that spin at a barrier use it up. `nproc` and loky round up.
         """
         return _count_usable(len(self.allowed), self.quota)
 
@@ -62,8 +62,8 @@ class Topology(NamedTuple):
     def usable(self) -> tuple[int, ...]:
         """The `n_cpus` CPUs to use, in topology order.
 
-        Where the quota cuts, this choice is no better than another program's, which may make the same one under a
-        quota of its own: count with these CPUs, but do not bind threads to them.
+        If the quota limits them, other programs may choose the same CPUs under their own quotas. Use these for counting
+        only; do not bind threads to them.
         """
         return self.choose(self.n_cpus)
 
@@ -74,11 +74,14 @@ class Topology(NamedTuple):
         return tuple(some for core in self._all_cores() if (some := tuple(n for n in core if n in may)))
 
     def choose(self, count: int) -> tuple[int, ...]:
-        """At most `count` of the allowed CPUs, in topology order: whole cores before those that the mask cuts."""
+        """Return at most `count` of the allowed CPUs, in topology order.
+
+        Wholly allowed cores come before partly allowed ones.
+        """
         if count >= len(self.allowed):
             return self.allowed
         may = set(self.allowed)
-        by_wholeness = sorted(self._all_cores(), key=lambda core: not may.issuperset(core))  # a stable sort
+        by_wholeness = sorted(self._all_cores(), key=lambda core: not may.issuperset(core))  # the sort is stable
         chosen = set([n for core in by_wholeness for n in core if n in may][: max(count, 0)])
         return tuple(n for n in self.allowed if n in chosen)
 
@@ -90,20 +93,20 @@ class Topology(NamedTuple):
 
 
 def read(root: str = "/", allowed: Iterable[int] | None = None) -> Topology:
-    """The topology that the files below `root` describe, all of them read anew.
+    """Read the topology that the files below `root` describe.
 
-    `allowed` are the CPUs of the affinity mask, by default the calling thread's. The mask is believed where it and the
-    list of online CPUs differ: in containers that list is often made up. Raises ValueError if it is empty.
+    `allowed` are the CPUs of the affinity mask, by default the calling thread's. If the mask and the list of online
+    CPUs disagree, the mask is right: in containers that list is often invented. Raises ValueError if the mask is empty.
     """
     may = os.sched_getaffinity(0) if allowed is None else frozenset(allowed)
     return _restrict(_read_cpus(root, may), may, _read_quota(_find_groups(root)))
 
 
 def current() -> Topology:
-    """As `read()`, but cheap to ask again: what the kernel says about CPUs and where limits stand is read only once.
+    """Like `read()`, but cheap to call again: CPUs and the locations of limits are read only once.
 
-    The calling thread's mask and the limits themselves are read anew. A CPU that came online since the first call is
-    taken for a core of its own; a process that moves to another control group is judged by its first one.
+    The calling thread's mask and the limits themselves are read each time. A CPU that came online after the first call
+    counts as a core of its own. A process that moves to another control group keeps the limits of its first one.
     """
     may = os.sched_getaffinity(0)
     return _restrict(_known_cpus(), may, _read_quota(_known_groups()))
@@ -112,9 +115,9 @@ def current() -> Topology:
 def cpu_count() -> int:
     """Return how many CPUs the calling thread may use: its affinity mask, cut by the quotas of its control groups.
 
-    An override wins, whatever the machine has: the environment variable POOL_PARTY_CPU_COUNT, else CPython's own
-    `-X cpu_count` and PYTHON_CPU_COUNT, in that order, which count on Python 3.12 too. In a task it is at most what the
-    worker may use, since pools in workers share that.
+    An override wins, whatever the machine has: first the environment variable POOL_PARTY_CPU_COUNT, then CPython's own
+    `-X cpu_count` and PYTHON_CPU_COUNT, on Python 3.12 too. In a task the result is at most what the worker may use,
+    since pools in workers share that.
 
     Returns:
         The number of CPUs, at least 1. A quota is rounded down.
@@ -123,8 +126,8 @@ def cpu_count() -> int:
         ValueError: An override is no positive integer.
 
     Guarantees:
-        Any thread may call it, and it does not block. Environment, mask and quota are looked at in every call, in a
-        forked child, too.
+        Any thread may call it, and it does not block. Environment, mask and quota are read in every call, also in a
+        forked child.
     """
     n = _overriding_count()
     if n is None:
@@ -147,7 +150,7 @@ def _overriding_count() -> int | None:
 
 def _parse_override(name: str, value: str | bool) -> int:
     try:
-        count = int(value) if isinstance(value, str) else 0  # True: an option without a value
+        count = int(value) if isinstance(value, str) else 0  # True if the option has no value
     except ValueError:
         count = 0
     if count < 1:
@@ -164,19 +167,19 @@ def _known_cpus() -> tuple[Cpu, ...]:
 
 
 def _read_cpus(root: str, besides: Iterable[int]) -> tuple[Cpu, ...]:
-    """The CPUs that are online, and those `besides`, in topology order."""
+    """Read the CPUs that are online, and add those in `besides`. Return them in topology order."""
     numbers = sorted({*_read_list(root, f"{_CPUS}/online"), *besides})
     cores = _group(numbers, lambda n: _read_siblings(root, n))
     caches = _group(numbers, lambda n: _read_sharers(root, n))
     nodes = _read_nodes(root)
     packages = {n: _read_int(root, f"{_CPUS}/cpu{n}/topology/physical_package_id") for n in {*cores.values()}}
-    # A core's CPUs have all from its first one: siblings stay together, whatever the files say.
+    # All CPUs of a core take the values of its first one. So siblings stay together, whatever the files say.
     cpus = [Cpu(n, first, packages[first], caches[first], nodes.get(first, 0)) for n, first in cores.items()]
     return tuple(sorted(cpus, key=lambda cpu: (cpu.node, cpu.package, cpu.cache, cpu.core, cpu.n)))
 
 
 def _group(numbers: list[int], sharers_of: Callable[[int], set[int]]) -> dict[int, int]:
-    """Names the group of each CPU by its first member; only that one's files are read."""
+    """Map each CPU to the first member of its group. Only the files of that member are read."""
     groups: dict[int, int] = {}
     known = set(numbers)
     for n in numbers:
@@ -192,7 +195,7 @@ def _read_siblings(root: str, n: int) -> set[int]:
 
 
 def _read_sharers(root: str, n: int) -> set[int]:
-    """The CPUs with which this one shares its last-level cache."""
+    """Return the CPUs that share their last-level cache with this one."""
     directory = f"{_CPUS}/cpu{n}/cache"
     entries = [f"{directory}/{entry}" for entry in _list_directory(root, directory) if entry.startswith("index")]
     data = [entry for entry in entries if _read(root, f"{entry}/type") != "Instruction"]
@@ -201,7 +204,7 @@ def _read_sharers(root: str, n: int) -> set[int]:
 
 
 def _read_nodes(root: str) -> dict[int, int]:
-    """The NUMA node of each CPU."""
+    """Return the NUMA node of each CPU."""
     nodes = {}
     for entry in _list_directory(root, _NODES):
         if entry.startswith("node") and entry[4:].isdecimal():
@@ -227,12 +230,15 @@ def _count_usable(n_allowed: int, quota: float | None) -> int:
 
 
 def _read_quota(groups: Iterable[str]) -> float | None:
-    """The least limit of all control groups, in CPUs: each holds for the groups below it, too."""
+    """Return the smallest limit of all control groups, in CPUs, since each also applies to the groups below it."""
     return min((limit for group in groups if (limit := _read_limit(group)) is not None), default=None)
 
 
 def _read_limit(group: str) -> float | None:
-    """Version 2 has "max 100000" or "150000 100000" in one file, version 1 has two, with -1 for no limit."""
+    """Return the limit of one group.
+
+    Version 2 has "max 100000" or "150000 100000" in one file. Version 1 has two files, with -1 for no limit.
+    """
     text = _read(group, "cpu.max") or f"{_read(group, 'cpu.cfs_quota_us')} {_read(group, 'cpu.cfs_period_us')}"
     try:
         quota, period = map(int, text.split())
@@ -247,9 +253,10 @@ def _known_groups() -> tuple[str, ...]:
 
 
 def _find_groups(root: str) -> tuple[str, ...]:
-    """The directories of the control groups whose limits hold for this process, from its own up to the mounted root.
+    """Return the directories of the control groups that limit this process, from its own up to the mounted root.
 
-    In a container the path of /proc/self/cgroup need not exist below the mount point; then what exists of it counts.
+    In a container the path in /proc/self/cgroup need not exist below the mount point. Then only the part that exists is
+    used.
     """
     memberships = _read_memberships(root)
     mounts = _read_mounts(root) or _USUAL_MOUNTS
@@ -266,7 +273,7 @@ def _find_groups(root: str) -> tuple[str, ...]:
 
 
 def _read_memberships(root: str) -> dict[str, str]:
-    """The process's group in the two hierarchies that may limit CPUs: {type of file system: path}."""
+    """Return the process's group in the two hierarchies that may limit CPUs: {type of file system: path}."""
     memberships = {"cgroup2": "/", "cgroup": "/"}
     for line in _read(root, "proc/self/cgroup").splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -294,7 +301,7 @@ def _is_below(path: str, top: str) -> bool:
 
 
 def _normalize(path: str) -> str:
-    """An absolute path; the ".." of a group outside the namespace leads nowhere and goes."""
+    """Make a path absolute. The ".." of a group outside the namespace is dropped, since it leads nowhere."""
     return os.path.normpath("/" + path.lstrip("/"))
 
 
@@ -306,7 +313,7 @@ def _below(root: str, path: str) -> str:
 
 
 def _read(root: str, path: str) -> str:
-    """A file's text without the space around it; empty if it cannot be read."""
+    """Return a file's text without surrounding space, or "" if it cannot be read."""
     try:
         with open(_below(root, path), "rb", buffering=0) as file:
             return os.fsdecode(file.read()).strip()
@@ -315,13 +322,13 @@ def _read(root: str, path: str) -> str:
 
 
 def _read_int(root: str, path: str) -> int:
-    """A number that is not negative; 0 where the kernel does not know one."""
+    """Read a number that is not negative, or 0 if the kernel reports none."""
     text = _read(root, path)
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def _read_list(root: str, path: str) -> set[int]:
-    """A list of CPUs as the kernel writes it, such as "0-3,8"; empty where it cannot be read."""
+    """Read a list of CPUs in the kernel's format, such as "0-3,8"; empty if it cannot be read."""
     numbers: set[int] = set()
     try:
         for part in filter(None, _read(root, path).split(",")):

@@ -1,13 +1,13 @@
-"""What the user sets through threadpoolctl while pools are open.
+"""Keeps limits that the user sets through threadpoolctl apart from budgets, while pools are open.
 
-threadpoolctl reads a library's count, sets another one, and later puts the first one back. With a pool open the count
-that it reads may be a budget, and the one that it sets may be in force anyway, so that nobody could tell a limit of the
-user's from none. Therefore some of its functions, which `_patches` lists, are replaced for as long as a pool is open or
-a block that was entered meanwhile is: they read and set what the user has set. `native/budget/limits.c` gives each
-library the smaller of that and the budget.
+threadpoolctl reads a library's count, sets another one, and later restores the first. While a pool is open, the count
+that it reads may be a budget, and the one that it sets may equal the count in force, so a limit of the user's could not
+be recognised. Therefore some of its functions, which `_patches` lists, are replaced while a pool or a block that was
+entered meanwhile is open. They read and set the user's limits only. `native/budget/limits.c` gives each library the
+smaller of the user's limit and the budget.
 
-Blocks (`with threadpool_limits(...)`) of several threads may be open at once. Of each thread the innermost counts, and
-of these the least.
+Blocks (`with threadpool_limits(...)`) of several threads may be open at once. The innermost block of each thread
+counts, and the smallest of these is in force.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ if TYPE_CHECKING:
 
     from pool_party.budget.libraries import Library
 
-_lock = threading.RLock()  # guards what follows; reentrant, as a signal handler may enter a block, too
-_libraries: dict[str, Library] = {}  # by path: those that are known to native code
-# Each thread's, the innermost last: what threadpoolctl made for it, and the counts by setters.
+_lock = threading.RLock()  # guards what follows; reentrant, as a signal handler may enter a block
+_libraries: dict[str, Library] = {}  # path -> library, for those registered with native code
+# thread ident -> its blocks, innermost last: threadpoolctl's limiter object, and the counts by setter.
 _blocks: dict[int, list[tuple[Any, dict[int, int]]]] = {}
-_replaced: list[tuple[type, str, Any]] = []  # what the functions were before
-_listeners: list[Callable[[], object]] = []  # one for each open pool: told whenever the user has set something
-_is_worker = False  # this is a worker process, whose pool is always open
+_replaced: list[tuple[type, str, Any]] = []  # the original functions
+_listeners: list[Callable[[], object]] = []  # one for each open pool, called whenever the user has set a limit
+_is_worker = False  # this is a worker process, which counts as an open pool
 _look: Callable[[], object] = bool
-_now = threading.local()  # limiter: the one that is being made by this thread; is_leaving: it is leaving a block
+_now = threading.local()  # limiter: the limiter that this thread is making; is_leaving: this thread leaves a block
 
 
 def _forget_others() -> None:
-    """In a forked child: only the thread that forked has blocks. Nothing is set: a lock of a library may be held."""
+    """Keep only the forking thread's blocks, in a forked child.
+
+    It calls no library, since another thread may have held a library's lock.
+    """
     global _lock
     _lock = threading.RLock()
     setters = _setters()
@@ -51,16 +54,19 @@ os.register_at_fork(after_in_child=_forget_others)
 
 
 def open_pool(listener: Callable[[], object]) -> None:
-    """A pool opens; `listener` is called whenever the user has set a count."""
+    """Note that a pool opens. `listener` is called whenever the user has set a count."""
     with _lock:
         _listeners.append(listener)
         _install()
 
 
 def close_pool(listener: Callable[[], object]) -> bool:
-    """It closes; whether any is open. After the last one, and the last block, threadpoolctl is what it was."""
+    """Note that a pool closes, and return whether any is still open.
+
+    After the last pool and the last block, threadpoolctl has its own functions again.
+    """
     with _lock:
-        if listener in _listeners:  # not in a forked child, whose parent's pool it was
+        if listener in _listeners:  # not so in a forked child, to which the parent's pools do not belong
             _listeners.remove(listener)
         _undo_if_unused()
         return _is_open()
@@ -71,15 +77,15 @@ def _is_open() -> bool:
 
 
 def note(libraries: Iterable[Library]) -> None:
-    """These libraries are known to native code."""
+    """Note libraries that are registered with native code."""
     with _lock:
         _libraries.update((library.path, library) for library in libraries)
 
 
 def install(is_worker: bool, look: Callable[[], object]) -> None:
-    """threadpoolctl was imported. is_worker: this is a worker process.
+    """Wrap threadpoolctl, which was imported. is_worker: this is a worker process.
 
-    look: finds libraries that were loaded since the last task began; `note` is told of them.
+    look: finds libraries that were loaded since the last task began, and passes them to `note`.
     """
     global _is_worker, _look
     with _lock:
@@ -89,7 +95,10 @@ def install(is_worker: bool, look: Callable[[], object]) -> None:
 
 
 def forget() -> None:
-    """In a worker process: the pools are its parent's, and what the user has set there reaches it by its grant."""
+    """Forget the parent's blocks, in a worker process.
+
+    The user's limits in the parent reach it as part of its budget.
+    """
     global _is_worker
     with _lock:
         _is_worker = True
@@ -97,10 +106,10 @@ def forget() -> None:
 
 
 def _patches() -> list[tuple[type, str, Callable[[Any], Any]]]:
-    """Each function that is replaced: its class, its name, what makes the other one."""
+    """Return each function to replace: its class, its name, and a factory of the replacement."""
     import threadpoolctl
 
-    limiter: Any = threadpoolctl.threadpool_limits.__mro__[1]  # what the controllers' `limit` returns, too
+    limiter: Any = threadpoolctl.threadpool_limits.__mro__[1]  # the base class, which `limit` of controllers returns
     restore = [(limiter, name, _restoring) for name in ("restore_original_limits", "unregister")]
     controllers = [cls for cls in threadpoolctl.LibController.__subclasses__() if "set_num_threads" in vars(cls)]
     setting = [(cls, "set_num_threads", _setting) for cls in controllers]
@@ -163,7 +172,7 @@ def _entering(original: Any) -> Any:
             with _lock:
                 _blocks.setdefault(threading.get_ident(), []).append((self, own))
                 _announce(own)
-            for info in self._original_info:  # the block is what counts from here on
+            for info in self._original_info:  # from here on the block itself holds the limit
                 library = _libraries.get(info["filepath"])
                 if library is not None and library.setter in own:
                     _native.user_sets(library.setter, info["num_threads"])

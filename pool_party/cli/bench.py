@@ -1,4 +1,4 @@
-"""`pool-party bench`: runs the benchmarks of the checkout that this package is part of."""
+"""`pool-party bench`: runs the benchmarks of the checkout that contains this package."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ pool-party: the benchmarks are not installed with the package. Clone its reposit
     make bench                      in an environment of its own
     python benchmarks/bench.py      to measure the pool_party that this Python has installed"""
 _FAILED = 1
-_SIGNALLED = 128  # and the signal's number: what a shell reports for a program that a signal ended
+_SIGNALLED = 128  # plus the signal's number: the status that a shell reports for a program that a signal ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment in which all that the benchmarks start finds this package."""
+    """Return an environment in which every program that the benchmarks start finds this package."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def run(arguments: argparse.Namespace, root: Path = _ROOT) -> int:
-    """Run the benchmarks; return the exit status of the command."""
+    """Run the benchmarks. Return the exit status of the command."""
     program = root / "benchmarks" / "bench.py"
     if not program.is_file():
         print(_NO_CHECKOUT, file=sys.stderr)
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, root: Path = _ROOT) -> int:
     ) as child:
         try:
             status = child.wait()
-        except KeyboardInterrupt:  # which the child has got as well: let it keep what it has measured
+        except KeyboardInterrupt:  # the child got the signal as well: wait while it saves its measurements
             child.wait()
             raise
     return status if status >= 0 else _SIGNALLED - status

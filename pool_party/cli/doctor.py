@@ -1,4 +1,4 @@
-"""`pool-party doctor`: the CPUs, the libraries, what each kind and policy would give, what loads in interpreters."""
+"""`pool-party doctor`: shows CPUs, libraries, each kind's and policy's budgets, and what loads in interpreters."""
 
 import argparse
 import importlib
@@ -12,11 +12,11 @@ from pool_party.cli import packages
 from pool_party.cli.demo.report import format_table
 
 _KINDS = ("process", "thread", "interp")
-_USUAL = ("numpy", "scipy.linalg")  # what loads a BLAS in most programs
+_USUAL = ("numpy", "scipy.linalg")  # modules that load a BLAS in most programs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `pool-party doctor`."""
+    """Add the options of `pool-party doctor`."""
     parser.add_argument("--workers", type=int, metavar="N", help="workers of a pool; default: as many as usable CPUs")
     parser.add_argument(
         "--import",
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what it finds; 1 if there is something to warn of."""
+    """Print what it finds. Return 1 if there is something to warn of, else 0."""
     n_workers = arguments.workers or topology.cpu_count()
     if n_workers < 1:
         print(f"pool-party: --workers must be at least 1, not {n_workers}", file=sys.stderr)
@@ -71,7 +71,7 @@ def _import(modules: Iterable[str]) -> Iterator[str]:
 
 
 def describe_cpus(machine: topology.Topology) -> Iterator[str]:
-    """The machine and the part of it that this process may use."""
+    """Yield lines about the machine and the part of it that this process may use."""
     cpus = machine.cpus
     counts = [(len({getattr(cpu, what) for cpu in cpus}), what) for what in ("package", "node", "cache", "core")]
     names = {"package": "package", "node": "NUMA node", "cache": "last-level cache", "core": "core"}
@@ -86,7 +86,7 @@ def describe_cpus(machine: topology.Topology) -> Iterator[str]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """CPU numbers as ranges, 0-3,8."""
+    """Return CPU numbers as ranges, such as 0-3,8."""
     ranges: list[list[int]] = []
     for n in sorted(cpus):
         if ranges and n == ranges[-1][1] + 1:
@@ -97,7 +97,7 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def describe_libraries(loaded: Iterable[libraries.Library]) -> Iterator[str]:
-    """A table of the libraries and what they would use now."""
+    """Yield a table of the libraries and the threads that they would use now."""
     from pool_party import _native
 
     rows = [
@@ -121,7 +121,7 @@ def describe_libraries(loaded: Iterable[libraries.Library]) -> Iterator[str]:
 
 
 def describe_plans(n_workers: int) -> str:
-    """A table of the budgets that each kind and policy would give."""
+    """Return a table of the budgets that each kind and policy would give."""
     rows = []
     for kind in _KINDS:
         for name in policies.NAMES:

@@ -1,4 +1,4 @@
-"""The command `pool-party`: a row of a table per subcommand; none loads before it is named."""
+"""The command `pool-party`: a table with one row per subcommand, which is imported only when it is used."""
 
 import argparse
 import sys
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pool_party import __version__
 from pool_party.cli import output
 
-_USAGE_ERROR = 2  # as argparse has it
-_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+_USAGE_ERROR = 2  # the same as argparse's
+_INTERRUPTED = 130  # the status that a shell reports for a program that SIGINT ended
 
 
 class _Command(NamedTuple):
@@ -32,7 +32,7 @@ def _size_px(text: str) -> tuple[int, int]:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of pools that a comma-separated list names; "sequential" is none."""
+    """Return the kinds of pools in a comma-separated list, in which "sequential" is ignored."""
     from pool_party.cli.demo.plan import POOL_KINDS
 
     names = [name.strip() for name in text.split(",")]
@@ -157,7 +157,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names (default: the program's own); return its exit status."""
+    """Run the command that `argv` names (by default the program's arguments). Return its exit status."""
     try:
         return output.run(lambda: _run(argv))
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
     python -c 'from pool_party.cli.packages import main; main()' PACKAGE
 
-tries one in a process of its own, which may crash, and prints the result as JSON.
+tries one package in a process of its own, which may crash, and prints the result as JSON.
 """
 
 import importlib.metadata
@@ -21,8 +21,8 @@ from pool_party.cli.demo.report import format_table
 from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES, what_is_missing
 
 _CHECK_LIMIT_S = 120.0
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # names that differ from those of the packages
-# What is imported to try a package: that which brings its extension modules along.
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # package -> its distribution, if the names differ
+# The modules that are imported to try a package, because they load its extension modules.
 _MODULES = {
     "scipy": ("scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "scipy.signal"),
     "sklearn": ("sklearn.linear_model", "sklearn.ensemble", "sklearn.cluster"),
@@ -31,23 +31,26 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Package:
-    """A package as it is installed here. version: None if it is not, "?" if it does not say."""
+    """A package as installed here.
+
+    version: None if it is not installed, "?" if it does not tell its version.
+    """
 
     name: str
     version: str | None
-    has_own_importer: bool = False  # an editable install, whose extension modules do not come past our loader
+    has_own_importer: bool = False  # an editable install: its extension modules bypass our loader
 
     @property
     def tested(self) -> str | None:
-        """The version that our tests were run with, if it is one of the list."""
+        """The version that our tests were run with, or None if it is not in our list."""
         return PACKAGES.get(self.name)
 
 
 def find(name: str) -> Package:
-    """Looks for a package without importing it."""
+    """Look for a package without importing it."""
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module that was made by hand has no spec
+    except (ImportError, ValueError):  # a hand-made module has no spec
         spec = None
     if spec is None:
         return Package(name, None)
@@ -59,7 +62,7 @@ def find(name: str) -> Package:
 
 
 def judge(package: Package) -> str:
-    """Whether it will load, to judge by this Python, its version and how it is installed."""
+    """Return whether the package will load, judging by this Python, its version and how it is installed."""
     if package.version is None:
         return "not installed"
     if package.tested is None:
@@ -72,7 +75,7 @@ def judge(package: Package) -> str:
 
 
 def advise(packages: Iterable[Package]) -> Iterator[str]:
-    """What can be done where something will not load."""
+    """Yield what can be done if a package will not load."""
     found = [package for package in packages if package.version is not None]
     if not IS_SUPPORTED:
         yield f"these need {what_is_missing()}: use kind='process' for them"
@@ -81,7 +84,7 @@ def advise(packages: Iterable[Package]) -> Iterator[str]:
 
 
 def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
-    """A table of the packages. checked: names of those to try; empty: all of the list; None: none."""
+    """Yield a table of the packages. checked: the names of those to try; empty: all in the list; None: none."""
     packages = [find(name) for name in dict.fromkeys([*PACKAGES, *(checked or ())])]
     headings = ["package", "installed", "tested", "will load"]
     rows = [[p.name, p.version or "-", p.tested or "-", judge(p)] for p in packages]
@@ -103,7 +106,7 @@ def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
 
 
 def try_in_process(name: str) -> str:
-    """Imports a package in an interpreter worker of another process; how long that took, or what went wrong."""
+    """Import a package in an interpreter worker of another process. Return how long it took, or what went wrong."""
     code = "from pool_party.cli.packages import main; main()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     command = [sys.executable, "-c", code, name]
@@ -118,7 +121,7 @@ def try_in_process(name: str) -> str:
 
 
 def _import(modules: Iterable[str]) -> float:
-    """In the worker: seconds for the imports."""
+    """Import modules, in the worker. Return the seconds that it took."""
     started_s = time.perf_counter()
     for name in modules:
         __import__(name)
@@ -126,7 +129,7 @@ def _import(modules: Iterable[str]) -> float:
 
 
 def try_here(name: str, extensions: Sequence[str] | None) -> str:
-    """Imports a package in an interpreter worker of this process."""
+    """Import a package in an interpreter worker of this process. Return how long it took, or what went wrong."""
     from pool_party import InterpreterPool
 
     with InterpreterPool(1, extensions=extensions) as pool:
@@ -140,7 +143,7 @@ def try_here(name: str, extensions: Sequence[str] | None) -> str:
 
 
 def main() -> None:
-    """Tries the package that the command line names, and at the user's own risk if that fails."""
+    """Try the package named on the command line. If that fails, try it with the option `extensions`."""
     name = sys.argv[1]
     result = try_here(name, None)
     if name not in PACKAGES and IS_SUPPORTED and result.startswith("failed: ImportError"):

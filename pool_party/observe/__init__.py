@@ -1,1 +1,1 @@
-"""What happened in a pool: traces of its workers, figures and pictures made of them."""
+"""What happened in a pool: traces of its workers, and figures and pictures of them."""

@@ -1,4 +1,4 @@
-"""From what workers recorded to spans: pure functions."""
+"""Turns what workers recorded into spans, by pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _FAILURES = {
 
 
 class Present(NamedTuple):
-    """What a worker was doing at a moment when nobody recorded its end: since when, and which task that was."""
+    """What a worker was doing when recording stopped: since when, and on which task."""
 
     at_ns: int
     state: int
@@ -28,7 +28,7 @@ class Present(NamedTuple):
 
 @dataclass(eq=False)
 class Life:
-    """One worker from start to end: its events (see native/channel/trace.c), looks at its run delay, its last state."""
+    """One worker from start to end: its events (native/channel/trace.c), readings of its run delay, its last state."""
 
     worker: int
     pid: int
@@ -59,18 +59,18 @@ def _task_in(tags: int) -> int:
 
 
 class _Row:
-    """The spans of one life, in the order in which they came."""
+    """The spans of one worker's life, in order."""
 
     def __init__(self, life: Life, names: Mapping[int, str], start_ns: int) -> None:
         self._life = life
         self._names = names
-        self._start_ns = start_ns  # of the trace
+        self._start_ns = start_ns  # the start of the trace
         self._looks = list(life.looks)
-        self._waking: dict[int, int] = {}  # ends of waits, and how long their wake-ups took
-        self._wait: Span | None = None  # the newest, until a task follows
+        self._waking: dict[int, int] = {}  # end of a wait -> how long its wake-up took, in ns
+        self._wait: Span | None = None  # the newest wait, until a task follows
         self._last_task = (0, 0)
         self._last_end_ns = start_ns
-        self._gaps: list[tuple[int, int]] = []  # between tasks, without a wait
+        self._gaps: list[tuple[int, int]] = []  # (start, end) between tasks without a wait
         self.tasks: list[Span] = []
         self.others: list[Span] = []
 
@@ -91,7 +91,7 @@ class _Row:
         return self
 
     def _cut(self, begin: int) -> int:
-        """The begin of a span, after what came before it."""
+        """Return the begin of a span, moved behind the previous span."""
         begin = max(begin, self._last_end_ns)
         if begin - self._last_end_ns >= delays.LEAST_NS and (self.tasks or self.others):
             self._gaps.append((self._last_end_ns, begin))
@@ -125,7 +125,7 @@ class _Row:
         self.others.append(Span(WAKE_UP, wait.worker, since, wait.end_ns))
 
     def _add_last(self, last: Present) -> None:
-        """What was going on, unless its end was recorded in the meantime."""
+        """Add what was in progress, unless its end was recorded in the meantime."""
         if last.at_ns <= max(self._last_end_ns, last.since_ns):
             return
         if last.state == _native.PRESENT_SLEEPS:
@@ -135,7 +135,7 @@ class _Row:
             self._add_task(last.since_ns, last.at_ns, last.call, last.task, 0, args)
 
     def spans(self) -> Iterator[Span]:
-        """All of them, with what was preempted."""
+        """Yield all spans, including those of preemption."""
         grown = (
             delay._replace(delay_ns=delay.delay_ns - self._waking.get(delay.end_ns, 0))
             for delay in delays.between(self._looks)
@@ -154,14 +154,14 @@ class _Row:
 
 
 def spans_of(lives: Iterable[Life], names: Mapping[int, str], start_ns: int) -> list[Span]:
-    """The spans of some workers, in order. names: of calls, by their number."""
+    """Return the spans of some workers, in order. names: the calls' names, by number."""
     spans = [span for life in lives for span in _Row(life, names, start_ns).read().spans()]
     spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
     return spans
 
 
 def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, int]]:
-    """When the number of threads changed that workers of one process share, and to what."""
+    """Yield when the number of threads that a process's workers share changed, and to what."""
     found = sorted(
         (event[0], _n_threads_in(event[4]))
         for life in lives
@@ -176,6 +176,6 @@ def shared_budgets(lives: Iterable[Life], start_ns: int) -> Iterator[tuple[int, 
 
 
 def budgets_of(lives: Sequence[Life], grants: Iterable[Budget], n_workers: int, start_ns: int) -> list[Budget]:
-    """Changes of budgets in order: those of single workers, and those that all workers of a process share."""
+    """Return changes of budgets in order: those of single workers, and those that a process's workers share."""
     shared = [Budget(n, at_ns, k) for at_ns, k in shared_budgets(lives, start_ns) for n in range(n_workers)]
     return sorted([*grants, *shared], key=lambda budget: budget.at_ns)

@@ -1,8 +1,8 @@
 """Traces as files in Chrome's Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-The object form: complete events (X) for spans, instants (i) for marks, counters (C) for budgets, metadata (M) for
-names, and what is known of the whole under `otherData`. Times there are microseconds. Each worker's place is a "thread"
-of the pool's process, whatever it is made of and however often it was replaced.
+It uses the object form: complete events (X) for spans, instants (i) for marks, counters (C) for budgets, metadata (M)
+for names, and facts about the whole trace under `otherData`. Times in it are microseconds. Each worker slot is a
+"thread" of the pool's process, whatever its kind and however often the worker was replaced.
 """
 
 import json
@@ -17,7 +17,7 @@ _LINES_AT_ONCE = 1000
 
 
 def _us(ns: int) -> str:
-    """Exact: a float has not enough digits for nanoseconds of a machine that has been up for months."""
+    """Format nanoseconds exactly: a float has too few digits on a machine that has been up for months."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
@@ -61,7 +61,7 @@ def _names(trace: Trace, pid: int) -> Iterator[str]:
 
 
 def lines(trace: Trace) -> Iterator[str]:
-    """The file's text, in pieces."""
+    """Yield the file's text in pieces."""
     pid = trace.about.get("pid", 1)
     other = {**trace.about, "start_ns": trace.start_ns, "end_ns": trace.end_ns}
     other |= {"n_workers": trace.n_workers, "n_dropped": trace.n_dropped}
@@ -69,7 +69,7 @@ def lines(trace: Trace) -> Iterator[str]:
     separator = ""
     for events, write in ((trace.spans, _span), (trace.marks, _mark), (trace.budgets, _budget)):
         for event in events:
-            yield separator + write(event, pid)  # type: ignore[arg-type]  # each with its own
+            yield separator + write(event, pid)  # type: ignore[arg-type]  # each writer fits its events
             separator = ",\n"
     for line in _names(trace, pid):
         yield separator + line
@@ -78,7 +78,7 @@ def lines(trace: Trace) -> Iterator[str]:
 
 
 def write(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Writes a trace. Raises: OSError."""
+    """Write a trace. Raises: OSError."""
     with open(path, "w", encoding="ascii") as file:
         block: list[str] = []
         for line in lines(trace):
@@ -98,7 +98,7 @@ def _of(events: Iterable[dict[str, Any]], phase: str) -> Iterator[dict[str, Any]
 
 
 def parse(data: Any) -> Trace:
-    """A trace from what JSON has made of a file. Raises: ValueError if no pool_party wrote that."""
+    """Make a trace from a file's JSON data. Raises: ValueError if pool_party did not write it."""
     try:
         other, events = dict(data["otherData"]), data["traceEvents"]
         spans = []
@@ -119,6 +119,6 @@ def parse(data: Any) -> Trace:
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
-    """A trace from its file. Raises: OSError; ValueError if it is none."""
+    """Read a trace from its file. Raises: OSError; ValueError if it is not a trace."""
     with open(path, encoding="utf-8") as file:
         return parse(json.load(file))

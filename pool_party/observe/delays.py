@@ -1,8 +1,8 @@
-"""Preemption: from what the kernel counts for a thread to the parts of its tasks that had no CPU.
+"""Preemption: assigns the time that a thread had no CPU, as the kernel counts it, to parts of its tasks.
 
-The second number of /proc/<pid>/task/<tid>/schedstat is the thread's run delay: for how long, in all, it could run and
-had no CPU. Of two looks at it the difference is known, not when in between it grew. It is placed where the worker was
-between two tasks for long without waiting, and what is left at the end of the tasks.
+The second number of /proc/<pid>/task/<tid>/schedstat is the thread's run delay: for how long it was runnable without a
+CPU so far. Two readings tell how much it grew, but not when. The growth is assigned first to long gaps between two
+tasks without a wait, and the rest to the ends of tasks.
 """
 
 from bisect import bisect_right
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-LEAST_NS = 20_000  # what is less between two looks is of no interest, and most of it is the looks' own
+LEAST_NS = 20_000  # ns; smaller growth is ignored, since most of it is caused by the readings
 
 
 class Look(NamedTuple):
-    """A thread's run delay so far, and when it was so much."""
+    """A reading of a thread's run delay."""
 
     at_ns: int
     delay_ns: int
 
 
 class Delay(NamedTuple):
-    """How much of it came between two moments."""
+    """How much the run delay grew between two moments."""
 
     start_ns: int
     end_ns: int
@@ -29,7 +29,7 @@ class Delay(NamedTuple):
 
 
 def read_delay(pid: int, tid: int) -> int | None:
-    """A thread's run delay in ns; None if there is no such thread, or the kernel does not say."""
+    """Read a thread's run delay in ns. None: no such thread, or the kernel does not count it."""
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
             return int(file.read().split()[1])
@@ -38,7 +38,7 @@ def read_delay(pid: int, tid: int) -> int | None:
 
 
 def between(looks: Iterable[Look]) -> Iterator[Delay]:
-    """What came between looks at one thread, whatever their order."""
+    """Yield how much it grew between readings of one thread, given in any order."""
     before: Look | None = None
     for look in sorted(looks):
         if before is not None:
@@ -49,7 +49,7 @@ def between(looks: Iterable[Look]) -> Iterator[Delay]:
 
 
 def _take(delay: Delay, left_ns: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Parts at the ends of those spans that overlap with a delay's time, of left_ns together at most."""
+    """Yield parts, at most left_ns in total, at the ends of those spans that overlap with a delay."""
     n = bisect_right(spans, delay.end_ns, key=itemgetter(0)) - 1
     while left_ns > 0 and n >= 0 and spans[n][1] > delay.start_ns:
         start, end = max(spans[n][0], delay.start_ns), min(spans[n][1], delay.end_ns)
@@ -62,10 +62,12 @@ def _take(delay: Delay, left_ns: int, spans: Sequence[tuple[int, int]]) -> Itera
 def place(
     delays: Iterable[Delay], gaps: Sequence[tuple[int, int]], tasks: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int | None, int, int]]:
-    """The parts of gaps and tasks, as sorted (start, end), that had no CPU: (number of the task or None, start, end).
+    """Yield the parts of gaps and tasks that had no CPU, as (number of the task or None, start, end).
 
-    They neither overlap nor leave their gap or task, and make up no more than the delays. Gaps come first: between two
-    tasks a worker only sends a result.
+    Gaps and tasks are sorted pairs (start, end).
+
+    The parts do not overlap, do not leave their gap or task, and add up to no more than the delays. Gaps come first,
+    because between two tasks a worker only sends a result.
     """
     for delay in delays:
         left_ns = delay.delay_ns

@@ -1,9 +1,9 @@
 """Figures of a trace: pure functions of its spans.
 
-PMO and PCE are those of Castaldo and Whaley, "Minimizing Startup Costs for Performance-Critical Threading" (on ATLAS;
-IPDPS 2009), section I-A. In their terms a worker is a core: the full parallel time (FPT) is that of the whole problem
-on all cores, the per-core time (PCT) that for which one core computes, without any management, and the partitioned
-serial time (PST) that of one core's part computed alone.
+PMO and PCE are defined by Castaldo and Whaley, "Minimizing Startup Costs for Performance-Critical Threading" (on ATLAS;
+IPDPS 2009), section I-A. In their terms a worker is a core. The full parallel time (FPT) is that of the whole problem
+on all cores. The per-core time (PCT) is how long one core computes, without any management. The partitioned serial time
+(PST) is how long one core's part takes alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,17 @@ def _by_worker(spans: Iterable[Span], kind: str) -> dict[int, int]:
 
 
 def busy_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """For each worker that had a task, its time in tasks: its PCT."""
+    """Return, for each worker that had a task, its time in tasks: its PCT."""
     return _by_worker(spans, TASK)
 
 
 def preempted_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """For each worker, the part of that in which it had no CPU."""
+    """Return, for each worker, the part of its time in tasks in which it had no CPU."""
     return _by_worker(spans, PREEMPTED)
 
 
 def waiting_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """For each worker, its time without a task."""
+    """Return, for each worker, its time without a task."""
     return _by_worker(spans, WAIT)
 
 
@@ -42,7 +42,7 @@ def _handed_out_ns(task: Span) -> float:
 
 
 def parallel_time_ns(spans: Iterable[Span]) -> float:
-    """FPT: from the moment that the first task was handed out, as far as that was traced, to the end of the last."""
+    """FPT: from the moment that the first task was put, as far as that was traced, to the end of the last task."""
     tasks = [span for span in spans if span.kind == TASK]
     if not tasks:
         return 0.0
@@ -50,15 +50,16 @@ def parallel_time_ns(spans: Iterable[Span]) -> float:
 
 
 def management_overhead_ns(spans: Iterable[Span]) -> float:
-    """PMO = FPT - max(PCT): what the problem took beyond the longest worker's computing."""
+    """PMO = FPT - max(PCT): the time that the problem took beyond the computing of the longest worker."""
     spans = list(spans)
     return parallel_time_ns(spans) - max(busy_ns(spans).values(), default=0)
 
 
 def computational_expansion(spans: Iterable[Span], serial_ns: Sequence[float]) -> float:
-    """PCE = mean(PCT) / mean(PST): how much longer workers compute than each of their parts takes alone.
+    """PCE = mean(PCT) / mean(PST): how much longer workers compute than their parts take alone.
 
-    serial_ns: for each worker, the time of its part computed alone. Raises: ValueError if there is none, or no task.
+    serial_ns: for each worker, the time of its part computed alone. Raises: ValueError if it is empty or there is no
+    task.
     """
     busy = busy_ns(spans)
     if not busy or not serial_ns or fmean(serial_ns) <= 0:
@@ -67,26 +68,28 @@ def computational_expansion(spans: Iterable[Span], serial_ns: Sequence[float]) -
 
 
 def utilisation(spans: Iterable[Span], n_workers: int) -> float:
-    """sum(PCT) / (n_workers * FPT), from 0 to 1: the part of all workers' time that they spent in tasks."""
+    """sum(PCT) / (n_workers * FPT), from 0 to 1: the share of all workers' time that was spent in tasks."""
     spans = list(spans)
     all_ns = n_workers * parallel_time_ns(spans)
     return sum(busy_ns(spans).values()) / all_ns if all_ns > 0 else 0.0
 
 
 def imbalance(spans: Iterable[Span], n_workers: int) -> float:
-    """max(PCT) / mean(PCT) over all workers of the pool: 1 if all computed equally long, n_workers if one did all."""
+    """max(PCT) / mean(PCT) over all workers: 1 if all computed equally long, n_workers if one did everything."""
     busy = busy_ns(spans)
     total = sum(busy.values())
     return max(busy.values()) * n_workers / total if total else 1.0
 
 
 def wake_ups_ns(spans: Iterable[Span]) -> list[int]:
-    """For each task that a worker waited for, the time from its being handed out to its begin, shortest first."""
+    """Return, for each task that a worker was waiting for, the time from put to begin, shortest first."""
     return sorted(span.duration_ns for span in spans if span.kind == WAKE_UP)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest of some ordered values that `percent` % of them do not exceed (nearest rank); 0 of none."""
+    """Return the smallest value that `percent` % of the ordered values do not exceed (nearest rank); 0 if there is
+    none.
+    """
     if not ordered:
         return 0.0
     return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]
@@ -94,7 +97,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of a whole trace. Times are in seconds, shares from 0 to 1; preempted: of the time in tasks."""
+    """The figures of a whole trace.
+
+    Times are in seconds, shares from 0 to 1. preempted: the share of the time in tasks.
+    """
 
     n_tasks: int
     parallel_time_s: float
@@ -108,7 +114,7 @@ class Summary:
 
 
 def summarize(trace: Trace) -> Summary:
-    """The figures of a trace."""
+    """Compute the figures of a trace."""
     spans = trace.spans
     busy, wake_ups = busy_ns(spans), wake_ups_ns(spans)
     total = sum(busy.values())

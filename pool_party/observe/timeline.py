@@ -1,7 +1,7 @@
 """Pictures of traces: a row for each worker, green while it computes, yellow while it has no CPU, blue while it waits.
 
-What is shorter than a column of the picture is shown by its share: a column that is green up to a third was busy for a
-third of its time. SVG needs nothing else; PNG needs matplotlib.
+What is shorter than a pixel column is shown by its share: a column that is green up to a third was computing for a
+third of its time. SVG output needs no other package; PNG needs matplotlib.
 """
 
 import html
@@ -20,7 +20,7 @@ COLOURS = {TASK: "#3a9d4c", PREEMPTED: "#f2c12e", WAIT: "#5b8fd9"}
 LABELS = {TASK: "in a task", PREEMPTED: "preempted", WAIT: "waiting"}
 STACK = (TASK, PREEMPTED, WAIT)  # from the bottom of a row
 
-WIDTH, LEFT, RIGHT = 1200, 90, 70  # of the bars, and beside them, in pixels
+WIDTH, LEFT, RIGHT = 1200, 90, 70  # in pixels: of the bars, and of the margins beside them
 TOP, ROW, BAR, BOTTOM = 62, 30, 22, 40
 INK, GREY = "#222222", "#cccccc"
 
@@ -47,7 +47,7 @@ class Text(NamedTuple):
 
 @dataclass
 class Picture:
-    """What is drawn, whichever format it becomes."""
+    """What is drawn, independent of the format."""
 
     width: int
     height: int
@@ -55,11 +55,11 @@ class Picture:
     texts: list[Text] = field(default_factory=list)
 
 
-type Column = tuple[float, float, float]  # shares of its time, as in STACK
+type Column = tuple[float, float, float]  # shares of the column's time, in the order of STACK
 
 
 def _add(shares: list[float], span: Span, start_ns: int, column_ns: float, sign: int = 1) -> None:
-    """Adds to each column the part of it that a span covers."""
+    """Add to each column the share of it that a span covers. sign -1: subtracts it."""
     begin = max(0.0, (span.start_ns - start_ns) / column_ns)
     end = min(float(len(shares)), (span.end_ns - start_ns) / column_ns)
     for n in range(int(begin), min(len(shares), int(end) + 1)):
@@ -68,7 +68,7 @@ def _add(shares: list[float], span: Span, start_ns: int, column_ns: float, sign:
 
 
 def columns(trace: Trace, n_columns: int, start_ns: int, end_ns: int) -> list[list[Column]]:
-    """For each worker, what it did in each of n_columns equal parts of the time."""
+    """Return, for each worker, what it did in each of n_columns equal parts of the time."""
     column_ns = max(1, end_ns - start_ns) / n_columns
     shares = {kind: [[0.0] * n_columns for _ in range(trace.n_workers)] for kind in STACK}
     for span in trace.spans:
@@ -87,7 +87,7 @@ def columns(trace: Trace, n_columns: int, start_ns: int, end_ns: int) -> list[li
 
 
 def _clean(share: float) -> float:
-    """Without the noise of many additions, so that equal columns are equal."""
+    """Remove the rounding noise of many additions, so that equal columns compare equal."""
     return min(1.0, max(0.0, round(share, 3)))
 
 
@@ -104,7 +104,7 @@ def _bars(row: list[Column], y: float) -> Iterator[Rectangle]:
 
 
 def _step_ns(span_ns: float, most: int = 10) -> int:
-    """A round distance of ticks."""
+    """Return a round distance between ticks."""
     step = 1
     while span_ns / step > most:
         for factor in (2, 5, 10):
@@ -149,14 +149,14 @@ def _title(trace: Trace, figures: Summary) -> str:
 
 
 def shown_ns(trace: Trace) -> tuple[int, int]:
-    """The time that a picture shows: all of it, or what is left if events were dropped."""
+    """Return the time that a picture shows: all of it, or the recorded rest if events were dropped."""
     if trace.n_dropped and trace.spans:
         return trace.spans[0].start_ns, trace.end_ns
     return trace.start_ns, trace.end_ns
 
 
 def draw(trace: Trace) -> Picture:
-    """The picture of a trace."""
+    """Draw a trace."""
     picture = Picture(LEFT + WIDTH + RIGHT, TOP + ROW * trace.n_workers + BOTTOM)
     start_ns, end_ns = shown_ns(trace)
     busy, span_ns = busy_ns(trace.spans), max(1, end_ns - start_ns)
@@ -173,7 +173,7 @@ def draw(trace: Trace) -> Picture:
 
 
 def to_svg(picture: Picture) -> str:
-    """A picture as an SVG file's text."""
+    """Return a picture as the text of an SVG file."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width}" height="{picture.height}" '
         f'viewBox="0 0 {picture.width} {picture.height}" font-family="sans-serif" fill="{INK}">'
@@ -188,7 +188,7 @@ def to_svg(picture: Picture) -> str:
 
 
 def save_png(picture: Picture, path: str | os.PathLike[str]) -> None:
-    """Writes a picture as a PNG file. Raises: PoolPartyError without matplotlib."""
+    """Write a picture as a PNG file. Raises: PoolPartyError without matplotlib."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Rectangle as Patch
@@ -210,7 +210,7 @@ def save_png(picture: Picture, path: str | os.PathLike[str]) -> None:
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Writes the picture of a trace. Raises: ValueError for a suffix but .svg and .png; PoolPartyError, OSError."""
+    """Write the picture of a trace. Raises: ValueError unless the suffix is .svg or .png; PoolPartyError, OSError."""
     path = Path(path)
     if path.suffix.lower() == ".svg":
         path.write_text(to_svg(draw(trace)), encoding="utf-8")
@@ -221,7 +221,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def describe(trace: Trace) -> str:
-    """The figures of a trace, in words."""
+    """Describe the figures of a trace in words."""
     s = summarize(trace)
     rows = [
         ("tasks", f"{s.n_tasks:,}"),

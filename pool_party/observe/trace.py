@@ -1,7 +1,7 @@
-"""Recording: while a pool is traced, what its workers and its parent do is collected here, and written at the end.
+"""Recording: while a pool is traced, what its workers and its parent do is collected, and written at the end.
 
-Workers record in rings of their own (native/channel/trace.c). A thread empties those some 50 times a second and looks
-at the kernel's counts of the threads that are awake. What is too much is forgotten, the oldest first, and counted.
+Workers record in rings of their own (native/channel/trace.c). A thread empties those about 50 times a second, and reads
+the kernel's run delays of active threads. If there are too many events, the oldest are dropped, and counted.
 """
 
 import logging
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pool_party")
 
-PERIOD_S = 0.02  # between two looks. A guess: a ring holds 37 ms of the smallest tasks that a worker can run
-EFFORT = 0.05  # of its time, at most, a large pool's thread spends on looking
+PERIOD_S = 0.02  # between two passes; guess: a ring holds 37 ms of the smallest tasks that a worker can run
+EFFORT = 0.05  # the largest share of its time that the thread of a large pool spends on its passes
 MAX_NAME = 200  # characters of a function's name
 
 _EVENT = struct.Struct(f"={_native.EVENT_WORDS}Q")
 
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
-    """What a call is named after: the user's function, behind whatever it is wrapped in."""
+    """Return the name of a call: that of the user's function, without wrappers."""
     if getattr(fn, "__module__", None) in ("pool_party._core.submit", "pool_party._executor") and args:
-        fn = args[0]  # a chunk: its own helper with the function and the items
+        fn = args[0]  # a chunk: its args are a helper's, namely the function and the items
     while isinstance(fn, partial):
         fn = fn.func
     try:
@@ -78,19 +78,19 @@ class Tracing:
         self._about = about
         self._on_stop = on_stop
         self._pid = os.getpid()
-        self._stopping = threading.Lock()  # held by who begins or ends
+        self._stopping = threading.Lock()  # held while the trace begins or ends
         self._is_over = threading.Event()
-        self._writing = threading.Lock()  # held by the thread that writes the file,
-        self._writer: int | None = None  # and its ident
-        self._names: deque[tuple[int, str]] = deque(maxlen=max_events)  # of calls; callers append
-        self._lock = threading.RLock()  # guards what follows; no signal handler runs amid it
-        self._is_complete = False  # nothing more is noted
+        self._writing = threading.Lock()  # held by the thread that writes the file
+        self._writer: int | None = None  # that thread's ident
+        self._names: deque[tuple[int, str]] = deque(maxlen=max_events)  # names of calls, by number; callers append
+        self._lock = threading.RLock()  # guards what follows; no signal handler runs while it is held
+        self._is_complete = False  # nothing more is recorded
         self._workers: list[Worker | None] = [None] * n_workers
-        self._lives: list[Life | None] = [None] * n_workers  # theirs, until they end
-        self._next = [0] * n_workers  # the events to read next
-        self._passes: deque[list[tuple[Life, bytes]]] = deque([[]])  # what was read, of all workers in turn
+        self._lives: list[Life | None] = [None] * n_workers  # the workers' lives, until they end
+        self._next = [0] * n_workers  # number of the next event to read, per worker
+        self._passes: deque[list[tuple[Life, bytes]]] = deque([[]])  # what was read, a list for each pass over all
         self._n_events = self._n_dropped = 0
-        self._closed: deque[Life] = deque(maxlen=max_events)  # lives that ended amid something
+        self._closed: deque[Life] = deque(maxlen=max_events)  # lives that ended in the middle of something
         self._marks: deque[Mark] = deque(maxlen=max_events)
         self._grants: deque[Budget] = deque(maxlen=max_events)
         self._start_ns = 0
@@ -99,14 +99,17 @@ class Tracing:
     # ---- the beginning and the end ----
 
     def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
-        """Begins. workers: those that live; budget: the threads of each. What is told before that is not noted."""
+        """Start recording. workers: the living ones. budget: the threads of each.
+
+        Calls of `note_...` before this are ignored.
+        """
         with open(self.path, "w"):
-            pass  # if that fails it should fail now
+            pass  # fails now if the file cannot be written
         _native.call_apart(lambda: self._start(workers, budget))
 
     def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._stopping:
-            if not self._is_over.is_set():  # else the pool has ended meanwhile
+            if not self._is_over.is_set():  # otherwise the pool has ended meanwhile
                 self._begin(workers, budget)
                 start_thread(self._thread)
 
@@ -116,14 +119,14 @@ class Tracing:
             self._start_ns = monotonic_ns()
             for n, n_threads in enumerate(budget):
                 self.note_budget(n, n_threads)
-            for worker in workers():  # one that replaces them now is told of once we let go
+            for worker in workers():  # a worker that replaces one of these is noted once the lock is released
                 self._enter(worker)
             self._channel.trace(True)
             self._look()
 
     @property
     def is_running(self) -> bool:
-        """Return whether it still records. Does not block, and never raises."""
+        """Return whether it is still recording. Does not block, and never raises."""
         return not self._is_over.is_set()
 
     def stop(self) -> None:
@@ -139,7 +142,7 @@ class Tracing:
 
     def _write_once(self) -> None:
         if os.getpid() != self._pid:
-            return  # we are a forked child: workers, file and thread are our parent's
+            return  # in a forked child workers, file and thread belong to the parent
         me = get_ident()
         try:
             end_ns = _native.call_apart(lambda: self._end(me))
@@ -150,7 +153,10 @@ class Tracing:
                 self._writing.release()
 
     def finish(self) -> None:
-        """As `stop`, at the pool's end, which neither the file must prevent nor a thread that writes it already."""
+        """Like `stop`, at the pool's end.
+
+        Neither an error of the file nor another thread that is writing it delays that end.
+        """
         try:
             self._write_once()
         except Exception:
@@ -163,7 +169,10 @@ class Tracing:
         self.stop()
 
     def _end(self, writer: int) -> int | None:
-        """Takes all that is still to be had, once; returns when that was. The thread with this ident is to write it."""
+        """Collect what is left, once, and return when that was.
+
+        The thread with this ident must then write the file.
+        """
         with self._stopping:
             if self._is_over.is_set():
                 return None
@@ -210,7 +219,7 @@ class Tracing:
         return Trace(self._start_ns, end_ns, self._n_workers, spans, marks, budgets, self._n_dropped, about)
 
     def _decode(self) -> list[Life]:
-        """All that is known of workers, with the newest of their events."""
+        """Return all lives, with the newest of their events."""
         blocks = [block for blocks in self._passes for block in blocks]
         lives = list({life: None for life, _ in blocks} | dict.fromkeys(self._closed))
         for life, block in blocks:
@@ -222,14 +231,14 @@ class Tracing:
                 life.events = [event for event in life.events if event[1] >= oldest]
         return lives
 
-    # ---- what others tell ----
+    # ---- notes from the pool ----
 
     def note_call(self, call: int, fn: Any, args: Sequence[Any] = ()) -> None:
-        """A call was submitted."""
+        """Note a call that was submitted."""
         self._names.append((call, name_of(fn, args)))
 
     def note_start(self, worker: "Worker") -> None:
-        """A worker was started in the place of another."""
+        """Note a worker that was started in place of another."""
         with self._lock:
             if not self._is_noting or self._workers[worker.n] is worker:
                 return
@@ -242,7 +251,7 @@ class Tracing:
         return life
 
     def note_end(self, worker: "Worker") -> None:
-        """A worker has ended, and the channel has not forgotten it yet."""
+        """Note a worker that has ended, before the channel empties its slot."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:
             if not self._is_noting:
@@ -256,7 +265,7 @@ class Tracing:
             self._append(self._marks, Mark(n, now_ns, how, _who(life) | exitcode))
 
     def note_budget(self, n: int, n_threads: int) -> None:
-        """What worker n may use has changed."""
+        """Note a change of worker n's budget."""
         with self._lock:
             if self._is_noting:
                 self._append(self._grants, Budget(n, monotonic_ns(), n_threads))
@@ -292,7 +301,7 @@ class Tracing:
         self._drop_oldest()
 
     def _look_at(self, n: int) -> None:
-        """Notes how long the worker had no CPU so far. While it sleeps that does not change."""
+        """Read how long the worker has had no CPU so far. That does not change while it sleeps."""
         life = self._lives[n]
         _, state, _, tid, _, _ = self._channel.present(n)
         if life is None or tid == 0 or (state == _native.PRESENT_SLEEPS and life.looks):
@@ -317,7 +326,10 @@ class Tracing:
         self._n_dropped += n_lost
 
     def _drop_oldest(self) -> None:
-        """Whole passes, since one worker's events of a pass may be older than another's. The rest goes at the end."""
+        """Drop whole passes, since one worker's events in a pass may be older than another's.
+
+        The rest is dropped at the end.
+        """
         while len(self._passes) > 1:
             n_events = sum(len(block) for _, block in self._passes[0]) // _EVENT.size
             if self._n_events - n_events < self._max_events:
@@ -327,7 +339,7 @@ class Tracing:
             self._n_dropped += n_events
 
     def _close(self, n: int, *, is_dead: bool) -> None:
-        """Notes what the worker is doing: nobody will record its end."""
+        """Note what the worker is doing, since nobody will record its end."""
         life = self._lives[n]
         if life is None:
             return

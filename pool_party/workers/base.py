@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pool_party import _native
 
-TYPE_CHECKING = False  # worker processes import this: no typing
+TYPE_CHECKING = False  # worker processes import this module, so it does not import typing
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
@@ -17,12 +17,14 @@ else:
 
 
 class Setup:
-    """What all workers of a pool are started with.
+    """What all workers of a pool start with.
 
-    max_tasks: tasks after which a worker is replaced; 0: never. context: a multiprocessing context, for processes.
-    plan: of thread budgets; None: libraries are left as they are. gate: that libraries' parallel regions pass.
-    extensions: packages with private copies of extension modules, for interpreters.
-    preload: modules to import before the initializer. begun: the first interpreters, each until its worker takes it.
+    max_tasks: the number of tasks after which a worker is replaced; 0 for never. context: a multiprocessing context,
+    for processes.
+    plan: the plan of thread budgets; None leaves libraries as they are. gate: the gate for libraries' parallel regions.
+    extensions: packages whose extension modules interpreters load as private copies.
+    preload: modules to import before the initializer. begun: interpreters that were made early, until a worker takes
+    them.
     """
 
     def __init__(
@@ -45,34 +47,41 @@ class Setup:
         self.extensions = extensions
         self.preload = preload
         self.begun = begun
-        self.receivers: Receivers | None = None  # set by the engine, likewise; None: workers share our objects
+        self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
 
 
 def start_method(context: Any) -> str | None:
-    """How processes of a `multiprocessing` context are started; None without a context.
+    """Return how processes of a `multiprocessing` context are started, or None without a context.
 
-    A child that is forked while interpreters are alive dies in CPython's own clean-up after the fork (CPython issue
-    139759): a fork server stands in for fork then.
+    While interpreters are alive, a child forked from this process would die in CPython's own clean-up after the fork
+    (CPython issue 139759). A fork server replaces fork then.
     """
     method: str | None = context and context.get_start_method()
     return "forkserver" if method == "fork" and _native.n_interpreters() else method
 
 
 class Worker(Protocol):
-    """A worker, in place `n` of the channel, which its pool has opened. It runs from `start` on."""
+    """A worker in worker slot `n` of the channel, which its pool has opened. It runs from `start` on."""
 
     n: int
     name: str
-    was_ready: bool  # its initializer has run; written by the pool
+    was_ready: bool  # whether its initializer has run; written by the pool
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None: ...
 
     def start(self) -> None:
-        """Makes it run. If that is broken off it ends by itself once the channel says so, or with `terminate`."""
+        """Start the worker.
+
+        If an exception interrupts this, the worker still ends by itself once the channel tells it to stop, or by
+        `terminate`.
+        """
         ...
 
     def enrol(self) -> None:
-        """After `start`, in a thread that no signal handler interrupts: opens what tells of its end. Idempotent."""
+        """Prepare to notice the worker's end.
+
+        Called after `start`, in a thread that no signal handler interrupts. Idempotent.
+        """
         ...
 
     @property
@@ -83,26 +92,32 @@ class Worker(Protocol):
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that is readable once the worker is dead; None after `release`, or if the channel tells that."""
+        """A descriptor that becomes readable when the worker dies.
+
+        None after `release`, or if the channel reports the worker's end instead.
+        """
 
     def is_alive(self) -> bool: ...
 
     def terminate(self) -> bool:
-        """Asks it to stop, in the middle of a task if that is possible. Never blocks. False: ask again later."""
+        """Ask the worker to stop, in the middle of a task if possible.
+
+        Never blocks. If it returns False, ask again later.
+        """
         ...
 
     def kill(self) -> bool:
-        """Stops it if that is possible; as `terminate`."""
+        """Stop the worker by force where that is possible. Otherwise like `terminate`."""
         ...
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits for its end, at most `timeout` seconds; whether it has ended."""
+        """Wait for the worker's end, at most `timeout` seconds. Return whether it has ended."""
         ...
 
     def release(self) -> None:
-        """After its end: closes at once all that this process holds of it.
+        """Close everything that this process holds for a worker that has ended.
 
-        Further calls do nothing, nor does one before its end. `pid`, `name` and `exitcode` stay readable, and every
-        other method may still be called.
+        It does nothing before the worker's end, or when called again. `pid`, `name` and `exitcode` stay readable, and
+        all other methods may still be called.
         """
         ...

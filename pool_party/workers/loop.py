@@ -1,4 +1,4 @@
-"""The worker's side, the same for all kinds: initialize, report, run tasks until the pool ends.
+"""The worker side, the same for all kinds: it initializes, reports, and runs tasks until the pool ends.
 
 It runs in fresh interpreters and processes, so it imports nothing that start-up does not need.
 """
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-REPR_MAX = 10_000  # of a value that could not be sent: maybe because it was too large
+REPR_MAX = 10_000  # characters of the repr of a value that could not be sent, perhaps because it was too large
 
 
 def format_traceback(error: BaseException) -> str:
-    """The traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
+    """Format the traceback as `multiprocessing.pool.RemoteTraceback` quotes it."""
     import traceback
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # linecache warns of modules that were built by hand
+        warnings.simplefilter("ignore")  # linecache warns about modules that were built by hand
         lines = traceback.format_exception(type(error), error, error.__traceback__)
     return f'\n"""\n{"".join(lines)}"""'
 
 
 def safe_repr(value: object) -> str:
-    """The value's repr, or why it has none."""
+    """Return the value's repr, or a text that says why it has none."""
     try:
         return repr(value)
     except Exception as error:
@@ -37,7 +37,7 @@ def safe_repr(value: object) -> str:
 
 
 def describe(error: BaseException) -> "tuple[object, str, str]":
-    """An exception as it travels: its payload, or why it has none as a str; its repr; its traceback."""
+    """Make what is sent for an exception: its payload, or why it does not pickle as a str; its repr; its traceback."""
     from pool_party.wire import codec
 
     try:
@@ -54,9 +54,10 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
 
 
 def describe_unencodable(error: BaseException, result: object) -> "tuple[str, str, tuple[object, str, str]]":
-    """A result that does not pickle as it travels: the reprs of the reason and of itself, and the reason as `describe`.
+    """Make what is sent for a result that does not pickle: the reprs of reason and result, and the reason as
+    `describe`.
 
-    A pool raises an error that is made of the first two, an executor raises the reason itself.
+    A pool raises an error that contains the first two; an executor raises the reason itself.
     """
     text = safe_repr(result)
     if len(text) > REPR_MAX:
@@ -65,7 +66,7 @@ def describe_unencodable(error: BaseException, result: object) -> "tuple[str, st
 
 
 def keep(error: BaseException) -> BaseException:
-    """An exception as it travels by reference."""
+    """Return the exception itself, which is how it travels by reference."""
     return error
 
 
@@ -76,7 +77,7 @@ def run(
     failed: "Callable[[BaseException], Any]" = describe,
     preload: "tuple[str, ...]" = (),
 ) -> None:
-    """Runs a worker from its initializer to its end."""
+    """Run a worker from its initializer to its end."""
     worker.enter()
     try:
         try:
@@ -92,7 +93,7 @@ def run(
         worker.ready()
         worker.serve(failed, describe_unencodable, max_tasks)
     except BaseException:
-        if not worker.must_stop:  # else it was interrupted to stop
+        if not worker.must_stop:  # otherwise the exception was what interrupted it
             raise
     finally:
         worker.leave()
@@ -102,7 +103,7 @@ _is_interpreter = False
 
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
-    """Runs a worker in an interpreter of its own; config is what `workers.interp` marshalled."""
+    """Run a worker in an interpreter. config is what `workers.interp.worker` marshalled."""
     from pool_party.workers.interp import extensions, process_state
 
     global _is_interpreter
@@ -110,7 +111,7 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
         os.sched_setaffinity(0, cpus)
-    main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes that `multiprocessing` made
+    main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes of `multiprocessing`
     main.__dict__.update(main_names)
     extensions.install(*packages)
     process_state.install()
@@ -126,11 +127,14 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
 
 def end_threads() -> None:
-    """Waits for the interpreter's threads, as its end would; before that, other interpreters may still start."""
+    """Wait for the interpreter's threads, as its end would.
+
+    It is done earlier, so that other interpreters can start meanwhile.
+    """
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()
-        # the interpreter's end calls it once more, which 3.12 does not allow
+        # the interpreter's end calls it again, which 3.12 does not allow
         threading._shutdown = lambda: None  # type: ignore[attr-defined]
-        # 3.13.0 takes this thread for a foreign one and would complain when it forgets it after the module is gone
+        # 3.13.0 takes this thread for a foreign one, and complains if it forgets the thread once the module is gone
         vars(getattr(threading, "_thread_local_info", threading.local())).clear()

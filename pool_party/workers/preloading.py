@@ -1,12 +1,12 @@
-"""Modules that a worker imports as it starts, before its initializer and its first task.
+"""Imports modules when a worker starts, before its initializer and its first task.
 
-All workers of a pool do that at the same time, and nobody waits for them but their tasks. Interpreters and processes
-import for themselves; threads share the modules of this process, so there the first imports and the others wait for it.
+All workers of a pool do this at the same time, and only their tasks wait for it. Interpreters and processes each import
+for themselves. Threads share the modules of this process, so the first one imports and the others wait for it.
 """
 
 import sys
 
-ATTEMPTS = 10  # each time one of the threads that wait becomes the one that imports; a module may also remove itself
+ATTEMPTS = 10  # after a failure one of the waiting threads imports anew; a module may also remove itself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def choose(names: "Iterable[str]") -> "tuple[str, ...]":
-    """The modules for the option `preload`, each once.
+    """Return the modules for the option `preload`, each once.
 
-    Raises: TypeError, ValueError for what is not the full name of a module.
+    Raises: TypeError, ValueError for a value that is not the full name of a module.
     """
     if isinstance(names, str):
         raise TypeError(f"preload must be names of modules, such as [{names!r}], not a str")
@@ -35,9 +35,11 @@ def choose(names: "Iterable[str]") -> "tuple[str, ...]":
 
 
 def _import(name: str) -> None:
-    """Raises what the module raises, also where another thread imports it at the same time and fails.
+    """Import a module.
 
-    CPython gives a thread that waited for such an import the module, though it is in `sys.modules` no longer.
+    It raises what the module raises, even if another thread imports the module at the same time and fails.
+
+    CPython returns the module to a thread that waited for such an import, although it is no longer in `sys.modules`.
     """
     for _ in range(ATTEMPTS):
         __import__(name)
@@ -46,12 +48,15 @@ def _import(name: str) -> None:
 
 
 def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
-    """Imports the modules, unless the pool ends meanwhile. Raises: ImportError that says which one failed, and how."""
+    """Import the modules, unless the pool ends meanwhile.
+
+    Raises: ImportError that names the one that failed, and why.
+    """
     for name in names:
         if worker.must_stop:
             return
         try:
             _import(name)
-        except BaseException as error:  # a module may raise anything, SystemExit as well
+        except BaseException as error:  # a module may raise anything, even SystemExit
             reason = f"{type(error).__name__}: {error}"
             raise ImportError(f"preload: the module {name!r} could not be imported: {reason}", name=name) from error

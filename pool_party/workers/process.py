@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pool_party.workers.base import Setup
 
 
-_LONGEST_S = 1e6  # of one wait: poll takes milliseconds as a C int
-_SERVER_TELLS_S = 1.0  # guess: how long a fork server may take to tell a dead child's exit code; it takes some 0.1 ms
+_LONGEST_S = 1e6  # longest single wait: poll takes milliseconds as a C int
+_SERVER_TELLS_S = 1.0  # how long a fork server may take to report a dead child's exit code; guess: it takes 0.1 ms
 
 
 def _portable(initializer: Callable[..., object] | None, method: str | None, receivers: Receivers | None) -> Any:
-    """The initializer as `Process` can send it: as it is under fork, else as our own pickle (bytes).
+    """Return the initializer as `Process` can send it: itself under fork, otherwise our own pickle (bytes).
 
-    Its arguments always go as they are: locks and queues may only be sent while a process is being started.
+    Its arguments are never pickled here: locks and queues may only be sent while a process is being started.
     """
     if initializer is None or method == "fork":
         return initializer
@@ -43,7 +43,7 @@ def _portable(initializer: Callable[..., object] | None, method: str | None, rec
 
 
 class _Arguments:
-    """The initializer's arguments as `Process` sends them, but for shared memory: that goes by name, not as a copy."""
+    """The initializer's arguments as `Process` sends them, except that shared memory is sent by name and not copied."""
 
     def __init__(self, args: tuple[Any, ...]) -> None:
         self.args = args
@@ -62,22 +62,22 @@ def _arguments(payload: codec.Payload) -> _Arguments:
 
 
 def _reseed() -> None:
-    """Gives NumPy's global generator a state of its own, as `random` has in a forked child by its own doing.
+    """Give NumPy's global generator a new state in a forked child. (`random` does this by itself.)
 
-    By a new generator and not by `seed`, which takes a lock that some thread of the parent may have held.
+    It installs a new generator. `seed` would take a lock that another thread of the parent may have held at the fork.
     """
     numpy_random = sys.modules.get("numpy.random")
     replace, current = (getattr(numpy_random, name, None) for name in ("set_bit_generator", "get_bit_generator"))
     if replace is not None and current is not None:
-        with contextlib.suppress(Exception):  # a generator from elsewhere that cannot be made so
+        with contextlib.suppress(Exception):  # an unusual generator that cannot be made this way
             replace(type(current())())
 
 
 class _Shield:
-    """The first argument of a worker's `main`: once it is unpickled, Ctrl-C raises nothing in the worker any more.
+    """The first argument of a worker's `main`. Once it is unpickled, Ctrl-C no longer raises in the worker.
 
-    A fork server's children begin with SIGINT unblocked. Until this is unpickled, KeyboardInterrupt ends them silently;
-    in `Process._bootstrap`, which comes next, it would print a traceback.
+    A fork server's children start with SIGINT unblocked. Before this object is unpickled, KeyboardInterrupt ends them
+    silently. Later, in `Process._bootstrap`, it would print a traceback.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,14 +85,14 @@ class _Shield:
 
 
 def _ignore_interrupt(number: int, frame: object) -> None:
-    """The worker's handler of SIGINT: Ctrl-C is for the parent, which ends its workers."""
+    """Handle SIGINT in a worker by doing nothing: Ctrl-C is for the parent, which ends its workers."""
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ignores SIGINT by a handler and not by SIG_IGN, which programs that tasks start would inherit through `exec`.
+    """Ignore SIGINT through a handler. SIG_IGN would be inherited by programs that tasks start.
 
-    Interrupted system calls go on where the kernel can restart them, as Python itself does with its own. Where the
-    program ignores SIGINT, as under nohup, so do its workers.
+    Interrupted system calls are restarted if the kernel can, as Python does for its own. If the program ignores SIGINT,
+    as under nohup, its workers do as well.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _ignore_interrupt)
@@ -100,7 +100,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def _take_interrupts() -> None:
-    """In a child that a task has forked: Ctrl-C is for it, too, unless the task had a handler of its own."""
+    """Restore Ctrl-C in a child that a task has forked, unless the task had set a handler of its own."""
     if signal.getsignal(signal.SIGINT) is _ignore_interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -116,7 +116,7 @@ def main(
     preload: tuple[str, ...],
     is_forked: bool,
 ) -> None:
-    """The life of a worker process; `shield` has done its part before."""
+    """Run a worker process from start to end. `shield` has done its work by being unpickled."""
     _leave_interrupts_to_the_parent()
     os.register_at_fork(after_in_child=_take_interrupts)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -144,9 +144,9 @@ def main(
 
 
 def _forget_stdin() -> None:
-    """Takes `__file__` from a `__main__` that was read from stdin, as Python did before 3.14.
+    """Remove `__file__` from a `__main__` that was read from stdin, which Python before 3.14 sets.
 
-    multiprocessing would look for a script of that name in the child, and die.
+    multiprocessing would search for a script of that name in the child, and the child would die.
     """
     main = sys.modules["__main__"].__dict__
     if main.get("__file__") == "<stdin>":
@@ -154,11 +154,11 @@ def _forget_stdin() -> None:
 
 
 def _start(process: Any, method: str | None) -> None:
-    """Starts a process with SIGINT blocked, until it ignores that.
+    """Start a process with SIGINT blocked until the process ignores it.
 
-    What the fork server and the resource tracker are started with they keep, and pass on to processes that are none of
-    ours. So whoever is still missing starts before, with the caller's own mask. As everywhere with `multiprocessing`,
-    Ctrl-C therefore ends a fork server, with a traceback, that is still importing what it needs (some 0.1 s).
+    The fork server and the resource tracker would inherit the blocked signal, and pass it on to processes that are not
+    ours. If they are missing, they are therefore started first, with the caller's own mask. So Ctrl-C ends a fork
+    server that is still importing (some 0.1 s), with a traceback, as everywhere in `multiprocessing`.
     """
     if method in ("forkserver", "spawn"):
         from multiprocessing import resource_tracker
@@ -168,7 +168,7 @@ def _start(process: Any, method: str | None) -> None:
         from multiprocessing import forkserver
 
         forkserver.ensure_running()
-    # A forked worker would run the program's own handler of SIGTERM if the pool ended before it has put that aside.
+    # If the pool ended early, a forked worker would run the program's own SIGTERM handler before resetting it.
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
@@ -178,23 +178,25 @@ def _start(process: Any, method: str | None) -> None:
 
 
 def _is_readable(fd: int, timeout: float | None = 0) -> bool:
-    """Whether a descriptor becomes readable within this many seconds; None: waits for ever."""
+    """Whether a descriptor becomes readable within this many seconds. None waits forever."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else min(timeout, _LONGEST_S) * 1000))
 
 
 def _open_pidfd(process: Any) -> int | None:
-    """A descriptor that becomes readable when the process ends, whose child it may be; None if there is none.
+    """Return a descriptor that becomes readable when the process ends, or None if that is impossible.
 
-    The sentinel of `multiprocessing` tells less: it is a pipe, which children that a task has forked may hold open, and
-    whose other end is in the fork server, if there is one, and goes with that. As long as the sentinel is not readable,
-    nobody has waited for the process, so the pid is still its own: that is looked at after the pidfd was opened.
+    The process may be a child of another process.
+
+    The sentinel of `multiprocessing` is less reliable. It is a pipe that children forked by a task may hold open, and
+    with a fork server its other end belongs to the server and is lost with it. While the sentinel is not readable,
+    nobody has waited for the process, so its pid has not been reused. That is checked after the pidfd was opened.
     """
     try:
         pidfd = os.pidfd_open(process.pid)
     except (OSError, AttributeError):
-        return None  # an old kernel or an emulated one; or the process has ended
+        return None  # an old or emulated kernel, or the process has ended
     if _is_readable(process.sentinel):
         os.close(pidfd)
         return None
@@ -202,7 +204,7 @@ def _open_pidfd(process: Any) -> int | None:
 
 
 def _exitcode_of_child(pidfd: int) -> int | None:
-    """The exit code of a dead child that nobody has waited for, which it stays; else None."""
+    """Return the exit code of a dead child that nobody has waited for, without waiting for it. Otherwise None."""
     try:
         info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (OSError, AttributeError):
@@ -215,8 +217,8 @@ def _exitcode_of_child(pidfd: int) -> int | None:
 class ProcessWorker:
     """A worker that is a process.
 
-    Any thread may call any method at any time, also after `release`. The locks are reentrant, as a signal handler may
-    end the pool in the middle of a method.
+    Any thread may call any method at any time, even after `release`. The locks are reentrant, since a signal handler
+    may end the pool in the middle of a method.
     """
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
@@ -238,9 +240,9 @@ class ProcessWorker:
                 setup.max_tasks,
                 setup.plan and setup.plan.terms(n, setup.gate),
                 setup.preload,
-                self._method != "spawn",  # a fork server forks, too
+                self._method != "spawn",  # a fork server forks its children, too
             ),
-            daemon=False,  # it may have children; it dies with us by its own means
+            daemon=False,  # it may have children of its own; it ends with us by `die_with`
         )
         self.process.name = self.name = self.process.name.replace("Process", "PoolWorker")
         self.pid: int | None = None
@@ -249,16 +251,17 @@ class ProcessWorker:
         self._close_pidfd: Any = None
         self._exitcode: int | None = None
         self._is_reaped = self._is_released = False
-        self._n_waiting = 0  # threads that wait for `sentinel`, which therefore stays open
-        # No signal handler runs amid them: it may end the pool, whose background thread takes these locks, too.
-        self._using = threading.RLock()  # guards the descriptors and the two lines above; held for moments
-        self._reaping = threading.RLock()  # of two threads that reap a process at a time, one finds no exit code
+        self._n_waiting = 0  # threads that wait for `sentinel`, which must stay open meanwhile
+        # Held only where no signal handler runs: one could end the pool, whose background thread takes these locks as
+        # well.
+        self._using = threading.RLock()  # guards the descriptors and the two lines above; held briefly
+        self._reaping = threading.RLock()  # if two threads reaped at once, one would find no exit code
 
     def start(self) -> None:
         _start(self.process, self._method)
 
     def enrol(self) -> None:
-        if self.pid is not None or self.process.pid is None:  # done before, or its start was broken off
+        if self.pid is not None or self.process.pid is None:  # already enrolled, or its start was interrupted
             return
         self.pid = self.process.pid
         self._pidfd = _open_pidfd(self.process)
@@ -283,12 +286,12 @@ class ProcessWorker:
         return True
 
     def _send(self, number: signal.Signals) -> None:
-        """Sends a signal to this process, never to another one that has its pid by now."""
+        """Send a signal to this process, and never to another one that has got its pid since."""
         with self._using:
             if self._pidfd is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
-            elif not self._is_released and self.process.pid is not None:  # else its start was broken off
+            elif not self._is_released and self.process.pid is not None:  # otherwise its start was interrupted
                 self.process.terminate() if number == signal.SIGTERM else self.process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -313,9 +316,10 @@ class ProcessWorker:
             self._close_if_unused()
 
     def _reap(self) -> None:
-        """After its end: keeps the exit code, and has `multiprocessing` forget the process.
+        """After the process's end: stores the exit code, and makes `multiprocessing` forget the process.
 
-        That one knows the codes of a fork server's children, as far as the server still lives; it tells soon.
+        `multiprocessing` knows the exit codes of a fork server's children if the server is alive, and reports them
+        soon.
         """
         with self._reaping:
             if self._is_reaped:
@@ -337,5 +341,5 @@ class ProcessWorker:
         self.sentinel = self._pidfd = None
         if self._close_pidfd is not None:
             self._close_pidfd()
-        with contextlib.suppress(ValueError):  # somebody else has waited for it: `multiprocessing` takes it for alive
+        with contextlib.suppress(ValueError):  # `multiprocessing` takes it for alive if somebody else has waited for it
             self.process.close()

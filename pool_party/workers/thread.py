@@ -13,8 +13,8 @@ from pool_party.workers.base import Setup
 class ThreadWorker:
     """A worker that is a thread of this interpreter.
 
-    Its tasks never pass a gate: a region of another thread that waits there with the GIL would keep the task from its
-    end.
+    Its tasks never pass a gate. A region of another thread that waited there while holding the GIL would prevent the
+    task from ending.
     """
 
     exitcode = None
@@ -53,15 +53,15 @@ class ThreadWorker:
                 worker.exited()
 
     def enrol(self) -> None:
-        """A thread is known from its start."""
+        """Do nothing: a thread's end is reported by the channel."""
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
     def terminate(self) -> bool:
-        """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first.
+        """Raise SystemExit in the Python code of a task or an initializer. A C function that is running returns first.
 
-        Not while the thread reads a module's file, which the exception would leave open.
+        It does not do so while the thread reads a module's file, which the exception would leave open.
         """
         return self._thread.ident is None or self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 
@@ -73,4 +73,4 @@ class ThreadWorker:
         return not self._thread.is_alive()
 
     def release(self) -> None:
-        """A thread leaves nothing open."""
+        """Do nothing: a thread leaves nothing open."""

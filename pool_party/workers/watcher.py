@@ -11,29 +11,29 @@ from pool_party.workers.base import Worker
 
 
 class Watcher:
-    """Reports each watched process's death, once. Takes no lock: a signal handler may come at any moment.
+    """Reports each watched process's death once. Takes no lock, since a signal handler may run at any moment.
 
-    A worker keeps its sentinel open until it was reported: afterwards it may be released.
+    A worker keeps its sentinel open until it was reported. After that it may be released.
     """
 
     def __init__(self, report: Callable[[Worker], object]) -> None:
         self._report = report
-        self._new: deque[Worker] = deque()  # not yet known to the thread
+        self._new: deque[Worker] = deque()  # not yet registered by the thread
         self._is_stopping = self._is_closed = False
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="pool_party-watcher")
 
     def start(self) -> None:
-        """Begins to watch; workers are forked before that, from a process with one thread less."""
+        """Start watching. Workers are forked before this, while the process has one thread less."""
         start_thread(self._thread)
 
     def watch(self, worker: Worker) -> None:
-        """Watches one more worker."""
+        """Watch one more worker."""
         self._new.append(worker)
         self._wake()
 
     def stop(self) -> None:
-        """Ends the thread. Not for several threads at a time."""
+        """End the thread. Only one thread may call this at a time."""
         self._is_stopping = True
         if self._is_closed:
             return

@@ -1,6 +1,6 @@
 """The demonstration behind `pool-party demo`.
 
-Workers import this package with the task functions in it, so it imports nothing by itself.
+Workers import this package, since it contains the task functions. So its `__init__` imports nothing by itself.
 """
 
 TYPE_CHECKING = False

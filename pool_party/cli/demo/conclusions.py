@@ -1,4 +1,4 @@
-"""What the measured figures say, in plain words. Nothing here is fixed beforehand."""
+"""Says in plain words what the measured figures show. No conclusion is fixed beforehand."""
 
 import os
 import sys
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pool_party.cli.demo.measure import Usage
 from pool_party.cli.demo.pools import ALONE
 
-_WORTH_IT = 1.2  # a speed-up below this is called none
-_TIE = 0.95  # speeds this close are called equal, and memory decides
-_NOTICEABLE_CORES = 0.2  # of the machine, busy with something else
+_WORTH_IT = 1.2  # speed-ups below this count as none
+_TIE = 0.95  # relative speeds at least this close count as equal, and memory decides
+_NOTICEABLE_CORES = 0.2  # number of the machine's cores that other programs keep busy
 
-type _Rates = Mapping[str, Mapping[int, float]]  # kind of worker -> order -> problems per second
+type _Rates = Mapping[str, Mapping[int, float]]  # kind of worker -> order of the matrix -> problems per second
 
 
 def _speed_ups(usages: Mapping[str, Usage]) -> dict[str, float]:
@@ -20,13 +20,13 @@ def _speed_ups(usages: Mapping[str, Usage]) -> dict[str, float]:
 
 
 def _extra_mb(kind: str, usages: Mapping[str, Usage]) -> float | None:
-    """Return how many megabytes the workers of a kind needed beyond the sequential run's."""
+    """Return how many megabytes the workers of a kind needed beyond the sequential run's memory."""
     own, alone = usages[kind].peak_bytes, usages[ALONE].peak_bytes
     return None if own is None or alone is None else max(0, own - alone) / 1e6
 
 
 def _best(speed_ups: Mapping[str, float], cost: Callable[[str], float]) -> str:
-    """Return the fastest kind, or of those that are about as fast the one of the least cost."""
+    """Return the fastest kind or, among kinds that are about as fast, the one with the lowest cost."""
     enough = max(speed_ups.values()) * _TIE
     return min((kind for kind, speed_up in speed_ups.items() if speed_up >= enough), key=cost)
 
@@ -48,7 +48,7 @@ def _on_threads(n_workers: int, usages: Mapping[str, Usage]) -> str:
 
 
 def _on_memory(usages: Mapping[str, Usage]) -> str:
-    """Return what the workers of each kind needed on top, or "" if memory is unknown."""
+    """Return how much more memory each kind needed, or "" if memory is unknown."""
     needed = {kind: _extra_mb(kind, usages) for kind in usages if kind != ALONE}
     parts = [f"{kind} {extra:.0f} MB" for kind, extra in needed.items() if extra is not None]
     return f"Memory on top of the sequential run's: {', '.join(parts)}." if parts else ""
@@ -64,7 +64,7 @@ def _on_python(usages: Mapping[str, Usage]) -> str:
 
 
 def _on_numpy(rates: _Rates, usages: Mapping[str, Usage]) -> str:
-    """Return which kind to take for NumPy; the speed-up of a kind is the mean over all orders."""
+    """Return which kind to choose for NumPy. The speed-up of a kind is its mean over all orders."""
     alone = rates[ALONE]
     speed_ups = {
         kind: sum(own[order] / alone[order] for order in alone) / len(alone)
@@ -80,7 +80,7 @@ def _on_numpy(rates: _Rates, usages: Mapping[str, Usage]) -> str:
 
 
 def _on_others(n_workers: int, usages: Mapping[str, Usage]) -> str:
-    """Return a warning if other programs took CPU time that the workers could have used, or ""."""
+    """Return a warning if other programs used CPU time that the workers could have used, else ""."""
     wall_s = sum(usage.wall_s for usage in usages.values())
     cores = sum(usage.others_cpu_s for usage in usages.values()) / wall_s
     if cores < _NOTICEABLE_CORES or cores + n_workers <= (os.cpu_count() or 1) + _NOTICEABLE_CORES:
@@ -89,7 +89,7 @@ def _on_others(n_workers: int, usages: Mapping[str, Usage]) -> str:
 
 
 def conclusions(n_workers: int, usages: Mapping[str, Usage], rates: _Rates) -> list[str]:
-    """Return a few sentences on the pictures (`usages` by kind) and the problems (`rates`)."""
+    """Return a few sentences about the pictures (`usages` by kind) and the problems (`rates`)."""
     if len(usages) == 1:
         return ["Nothing yet: only the sequential run took part."]
     sentences = [_on_threads(n_workers, usages)] if "thread" in usages else []

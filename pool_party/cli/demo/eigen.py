@@ -13,10 +13,10 @@ def _n_blas_threads() -> int:
 
 
 def describe_numpy() -> tuple[str, int]:
-    """Return NumPy's version and how many threads its BLAS may use, both where this runs.
+    """Return NumPy's version and how many threads its BLAS may use, in the worker that runs this.
 
     Raises:
-        ImportError: if NumPy is not there, or cannot be loaded in this kind of worker.
+        ImportError: NumPy is missing, or cannot be loaded in this kind of worker.
     """
     import numpy as np
 
@@ -26,8 +26,8 @@ def describe_numpy() -> tuple[str, int]:
 def largest_eigenvalue(problem: tuple[int, int]) -> float:
     """Return the largest absolute eigenvalue of a random matrix; `problem` is (order, seed).
 
-    Eigenvectors are computed, too: `eigvals` keeps the GIL up to order 500, while `eig` lets go
-    of it from order 40 on at least (measured with NumPy 2.5).
+    Eigenvectors are computed as well, because `eigvals` holds the GIL up to order 500, while `eig` releases it from
+    order 40 on at the latest (measured with NumPy 2.5).
     """
     import numpy as np
 
@@ -37,6 +37,6 @@ def largest_eigenvalue(problem: tuple[int, int]) -> float:
 
 
 def worker_identity(_: int) -> tuple[int, int]:
-    """Return what no other worker returns, after so long that each worker gets such a task."""
+    """Return a value unique to this worker. It takes long enough that every worker gets such a task."""
     time.sleep(0.01)
     return os.getpid(), threading.get_native_id()

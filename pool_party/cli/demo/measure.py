@@ -1,8 +1,8 @@
-"""What a piece of work costs: wall time, CPU time and memory of this process and its descendants.
+"""Measures a piece of work: wall time, CPU time and memory of this process and its descendants.
 
-All of it is read from Linux's /proc. Memory is PSS, the proportional set size, where the kernel
-tells it (/proc/PID/smaps_rollup): a page that k processes share counts 1/k in each, so the sum
-over a process tree is right. Elsewhere it is RSS, which counts shared pages once per process.
+Everything is read from Linux's /proc. Memory is PSS, the proportional set size, if the kernel reports it
+(/proc/PID/smaps_rollup): a page that k processes share counts 1/k in each, so the sum over a process tree is right.
+Otherwise it is RSS, which counts shared pages once per process.
 """
 
 import os
@@ -23,10 +23,9 @@ _SCHEDULER_CLOCK = 2  # CPUCLOCK_SCHED of Linux: user and system time, in nanose
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a block cost; `peak_bytes` is None where no memory figure can be had.
+    """The cost of a block. `peak_bytes` is None if no memory figure is available.
 
-    `others_cpu_s` is what everything else on the machine used meanwhile: a hint on how far to
-    trust the other figures.
+    `others_cpu_s` is the CPU time of all other programs meanwhile. It tells how far the other figures can be trusted.
     """
 
     wall_s: float
@@ -36,7 +35,7 @@ class Usage:
 
     @property
     def cores(self) -> float:
-        """How many cores were busy on average."""
+        """The average number of busy cores."""
         return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -57,7 +56,7 @@ def _children_from_scan(parents: set[int]) -> set[int]:
 
 
 def _children_from_tasks(parents: set[int]) -> set[int]:
-    """Return what the kernel lists as children of every thread of `parents`: cheap, no scan."""
+    """Return the children that the kernel lists for every thread of `parents`, without a scan of /proc."""
     children: set[int] = set()
     for pid in parents:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -78,9 +77,9 @@ def process_tree(root: int) -> list[int]:
 
 
 def _cpu_of_process_s(pid: int) -> float:
-    """Return the CPU time of a process and of those children that it has waited for.
+    """Return the CPU time of a process and of those of its children that it has waited for.
 
-    Its own part is exact (the clock of clock_getcpuclockid(3)); its children's comes in ticks.
+    Its own part is exact (the clock of clock_getcpuclockid(3)); its children's part is in ticks.
     """
     with suppress(OSError):
         own_s = time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
@@ -95,7 +94,7 @@ def cpu_of_tree_s(root: int) -> float:
 
 
 def cpu_of_machine_s() -> float:
-    """Return the CPU time that all programs together have used so far (idle and I/O wait aside)."""
+    """Return the CPU time that all programs have used so far, without idle time and I/O wait."""
     total = (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, total)
     return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
@@ -113,7 +112,7 @@ def _rss_bytes(pid: int) -> int:
 
 
 def memory_measure() -> str:
-    """Return which figure stands for memory on this system: "PSS", "RSS", or "" for none."""
+    """Return which memory figure this system offers: "PSS", "RSS", or "" for none."""
     for name, read in (("PSS", _pss_bytes), ("RSS", _rss_bytes)):
         with suppress(OSError):
             read(os.getpid())
@@ -122,7 +121,7 @@ def memory_measure() -> str:
 
 
 def memory_bytes(pids: Iterable[int], measure: str) -> int:
-    """Return the memory of some processes together; one that has just ended counts nothing."""
+    """Return the memory of some processes in total. A process that has just ended counts nothing."""
     read = {"PSS": _pss_bytes, "RSS": _rss_bytes}[measure]
     total = 0
     for pid in pids:
@@ -132,10 +131,10 @@ def memory_bytes(pids: Iterable[int], measure: str) -> int:
 
 
 class Meter:
-    """Measures the block of a `with` statement: `usage` is there after it.
+    """Measures the block of a `with` statement. `usage` is available after it.
 
-    A thread samples the memory, every `interval_s` seconds. Processes that were there before,
-    other than this one, do not count (a fork server that an earlier pool has left, say).
+    A thread samples the memory every `interval_s` seconds. Other processes of the tree that existed before, such as a
+    fork server of an earlier pool, are not counted.
     """
 
     usage: Usage
@@ -143,7 +142,7 @@ class Meter:
     def __init__(self, interval_s: float = 0.1) -> None:
         self._interval_s = interval_s
         self._measure = memory_measure()
-        self._lock = threading.Lock()  # guards _peak_bytes: the sampler and sample() write it
+        self._lock = threading.Lock()  # guards _peak_bytes, which the sampler and sample() write
         self._peak_bytes = 0
         self._stop = threading.Event()
         self._sampler = threading.Thread(target=self._sample_until_stopped, daemon=True)
@@ -171,7 +170,7 @@ class Meter:
         self.usage = Usage(wall_s, cpu_s, self._peak_bytes or None, others_s)
 
     def sample(self) -> None:
-        """Take the memory in use now into account, as the thread does by itself; thread-safe."""
+        """Include the memory in use now, as the sampler does by itself. Thread-safe."""
         if not self._measure:
             return
         ours = [pid for pid in process_tree(self._root) if pid not in self._not_ours]

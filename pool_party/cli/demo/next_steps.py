@@ -1,4 +1,4 @@
-"""What the demonstration says at its end: where its picture is, and what to read and do next."""
+"""What the demonstration prints at its end: where its picture is, and what to read and do next."""
 
 import importlib.metadata
 import sys
@@ -15,7 +15,7 @@ _PAGES = (
 
 
 def _site() -> str:
-    """Return the address of the documentation, which the distribution names; "" if this is a copy without one."""
+    """Return the address of the documentation, or "" if the distribution is not installed."""
     try:
         urls: list[str] = importlib.metadata.metadata(_DISTRIBUTION).get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:
@@ -25,7 +25,7 @@ def _site() -> str:
 
 
 def _links(checkout: Path, site: str) -> Iterator[str]:
-    """Yield what to read: files of the checkout if this is one, else pages of the site."""
+    """Yield what to read: files of the checkout if there is one, else pages of the site."""
     width = max(len(title) for title, _ in _PAGES)
     for title, page in _PAGES:
         file = checkout / "docs" / f"{page}.md"
@@ -36,7 +36,7 @@ def _links(checkout: Path, site: str) -> Iterator[str]:
 
 
 def _newer_python(version: tuple[int, int], has_gil: bool, is_checkout: bool) -> Iterator[str]:
-    """Yield how to get a CPython whose interpreters can load NumPy, if this one's cannot."""
+    """Yield how to get a CPython whose interpreters can load NumPy, if this one cannot."""
     if version >= (3, 14) and has_gil:
         return
     this = f"{version[0]}.{version[1]}{'' if has_gil else 't'}"
@@ -57,7 +57,7 @@ def next_steps(
     version: tuple[int, int] = sys.version_info[:2],
     has_gil: bool = "t" not in sys.abiflags,
 ) -> Iterator[str]:
-    """Yield the lines. The other arguments describe this machine, unless a test says otherwise."""
+    """Yield the lines to print. All arguments but the first describe this machine; tests set others."""
     yield f"The picture: {picture.absolute().as_uri()}"
     if links := list(_links(checkout, _site() if site is None else site)):
         yield ""

@@ -1,11 +1,11 @@
-"""What one run of the demonstration is to do."""
+"""What one run of the demonstration does."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 POOL_KINDS = ("thread", "process", "interp")
-_MAX_DEFAULT_WORKERS = 8  # a guess: with more, starting them is a large part of so short a run
+_MAX_DEFAULT_WORKERS = 8  # guess: with more workers, starting them would take a large part of such a short run
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,9 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work and the workers. Work for one worker always comes first: the others are compared
-    with it.
+    """The work and the workers.
+
+    The sequential run always comes first, because the others are compared with it.
     """
 
     output: Path
@@ -32,7 +33,7 @@ class Plan:
 
 
 def default_n_workers() -> int:
-    """Return the number of CPUs that this process may use, but 8 at most."""
+    """Return the number of CPUs that this process may use, at most 8."""
     return min(len(os.sched_getaffinity(0)), _MAX_DEFAULT_WORKERS)
 
 
@@ -47,8 +48,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a full demonstration (under a minute on 2 cores) or of a `quick` one.
 
-    A tile is a sixteenth of the picture wide, so that there are well over a hundred of them; the
-    problems of each order take one worker about a second, a quarter of that if `quick`.
+    A tile is a sixteenth of the picture wide, so that there are well over a hundred of them. The problems of each order
+    take one worker about a second, or a quarter of that if `quick`.
     """
     width_px, height_px = size_px or ((320, 180) if quick else (640, 360))
     share = 4 if quick else 1

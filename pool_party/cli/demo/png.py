@@ -16,7 +16,7 @@ def encode_png(width: int, height: int, pixels: bytes) -> bytes:
     """Return a PNG file for `pixels`: rows from the top, three bytes (red, green, blue) each.
 
     Raises:
-        ValueError: if `pixels` is not exactly 3 * width * height bytes long.
+        ValueError: `pixels` is not exactly 3 * width * height bytes long.
     """
     row_bytes = 3 * width
     if len(pixels) != row_bytes * height:
@@ -36,5 +36,5 @@ def encode_png(width: int, height: int, pixels: bytes) -> bytes:
 
 
 def write_png(path: Path, width: int, height: int, pixels: bytes) -> None:
-    """Write `pixels` to `path` as a PNG file (see `encode_png`), replacing what was there."""
+    """Write `pixels` to `path` as a PNG file (see `encode_png`), replacing an existing file."""
     path.write_bytes(encode_png(width, height, pixels))

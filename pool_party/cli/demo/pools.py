@@ -6,19 +6,19 @@ from typing import Any
 
 from pool_party import ComposablePool
 
-ALONE = "sequential"  # no pool: the plain loop that the kinds are compared with
+ALONE = "sequential"  # no pool: the plain loop with which the kinds are compared
 
 
 class KindUnavailable(Exception):
-    """This kind of worker does not exist on this Python; the text says why."""
+    """This kind of worker does not exist on this Python. The message says why."""
 
 
 @contextmanager
 def open_pool(kind: str, n_workers: int, **options: Any) -> Iterator[ComposablePool]:
-    """Open a pool for the block; at the end of it, wait until all its workers are gone.
+    """Open a pool for the block. At its end, wait until all workers are gone.
 
     Raises:
-        KindUnavailable: if the pool refuses to be made here.
+        KindUnavailable: the pool cannot be made here.
     """
     try:
         pool = ComposablePool(n_workers, kind=kind, **options)

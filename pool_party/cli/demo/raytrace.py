@@ -1,20 +1,19 @@
 """The classic ray-tracing benchmark scene, in pure Python and in independent tiles.
 
-Six small balls in front of a big one stand on an endless checkerboard; two lamps light them, and
-everything mirrors a little. Only additions, multiplications, divisions and square roots are used,
-so a tile has the same bytes in every worker of every kind. Only `math` is imported, so that a
-fresh worker is ready at once.
+Six small balls in front of a big one stand on an endless checkerboard. Two lamps light them, and all surfaces are
+slightly reflective. Only additions, multiplications, divisions and square roots are used, so a tile has the same bytes
+in every worker of every kind. Only `math` is imported, so that a fresh worker is ready at once.
 """
 
 from math import floor, inf, sqrt
 
 type Vector = tuple[float, float, float]
-type Tile = tuple[int, int, int, int]  # left, top, right, bottom in pixels; the last two excluded
+type Tile = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are exclusive
 
 _AMBIENT, _DIFFUSE, _MIRROR = 0.2, 0.6, 0.2  # shares of a surface's light; they sum to 1
 _MAX_REFLECTIONS = 3
-_NEAREST = 1e-6  # a hit closer than this is the surface that the ray just left
-_TAN_HALF_VIEW = sqrt(2.0) - 1.0  # the tangent of 22.5 degrees: the picture is 45 degrees wide
+_NEAREST = 1e-6  # a closer hit is the surface that the ray has just left
+_TAN_HALF_VIEW = sqrt(2.0) - 1.0  # the tangent of 22.5 degrees: the view is 45 degrees wide
 
 
 def _add(a: Vector, b: Vector) -> Vector:
@@ -106,7 +105,7 @@ _EYE: Vector = (0.0, 1.8, 10.0)
 _FORWARD = _unit(_subtract((0.0, 3.0, 0.0), _EYE))
 _RIGHT = _unit(_cross(_FORWARD, (0.0, 1.0, 0.0)))
 _UP = _cross(_RIGHT, _FORWARD)
-_RAYS = ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75))  # where they cross a pixel
+_RAYS = ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75))  # where rays cross a pixel
 
 
 def _first_hit(origin: Vector, direction: Vector) -> tuple[float, _Thing | None]:
@@ -123,7 +122,7 @@ def _is_hidden(point: Vector, direction: Vector, distance: float) -> bool:
 
 
 def _lamp_light(point: Vector, normal: Vector) -> float:
-    """Return how much light of the lamps that can be seen from `point` falls on it, at most 1."""
+    """Return how much light falls on `point` from the lamps visible there, at most 1."""
     light = 0.0
     for lamp in _LAMPS:
         to_lamp = _subtract(lamp, point)
@@ -155,7 +154,7 @@ def _colour_seen(origin: Vector, direction: Vector, n_reflections: int = 0) -> V
 
 
 def _through(x: float, y: float, width: int, height: int) -> Vector:
-    """Return the unit vector from the eye through a point of the picture, in pixels."""
+    """Return the unit vector from the eye through a point of the picture, given in pixels."""
     unit = 2.0 * _TAN_HALF_VIEW / width
     sideways = _scale(_RIGHT, (x - width / 2) * unit)
     upwards = _scale(_UP, (height / 2 - y) * unit)
@@ -163,7 +162,7 @@ def _through(x: float, y: float, width: int, height: int) -> Vector:
 
 
 def _pixel(x: int, y: int, width: int, height: int) -> bytes:
-    """Return red, green and blue of one pixel, the mean of several rays."""
+    """Return red, green and blue of one pixel, as the mean of several rays."""
     seen: Vector = (0.0, 0.0, 0.0)
     for right, down in _RAYS:
         seen = _add(seen, _colour_seen(_EYE, _through(x + right, y + down, width, height)))
@@ -173,7 +172,7 @@ def _pixel(x: int, y: int, width: int, height: int) -> bytes:
 def render_tile(job: tuple[int, int, Tile]) -> tuple[Tile, bytes]:
     """Render one tile of a picture of `width` x `height` pixels; `job` is (width, height, tile).
 
-    Returns the tile and its pixels, row by row, three bytes (red, green, blue) each.
+    Return the tile and its pixels, row by row, three bytes (red, green, blue) each.
     """
     width, height, tile = job
     left, top, right, bottom = tile
@@ -185,9 +184,9 @@ def render_tile(job: tuple[int, int, Tile]) -> tuple[Tile, bytes]:
 
 
 def cut_in_tiles(width: int, height: int, edge: int) -> list[Tile]:
-    """Cut a picture in squares of `edge` pixels; those at the right and at the bottom may be less.
+    """Cut a picture into squares of `edge` pixels; those at the right and the bottom may be smaller.
 
-    Tiles come row by row from the top, cover every pixel once, and are independent tasks.
+    Tiles come row by row from the top, and cover every pixel once.
     """
     return [
         (left, top, min(left + edge, width), min(top + edge, height))
@@ -197,7 +196,7 @@ def cut_in_tiles(width: int, height: int, edge: int) -> list[Tile]:
 
 
 def paste(picture: bytearray, width: int, tile: Tile, pixels: bytes) -> None:
-    """Copy the pixels of a tile to their place in `picture`, which is `width` pixels wide."""
+    """Copy the pixels of a tile to its place in `picture`, which is `width` pixels wide."""
     left, top, right, bottom = tile
     row_bytes = 3 * (right - left)
     for row in range(bottom - top):

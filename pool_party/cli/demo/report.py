@@ -1,4 +1,4 @@
-"""Text for people: tables, progress, and what the figures say."""
+"""Text output: tables and progress."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ _REDRAW_S = 0.1
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as text: the first column is flush left, the others flush right."""
+    """Return a table as text. The first column is flush left, the others are flush right."""
     lines = [list(headings), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = ["-" * width for width in widths]
@@ -25,14 +25,14 @@ def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_mb(size_bytes: int | None) -> str:
-    """Return a size in megabytes, or a dash where it is unknown."""
+    """Return a size in megabytes, or a dash if it is unknown."""
     return "-" if size_bytes is None else f"{size_bytes / 1e6:.0f} MB"
 
 
 class Progress:
-    """One line per stage: a count that runs on a terminal, begin and end of the line elsewhere.
+    """Prints one line per stage: a running count on a terminal, else only the line's begin and end.
 
-    For one thread.
+    Only one thread may use it.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -57,7 +57,7 @@ class Progress:
             self._draw()
 
     def finish(self, text: str) -> None:
-        """End the line with what came out."""
+        """End the line with its outcome."""
         if self._is_live:
             self._write(f"\r\x1b[K  {self._label:<11}{self._n_total} tasks ... {text}\n")
         else:

@@ -1,4 +1,4 @@
-"""The demonstration itself: render the picture with every kind of worker, then solve problems."""
+"""The demonstration itself: renders the picture with every kind of worker, then solves problems."""
 
 import platform
 import sys
@@ -16,7 +16,7 @@ from pool_party.cli.demo.sweep import run_sweep
 
 
 def _render(plan: Plan, kind: str, progress: Progress) -> tuple[bytes, Usage]:
-    """Render the picture with one kind of worker; return its pixels and what they cost."""
+    """Render the picture with one kind of worker. Return its pixels and what they cost."""
     size = plan.width_px, plan.height_px
     jobs = [(*size, tile) for tile in cut_in_tiles(*size, plan.tile_px)]
     picture = bytearray(3 * plan.width_px * plan.height_px)
@@ -75,7 +75,7 @@ def _table(pictures: dict[str, bytes], usages: dict[str, Usage]) -> str:
 
 
 def _intro(plan: Plan) -> str:
-    """Return two lines that say what is about to happen, and with what."""
+    """Return two lines that announce the work, the workers and the Python version."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return (
         f"pool_party: the same work with {plan.n_workers} workers of each kind, on {python}.\n"
@@ -85,7 +85,7 @@ def _intro(plan: Plan) -> str:
 
 
 def run_plan(plan: Plan) -> int:
-    """Run the demonstration and print it; return 0, or 1 if two kinds gave different results."""
+    """Run the demonstration and print it. Return 0, or 1 if two kinds gave different results."""
     print(_intro(plan), flush=True)
     pictures, usages = _render_all(plan)
     write_png(plan.output, plan.width_px, plan.height_px, pictures[ALONE])

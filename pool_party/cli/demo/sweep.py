@@ -14,22 +14,22 @@ from pool_party.cli.demo.plan import Plan
 from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
 from pool_party.cli.demo.report import Progress, format_table
 
-_WARM_UP_S = 10.0  # at most; a guess: loading NumPy takes a worker far less
+_WARM_UP_S = 10.0  # at most; guess: a worker loads NumPy in far less time
 
-type _Rates = dict[int, float]  # problems solved per second, by their order
+type _Rates = dict[int, float]  # order of the matrix -> problems solved per second
 type _Solver = Callable[[list[tuple[int, int]]], Iterable[float]]
 
 
 @dataclass(slots=True)
 class SweepOutcome:
-    """The rates of each kind of worker that could take part, and whether all results agreed."""
+    """The rates of the kinds of workers that took part, and whether all results agreed."""
 
     rates: dict[str, _Rates] = field(default_factory=dict)
     is_same: bool = True
 
 
 def _why_not(kind: str) -> str:
-    """Return why a kind of worker cannot do NumPy, found out by trying, or "" if it can."""
+    """Try whether a kind of worker can load NumPy. Return why not, or "" if it can."""
     with suppress(ImportError):
         with open_pool(kind, 1) as pool:
             pool.apply(eigen.describe_numpy)
@@ -40,7 +40,7 @@ def _why_not(kind: str) -> str:
 
 
 def _warm_up(pool: Any, n_workers: int) -> None:
-    """Wait until every worker has started and answered, so that the figures leave that out."""
+    """Wait until every worker has started and answered, so that this is not measured."""
     deadline_s = time.monotonic() + _WARM_UP_S
     seen: set[tuple[int, int]] = set()
     while len(seen) < n_workers and time.monotonic() < deadline_s:
@@ -48,7 +48,7 @@ def _warm_up(pool: Any, n_workers: int) -> None:
 
 
 def _solve_all(plan: Plan, solve: _Solver, progress: Progress) -> tuple[_Rates, list[float]]:
-    """Solve all sets of problems; return problems per second for each order, and the results."""
+    """Solve all sets of problems. Return problems per second for each order, and the results."""
     rates: _Rates = {}
     values: list[float] = []
     for problems in plan.sweep:
@@ -61,7 +61,7 @@ def _solve_all(plan: Plan, solve: _Solver, progress: Progress) -> tuple[_Rates, 
 
 
 def _solve_with(plan: Plan, kind: str, progress: Progress) -> tuple[_Rates, list[float]]:
-    """Solve all sets of problems with one kind of worker, each with its part of the CPUs for BLAS threads."""
+    """Solve all sets of problems with one kind of worker. Each worker uses its part of the CPUs for BLAS threads."""
     if kind == ALONE:
         with threadpool_limits(limits=1, user_api="blas"):
             return _solve_all(plan, lambda tasks: map(eigen.largest_eigenvalue, tasks), progress)
@@ -79,7 +79,7 @@ def _is_close(values: list[float], others: list[float]) -> bool:
 
 
 def _take_part(plan: Plan, kind: str, progress: Progress) -> tuple[_Rates, list[float]] | None:
-    """Let one kind of worker solve all problems, or say why it does not."""
+    """Let one kind of worker solve all problems, or print why it cannot."""
     progress.start(kind, sum(problems.count for problems in plan.sweep))
     started_s = time.perf_counter()
     try:
@@ -95,7 +95,7 @@ def _take_part(plan: Plan, kind: str, progress: Progress) -> tuple[_Rates, list[
 
 
 def _table(plan: Plan, rates: dict[str, _Rates]) -> str:
-    """Return the problems per second of each kind, with the speed-up over one worker."""
+    """Return a table of the problems per second of each kind, with the speed-up over one worker."""
     orders = [problems.order for problems in plan.sweep]
     rows = [
         (kind, *(f"{own[n]:.0f}/s {own[n] / rates[ALONE][n]:5.2f} x" for n in orders)) for kind, own in rates.items()
@@ -104,7 +104,7 @@ def _table(plan: Plan, rates: dict[str, _Rates]) -> str:
 
 
 def _introduce() -> bool:
-    """Print what comes, or in one line why it does not."""
+    """Print what follows, or one line that says why nothing does."""
     try:
         version, n_threads = eigen.describe_numpy()
     except ImportError as error:
@@ -120,7 +120,7 @@ def _introduce() -> bool:
 
 
 def run_sweep(plan: Plan) -> SweepOutcome:
-    """Solve the plan's eigenvalue problems with every kind of worker that can; print a table."""
+    """Solve the plan's eigenvalue problems with every kind of worker that can, and print a table."""
     outcome = SweepOutcome()
     if not plan.sweep or not _introduce():
         return outcome

@@ -1,6 +1,6 @@
-"""An interpreter's first steps: it gets our modules from code that its parent has, without looking for files.
+"""The first steps of an interpreter: it loads our modules from code objects of the parent, without searching for files.
 
-This one comes as bare code, too, so it imports only what each interpreter is born with.
+This module, too, arrives as bare code, so it imports only modules that every interpreter starts with.
 """
 
 import marshal
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def load(modules: "Iterable[tuple[str, str, bytes | None]]") -> None:
-    """Makes modules as if they had been imported: name, file and marshalled code, None for an extension module."""
+    """Create modules as if imported.
+
+    Each entry is a name, a file, and marshalled code (None for an extension module).
+    """
     for name, file, code in modules:
         loader = (ExtensionFileLoader if code is None else SourceFileLoader)(name, file)
         spec = spec_from_file_location(name, file, loader=loader)

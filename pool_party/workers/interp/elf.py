@@ -1,4 +1,4 @@
-"""What an ELF file says of the libraries that it needs. Reads a few hundred bytes of the file."""
+"""Reads which libraries an ELF file needs, from a few hundred bytes of the file."""
 
 import os
 import struct
@@ -9,13 +9,14 @@ if TYPE_CHECKING:
 
 _LOAD, _DYNAMIC = 1, 2  # types of program headers
 _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # tags of dynamic entries
-_IDENT = b"\x7fELF\x02"  # 64-bit; the byte order is this machine's, or the file could not be loaded
+_IDENT = b"\x7fELF\x02"  # 64-bit; a file of another byte order could not have been loaded
 
 
 class Dynamic:
-    """The dynamic section of a file; empty if it is no ELF.
+    """The dynamic section of a file. It is empty if the file is no ELF file.
 
-    name: its own (SONAME), or empty; needed: names of libraries; folders: those that it names for them.
+    name: the library's own name (SONAME), or empty. needed: names of libraries that it needs. folders: where it looks
+    for them.
     """
 
     def __init__(self, file: str) -> None:
@@ -62,14 +63,14 @@ class Dynamic:
         return os.fsdecode(self._strings[start : self._strings.index(b"\0", start)])
 
     def rename(self, fd: int, names: "Mapping[str, str]") -> None:
-        """In a copy of the file, gives libraries other names, no longer than theirs.
+        """Rename libraries in a copy of the file, which `fd` refers to.
 
-        Raises: ValueError if a name is too long, or the file has it in a form that cannot be changed.
+        Raises: ValueError if a new name is too long, or if the file stores the old one in a way that cannot be changed.
         """
         strings = self._strings
         for old, new in names.items():
             before, after = os.fsencode(old), os.fsencode(new)
-            whole = b"\0" + before + b"\0"  # not a tail of a longer string, which would change, too
+            whole = b"\0" + before + b"\0"  # a whole string: the tail of a longer one must not change
             if not old or len(after) > len(before) or whole not in strings:
                 raise ValueError(f"the name {old!r} cannot be changed to {new!r}")
             strings = strings.replace(whole, b"\0" + after.ljust(len(before), b"\0") + b"\0")

@@ -1,12 +1,12 @@
-"""Extension modules in interpreters whose packages do not support that: each interpreter gets private copies of them.
+"""Lets interpreters load extension modules that do not support it, by giving each interpreter private copies of them.
 
-CPython refuses to load an extension module into an interpreter with its own GIL unless the module says that it supports
-that. NumPy's, SciPy's, pandas' and scikit-learn's do not: they keep state in static variables, one for the process. A
-copy of the file under another inode is another library to the dynamic linker, with static variables of its own, so that
-each interpreter has a NumPy to itself, as a process has. `native/interp/loader.c` does the loading;
+CPython refuses to load an extension module into an interpreter with its own GIL unless the module declares support.
+Those of NumPy, SciPy, pandas and scikit-learn do not: they keep state in static variables, which exist once per
+process. The dynamic linker treats a copy of the file, under another inode, as another library with its own static
+variables. So each interpreter has a NumPy of its own, as each process has. `native/interp/loader.c` does the loading;
 docs/interpreters.md is for users.
 
-This is done in the interpreters of pools of kind "interp" alone, and runs there before the initializer.
+Only the interpreters of pools of kind "interp" do this, before their initializer runs.
 """
 
 import _imp
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from pool_party.workers.interp.elf import Dynamic
-else:  # what importlib.machinery names; a fresh interpreter has these already, and importlib is not cheap
+else:  # the same classes as importlib.machinery's; fresh interpreters have these modules already, and importlib is slow
     from _frozen_importlib import ModuleSpec
     from _frozen_importlib_external import (
         ExtensionFileLoader,
@@ -39,7 +39,7 @@ else:  # what importlib.machinery names; a fresh interpreter has these already, 
         SourcelessFileLoader,
     )
 
-# The packages that this is on for: the import name, and the version that the tests were run with on 3.14 and 3.15.
+# Packages that are copied by default: import name -> the version that the tests were run with on 3.14 and 3.15.
 PACKAGES = {
     "numpy": "2.5.5",
     "scipy": "1.18.1",
@@ -47,7 +47,7 @@ PACKAGES = {
     "sklearn": "1.9.1",
 }
 
-# A module of the standard library that refuses, too, and the package that imports it without needing it there.
+# A standard-library module that also refuses -> the package that imports it but does not need it in interpreters.
 STAND_INS = {"faulthandler": "joblib"}
 
 _IS_NEW = sys.version_info >= (3, 14) and "t" not in sys.abiflags
@@ -57,16 +57,16 @@ _NUMPY_CORE = "numpy._core._multiarray_umath"
 _NUMPY_WARNING = "NumPy was imported from a Python sub-interpreter"
 
 _allowed: "frozenset[str]" = frozenset()
-_copies: "dict[str, int]" = {}  # numbers of this interpreter's copies, by the path of the original
-_pinned: "set[str]" = set()  # libraries that this interpreter has loaded for its copies
-_has_own_blas = False  # whether this interpreter has copies of OpenBLAS, too
-_own: "dict[str, tuple[int, str]]" = {}  # of the libraries that these need, likewise: the copy's number and name
+_copies: "dict[str, int]" = {}  # path of an original -> number of this interpreter's copy
+_pinned: "set[str]" = set()  # libraries that this interpreter has loaded because its copies need them
+_has_own_blas = False  # whether this interpreter also copies OpenBLAS
+_own: "dict[str, tuple[int, str]]" = {}  # path of a library that copies need -> its own copy's number and name
 
 
 def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
-    """The packages for the option `extensions`: the default ones and `names`, or none at all for an empty one.
+    """Return the packages for the option `extensions`: the default ones and `names`, or none if `names` is empty.
 
-    Raises: TypeError, ValueError for what is not the name of a top-level package.
+    Raises: TypeError, ValueError for a value that is not the name of a top-level package.
     """
     if names is None:
         return tuple(PACKAGES)
@@ -82,9 +82,9 @@ def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
 
 
 def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
-    """Makes this interpreter load the extension modules of these packages as private copies.
+    """Make this interpreter load the extension modules of these packages as private copies.
 
-    has_own_blas: with copies of the OpenBLAS that they bring along, each of which has threads and a count of its own.
+    has_own_blas: whether their OpenBLAS is copied as well, so that each interpreter has its own threads and count.
     """
     global _allowed, _has_own_blas
     _allowed, _has_own_blas = frozenset(names), has_own_blas
@@ -100,16 +100,16 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
 
 
 def _make_joblib_sequential() -> None:
-    """Joblib's pools need daemon threads, which CPython forbids here; with loky it would wait for ever.
+    """Make joblib run sequentially: its pools need daemon threads, which CPython forbids here, and loky would hang.
 
-    The variable is put past os.environ, which would change the environment of the whole process.
+    The variable is set behind os.environ's back, because os.environ would change the environment of the whole process.
     """
     environ = os.environ._data  # type: ignore[attr-defined]
     environ.setdefault(os.fsencode("JOBLIB_MULTIPROCESSING"), b"0")
 
 
 def own_threads() -> "dict[str, int]":
-    """How many threads this interpreter's own copies of OpenBLAS may use now, by the path of the original."""
+    """Return path of the original -> threads that this interpreter's copy of OpenBLAS may use now."""
     return {library: _native.copy_threads(copy) for library, (copy, _) in _own.items()}
 
 
@@ -120,7 +120,7 @@ def _top(name: str) -> str:
 class _Loader(ExtensionFileLoader):
     """Loads extension modules of the allowed packages as private copies, and all others as CPython does."""
 
-    _is_fresh = False  # made a module, which has not been executed
+    _is_fresh = False  # whether `create_module` has made a module that `exec_module` has not executed yet
 
     def create_module(self, spec: ModuleSpec) -> "ModuleType":
         if _top(spec.name) in _allowed:
@@ -156,7 +156,7 @@ class _Loader(ExtensionFileLoader):
 
 
 def _init_suffix(name: str) -> str:
-    """What follows "PyInit" in the name of a module's init function (PEP 489)."""
+    """Return what follows "PyInit" in the name of a module's init function (PEP 489)."""
     last = name.rpartition(".")[2]
     if last.isascii():
         return f"_{last}"
@@ -164,7 +164,9 @@ def _init_suffix(name: str) -> str:
 
 
 def _silence_numpy() -> None:
-    """NumPy will warn that it does not support sub-interpreters, which is true of one instance in several of them."""
+    """Silence NumPy's warning that it does not support subinterpreters, which is about sharing one instance among
+    them.
+    """
     import warnings
 
     warnings.filterwarnings("ignore", _NUMPY_WARNING, UserWarning)
@@ -178,7 +180,7 @@ def _advise(error: ImportError, package: str) -> None:
 
 
 def what_is_missing() -> str:
-    """What private copies need and do not have here, as the end of a sentence."""
+    """Return what private copies need and this Python lacks, as the end of a sentence."""
     if _IS_NEW:
         return "glibc, and this Python has another C library (musl)"
     version = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
@@ -196,7 +198,7 @@ def _unsupported(package: str) -> ImportError:
 
 
 def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False) -> "tuple[int, str]":
-    """Loads a copy of a library: its number, and if other copies need it the name under which they find it."""
+    """Load a copy of a library. Return its number, and the name under which other copies find it if they need it."""
     from pool_party.workers.interp.elf import Dynamic
 
     dynamic = Dynamic(path)
@@ -204,7 +206,7 @@ def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False
     fd = os.memfd_create(os.path.basename(path), os.MFD_CLOEXEC)
     try:
         _copy(path, fd)
-        own_name = f"pp{os.fstat(fd).st_ino:x}"  # no other copy has that inode for as long as this one is loaded
+        own_name = f"pp{os.fstat(fd).st_ino:x}"  # unique: no other copy can have that inode while this one is loaded
         if is_needed:
             names[dynamic.name] = own_name
         dynamic.rename(fd, names)
@@ -229,11 +231,11 @@ def _copy(path: str, fd: int) -> None:
 
 
 def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = True) -> "dict[str, str]":
-    """Loads what a library needs. A copy of it, which is in no folder, then finds by name those of its package.
+    """Load the libraries that a library needs, so that its copy, which is in no folder, finds them by name.
 
-    Returns other names for some, under which the copy finds copies of them.
-    The rest is loaded first, too: a library looks for symbols where the one looks that it is first loaded for, and
-    libstdc++ would so bind to templates in a copy, and keep that for ever.
+    Return new names for those that are copied themselves. A dependency resolves symbols in the scope of whichever
+    library loads it first. All dependencies are therefore loaded before the copy; otherwise libstdc++ would bind to
+    templates in the copy, permanently.
     """
     folders = [*dynamic.folders, *folders]
     names = {}
@@ -257,7 +259,7 @@ def _load_shared(library: str, is_file: bool, folders: "Sequence[str]") -> None:
     try:
         _pin(library)
     except ImportError:
-        pass  # the copy itself then fails to load, and says so
+        pass  # loading the copy itself then fails with an error that says so
 
 
 def _is_openblas(library: str) -> bool:
@@ -265,10 +267,10 @@ def _is_openblas(library: str) -> bool:
 
 
 def _load_own(library: str, folders: "Sequence[str]") -> str:
-    """The name of this interpreter's own copy of a library, which from now on keeps to its worker's budget.
+    """Return the name of this interpreter's own copy of a library, and limit the copy to the worker's budget.
 
-    OpenBLAS counts the CPUs of the calling thread when it is loaded, and starts threads on them: if the worker is kept
-    on some CPUs, so are they.
+    OpenBLAS counts the calling thread's CPUs when it is loaded, and starts threads on them. If the worker is pinned,
+    these threads are pinned as well.
     """
     if library not in _own:
         _own[library] = _open_copy(library, folders, is_needed=True)
@@ -277,9 +279,9 @@ def _load_own(library: str, folders: "Sequence[str]") -> str:
 
 
 def _pin(library: str) -> None:
-    """Loads a library for all workers and the rest of the process, so with the CPUs of the process.
+    """Load a library for all workers and the rest of the process, while the thread may use all CPUs of the process.
 
-    OpenBLAS counts CPUs when it is loaded, and starts threads on them; this worker may have been given some only.
+    OpenBLAS counts CPUs when it is loaded, and starts threads on them, while this worker may be pinned to some CPUs.
     """
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
@@ -289,11 +291,11 @@ def _pin(library: str) -> None:
         os.sched_setaffinity(0, mine)
 
 
-# ---- what importers find first ----
+# ---- finders for other modules ----
 
 
 class _StandIn:
-    """A module that does nothing, whatever is called."""
+    """Loads a module in which every function does nothing."""
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> "ModuleType | None":
@@ -305,7 +307,7 @@ class _StandIn:
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
-    """Does nothing: the real function would act on the whole process."""
+    """Do nothing: the real function would act on the whole process."""
 
 
 def _find_nothing(name: str) -> object:
@@ -315,7 +317,7 @@ def _find_nothing(name: str) -> object:
 
 
 class _StandIns:
-    """Finds a stand-in for a module that refuses, once a package is imported that wants it."""
+    """Finds a stand-in for a module that refuses, once the package that imports it needlessly is being imported."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
@@ -325,7 +327,7 @@ class _StandIns:
 
 
 class _Refusal:
-    """A package that would fail with less to say when it comes to its extension modules."""
+    """Makes the import of a package fail at once, with a better message than its extension modules would give."""
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> "ModuleType | None":
@@ -337,7 +339,7 @@ class _Refusal:
 
 
 class _Refusals:
-    """Finds the packages of the list where they cannot be loaded."""
+    """Finds the allowed packages on Pythons where they cannot be loaded."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":

@@ -1,8 +1,8 @@
-"""What `multiprocessing` has once in a process, and an interpreter would have anew: its key and its resource tracker.
+"""Makes interpreters use the process's authentication key and resource tracker of `multiprocessing`.
 
-With a key of its own an interpreter could not talk to the managers that its process has started, and a tracker of its
-own would remove shared memory that a task has attached when the interpreter ends. So both are the main interpreter's,
-as a worker process has its parent's.
+With its own key an interpreter could not talk to the managers that its process has started. A tracker of its own would,
+when the interpreter ends, remove shared memory that a task has attached. So both come from the main interpreter, as a
+worker process gets them from its parent.
 """
 
 import sys
@@ -33,7 +33,7 @@ def _adopt_key(module: "Any") -> None:
 
 
 def _adopt_tracker(module: "Any") -> None:
-    """Makes everything that needs the tracker ask for the main interpreter's first."""
+    """Make every function that needs the tracker get the main interpreter's first."""
     tracker = module._resource_tracker
 
     def with_tracker(function: "Callable[..., Any]") -> "Callable[..., Any]":
@@ -54,7 +54,7 @@ _ADOPTERS = {"multiprocessing.process": _adopt_key, "multiprocessing.resource_tr
 
 
 class _Finder:
-    """Finds these two modules as everybody does, and changes them once they are there."""
+    """Finds these two modules as usual, and changes them once they are loaded."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "ModuleType | None" = None) -> "ModuleSpec | None":
@@ -74,5 +74,5 @@ class _Finder:
 
 
 def install() -> None:
-    """From now on modules that are imported here use what the process has."""
+    """Make modules that are imported from now on use what the process has."""
     sys.meta_path.insert(0, _Finder)

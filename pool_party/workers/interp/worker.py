@@ -13,7 +13,7 @@ from pool_party.workers.base import Setup
 
 if TYPE_CHECKING:
     from importlib.machinery import SourceFileLoader
-else:  # importlib has not been imported by everybody
+else:  # importlib itself need not have been imported
     from _frozen_importlib_external import SourceFileLoader
 
 
@@ -28,7 +28,7 @@ _LOADED = (
 
 
 def _code_of(name: str) -> tuple[str, CodeType]:
-    """A module's file and code. Raises: ImportError if they were not found in the usual way."""
+    """Return a module's file and code. Raises: ImportError if the module was not imported from a source file."""
     module = __import__(name, fromlist=["__name__"])
     loader: Any = module.__spec__ and module.__spec__.loader
     if type(loader) is not SourceFileLoader or loader.path != module.__file__:
@@ -38,7 +38,10 @@ def _code_of(name: str) -> tuple[str, CodeType]:
 
 @functools.cache
 def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]] | None:
-    """The code of `boot` and what it loads; None if workers have to look for our modules themselves."""
+    """Return the code of `boot` and of the modules that it loads.
+
+    None if workers must find our modules themselves.
+    """
     try:
         package, *modules = [(name, file, marshal.dumps(code)) for name in _LOADED for file, code in [_code_of(name)]]
         _, boot = _code_of("pool_party.workers.interp.boot")
@@ -48,7 +51,10 @@ def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]]
 
 
 def _config(setup: Setup, n: int) -> bytes:
-    """What the interpreter starts with; marshalled, since nothing can be imported there before sys.path is set."""
+    """Return the interpreter's configuration.
+
+    It is marshalled, since imports do not work there before sys.path is set.
+    """
     main = sys.modules["__main__"]
     names = {name: getattr(main, name, None) for name in ("__package__", "__file__")}
     main_names = {name: value for name, value in names.items() if isinstance(value, str)}
@@ -87,17 +93,20 @@ class InterpreterWorker:
 
     @property
     def error(self) -> str:
-        """Why it ended, if that was its own fault."""
+        """Why the worker ended, if that was its own fault."""
         return self._interpreter.error
 
     def enrol(self) -> None:
-        """An interpreter is known from its start."""
+        """Do nothing: an interpreter's end is reported by the channel."""
 
     def is_alive(self) -> bool:
         return not self._interpreter.join(0)
 
     def terminate(self) -> bool:
-        """Raises SystemExit in the Python code of a task or an initializer; a C function comes to its end first."""
+        """Raise SystemExit in the Python code of a task or an initializer.
+
+        A C function that is running returns first.
+        """
         self._interpreter.interrupt()
         return True
 
@@ -107,4 +116,4 @@ class InterpreterWorker:
         return self._interpreter.join(timeout)
 
     def release(self) -> None:
-        """What an interpreter leaves goes with its end."""
+        """Do nothing: an interpreter leaves nothing open."""
