@@ -1,4 +1,4 @@
-"""Values that hypothesis makes: nested containers of all scalar types and arrays, in which an object may occur twice."""
+"""Values made by hypothesis: nested containers of all scalar types and arrays, in which an object may occur twice."""
 
 import collections
 import datetime

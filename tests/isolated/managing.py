@@ -39,7 +39,7 @@ def proxies(kind):
         assert event.is_set()
         nested = manager.list([manager.list()])
         assert list(pool.apply(make, (nested, 5))) == [5]
-        pool.close()  # `terminate` would interrupt proxies that are disconnecting from the manager, which would complain
+        pool.close()  # `terminate` would interrupt proxies while they disconnect, and the manager would complain
         pool.join(timeout=TIMEOUT_S)
 
 

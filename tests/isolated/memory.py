@@ -87,7 +87,7 @@ def results_in_a_forked_child(kind):
         mine = bytes(result.data)
         del result
         gc.collect()
-        other += [pool.apply(tasks.make_blob, (4 * MiB, seed)) for seed in range(3)]  # they would use its block, were it free
+        other += [pool.apply(tasks.make_blob, (4 * MiB, seed)) for seed in range(3)]  # these would reuse its block
         os.write(to_child[1], b"1")
         assert os.read(to_parent[0], 1) == b"1" and mine == expected
         os.write(to_child[1], b"1")
