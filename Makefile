@@ -1,13 +1,13 @@
 # Each target works on a bare checkout: tools/setup-env makes the environment that it needs, once.
 #
-#   PYTHON=3.12, PYTHON=/path/to/python   which interpreter; else the newest that tools/find-python finds
+#   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
 .PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
-# Much of the tests is waiting, so more run at once than there are cores. ARGS=-n0: in one process, as a debugger needs.
+# Tests wait much of the time, so more run at once than there are cores. ARGS=-n0 runs them in one process, for a debugger.
 pytest = -m pytest -n 3 --dist worksteal
 
 help:      ## this list

@@ -1,12 +1,12 @@
-"""All benchmarks, one after the other, and a report of what they found.
+"""Runs all benchmarks one after the other, and makes a report of their results.
 
     python benchmarks/bench.py [NAME...] [--quick] [--results FOLDER]
     python benchmarks/bench.py cells --beside-load [--quick]
     python benchmarks/bench.py --list
     python benchmarks/bench.py --report [--results FOLDER]
 
-Each writes its figures to FOLDER/NAME.json; the report, FOLDER/report.md with its pictures, is made of all that are
-there. A benchmark that breaks off keeps its former figures, and costs the others nothing.
+Each benchmark writes its figures to FOLDER/NAME.json. The report, FOLDER/report.md with its pictures, covers all
+figures in the folder. A benchmark that fails keeps its previous figures, and does not affect the others.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from pathlib import Path
 from checkout import make_importable
 from suite import BENCHMARKS, Benchmark, default_folder, n_usable_cpus
 
-_BUSY_SHARE = 0.25  # of the CPUs: with a higher load, figures are not worth much
-_PATIENCE = 5.0  # a benchmark is ended when it takes this many times longer than expected
+_BUSY_SHARE = 0.25  # of the CPUs: under a higher load the figures are unreliable
+_PATIENCE = 5.0  # a benchmark is ended once it takes this many times longer than expected
 _LEAST_LIMIT_S = 600.0
-_LIMIT_BESIDE_S = 3600.0  # what takes five minutes on an idle machine takes long on a busy one
-_GRACE_S = 15.0  # for a program that is told to end to end what it has started
+_LIMIT_BESIDE_S = 3600.0  # five minutes on an idle machine can take this long on a busy one
+_GRACE_S = 15.0  # for a program that was interrupted to end its child processes
 _SOME_FAILED = 1  # the exit status of a program that reports a failed measurement
 
 
@@ -66,7 +66,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
 
 
 def _complete(path: Path, is_quick: bool, taken_s: float) -> None:
-    """Add to the metadata what not every program writes."""
+    """Add metadata that not every program writes."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         found = json.loads(path.read_text())
         found["metadata"] = {"is_quick": is_quick, "taken_s": round(taken_s, 1)} | found["metadata"]
@@ -74,7 +74,7 @@ def _complete(path: Path, is_quick: bool, taken_s: float) -> None:
 
 
 def _keep(fresh: Path, kept: Path, is_complete: bool) -> str:
-    """Put the figures in their place, unless they are parts and there are former ones; return what was not kept."""
+    """Move the figures to their place, unless they are incomplete and there are older ones; return what was dropped."""
     if not fresh.exists():
         return f"no figures; {'the former ones stay' if kept.exists() else 'there are none'}"
     if is_complete or not kept.exists():
@@ -106,7 +106,7 @@ def _run(benchmark: Benchmark, folder: Path, is_quick: bool) -> str:
 
 
 def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> dict[str, str]:
-    """Run those benchmarks that can be run, say how far it is, and return what went wrong with which."""
+    """Run those benchmarks that can be run, and print progress; return what went wrong, by benchmark."""
     problems: dict[str, str] = {}
     started_s = time.monotonic()
     for number, benchmark in enumerate(benchmarks, 1):
@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--list | head` ends without a message, as other commands do
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `list | head` ends without a message, as for other commands
     try:
         sys.exit(main())
     except KeyboardInterrupt:

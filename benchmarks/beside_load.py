@@ -2,9 +2,9 @@
 
     python benchmarks/cells.py --beside-load [--quick] [--kinds KIND...] [--repeats N]
 
-Policy "dynamic" against "static": one task alone, equal tasks, and equal tasks after a lone one, on a machine that
-has nothing else to do, and beside processes that only compute. The policies take turns within one process, so that
-other load falls on both. The table is Markdown.
+Compares policy "dynamic" with "static": one task alone, equal tasks, and equal tasks after a lone one; on an otherwise
+idle machine, and beside processes that only compute. The policies take turns within one process, so that other load
+affects both. The table is Markdown.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from workloads.algebra import eigenvalues, products, tall_qr
 
 _POLICIES = ("static", "dynamic")
 _LOADS = (0, 1, 2)  # busy processes
-_PAUSE_S = 0.12  # OpenBLAS's threads spin for some 50 ms after a call, and a CPU that others leave is free only then
+_PAUSE_S = 0.12  # OpenBLAS's threads spin for some 50 ms after a call, and a CPU becomes free only then
 _LIMIT_S = 400.0
 _REPEATS = 5
-_DIVISORS = {"full": 1, "quick": 4}  # of the order of matrices
+_DIVISORS = {"full": 1, "quick": 4}  # divide the order of the matrices
 _BUSY = """
 import os, sys
 print(flush=True)
@@ -44,7 +44,7 @@ type _Call = tuple[Callable[[Any], bool], tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Stages, one after the other; each is a list of tasks that are handed out together."""
+    """Stages that run one after the other; each is a list of tasks that are handed out together."""
 
     name: str
     stages: tuple[tuple[_Call, ...], ...]
@@ -57,7 +57,7 @@ def do(call: _Call) -> bool:
 
 
 def works_of(n_workers: int, size: str) -> list[Work]:
-    """Return what is measured, of matrices of a size, for pools of so many workers."""
+    """Return the work to measure: matrices of a size, for pools of so many workers."""
     by = _DIVISORS[size]
     gemm, qr = (products, (0, 1500 // by, 2)), (tall_qr, (0, 2400 // by, 900 // by))
     small_gemm, small_qr = (products, (0, 1000 // by, 2)), (tall_qr, (0, 1600 // by, 600 // by))
@@ -86,7 +86,7 @@ def _time(handle: PoolHandle, work: Work) -> float:
 
 
 def measure() -> None:
-    """Print the times of each policy at each work, in the order of the rounds. argv: kind, workers, size, rounds."""
+    """Print the times of each policy for each work, in the order of the rounds. argv: kind, workers, size, rounds."""
     from pool_party import ComposablePool
 
     kind, n_workers, size, n_rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -107,7 +107,7 @@ def measure() -> None:
 
 @contextmanager
 def _busy(n_processes: int) -> Iterator[None]:
-    """So many processes compute meanwhile."""
+    """Keep so many processes computing within the context."""
     processes = [
         subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())], stdout=subprocess.PIPE)
         for _ in range(n_processes)
@@ -124,7 +124,7 @@ def _busy(n_processes: int) -> Iterator[None]:
 
 
 def _cell(times: dict[str, list[float]] | None) -> str:
-    """Write the ratio of the medians, and in brackets the seconds of "static"."""
+    """Write the ratio of the medians, followed by the seconds of "static" in brackets."""
     if times is None:
         return "-"
     static_s, dynamic_s = (statistics.median(times[policy]) for policy in _POLICIES)
@@ -132,7 +132,7 @@ def _cell(times: dict[str, list[float]] | None) -> str:
 
 
 def format_results(found: dict[tuple[str, int], Figures], kinds: Sequence[str], names: Sequence[str]) -> str:
-    """Return the table of what was found, by kind and number of busy processes."""
+    """Return the table of the results, by kind and number of busy processes."""
     headings = ["", *("idle" if n == 0 else f"beside {n} busy" for n in _LOADS)]
     rows = [
         [f"{kind}, {name}", *(_cell(found.get((kind, n), {}).get(name)) for n in _LOADS)]
@@ -143,7 +143,7 @@ def format_results(found: dict[tuple[str, int], Figures], kinds: Sequence[str], 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure what the options of cells.py ask for, and print the table; return the exit status."""
+    """Measure as the options of cells.py say, and print the table; return the exit status."""
     n_workers, size = n_usable_cpus(), "quick" if options.quick else "full"
     n_rounds = options.repeats or _REPEATS
     record = Record(__doc__, n_workers, options)

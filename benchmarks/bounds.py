@@ -1,4 +1,4 @@
-"""What the pools of dispatch.py are held against: the least that the same work costs without a pool."""
+"""Bounds for the pools of dispatch.py: the minimum cost of the same work without a pool."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ type _Task = Callable[[Any], Any]
 
 
 class CallerHandle:
-    """No pool: the caller does everything by itself."""
+    """No pool: the caller runs every task itself."""
 
     def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
         """Return the results in order."""
@@ -32,7 +32,7 @@ class CallerHandle:
 
 
 class PipeHandle(CallerHandle):
-    """A forked child that does each task as it comes through one pipe, and answers through another."""
+    """A forked child that reads tasks from one pipe, and answers through another."""
 
     def __init__(self) -> None:
         from_parent, self._to_child = os.pipe()

@@ -3,9 +3,9 @@
     python benchmarks/cells.py [--quick] [--kinds KIND...] [--cells CELL...] [--ways WAY...] [--workers N...]
     python benchmarks/cells.py --beside-load [--quick] [--kinds KIND...] [--repeats N]      (see beside_load.py)
 
-The four cells of the composability paper (Malakhov et al., SciPy 2018): tasks that are equal, or come in three stages
-of one, a few and many; with little parallelism inside each (eigenvalues of small matrices), or much (tall QR). Every
-way of running them goes through every cell in a process of its own; repeats are interleaved.
+The four cells of the composability paper (Malakhov et al., SciPy 2018). Tasks are equal, or come in three stages: one
+task, a few tasks, many tasks. Each has little inner parallelism (eigenvalues of small matrices), or much (tall QR).
+Each way of running them does every cell in a process of its own; repeats are interleaved.
 """
 
 import argparse
@@ -25,22 +25,22 @@ from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, fin
 
 from pool_party.cli.demo.report import format_table
 
-_FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two give the others their time limit
+_FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two determine the time limit of the others
 WAYS = (*_FIXED, "none", *POLICIES)
-_STAGED = ("one-thread", "one-worker")  # a policy that does best in every stage alternates between these
+_STAGED = ("one-thread", "one-worker")  # the best fixed policy in every stage alternates between these
 
 _REPEATS = 3
-_PATIENCE = 8.0  # a way is cut when it takes this many times longer than the best so far
+_PATIENCE = 8.0  # a way is stopped once it takes this many times longer than the best so far
 _LEAST_LIMIT_S = 4.0
 _FIRST_LIMIT_S = {"quick": 10.0, "brief": 30.0, "small": 60.0, "large": 300.0}
-_START_S = 60.0  # for what comes before the clock starts, and after it stops
+_START_S = 60.0  # for the time before the clock starts, and after it stops
 
 _STDLIB = {"thread": "ThreadPool", "process": "multiprocessing.Pool", "interp": "pool_party without policy"}
 _JOBLIB = {"thread": "joblib, threading", "process": "joblib, loky"}
 
 
 def title_of(way: str, kind: str) -> str:
-    """Return how a way is called in a table."""
+    """Return the name of a way in a table."""
     titles = {
         "default": _STDLIB[kind],
         "one-thread": f"{_STDLIB[kind]}, one BLAS thread",
@@ -53,7 +53,7 @@ def title_of(way: str, kind: str) -> str:
 
 @dataclass(slots=True)
 class Row:
-    """What is known of one way in one cell: the times of the stages of each run, or why there are none."""
+    """The results of one way in one cell: the times of the stages of each run, or why there are none."""
 
     runs: list[list[float]] = field(default_factory=list)
     failure: str = ""
@@ -73,7 +73,7 @@ type _Table = dict[tuple[str, str], Row]  # by way and cell
 
 
 def environment_of(way: str, kind: str) -> dict[str, str]:
-    """Return the environment of a way: no thread counts, or one thread for all libraries."""
+    """Return the environment of a way: thread counts unset, or one thread for all libraries."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     if way == "one-thread" and kind != "thread":
         environment |= ONE_THREAD
@@ -88,7 +88,7 @@ def _measure(
 
 
 def obstacles_of(kinds: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Return why some ways cannot be measured here, by kind and way."""
+    """Return, by kind and way, why some ways cannot be measured here."""
     found: dict[tuple[str, str], str] = {}
     for kind in kinds:
         if find_spec("joblib") is None:
@@ -105,7 +105,7 @@ def obstacles_of(kinds: Sequence[str]) -> dict[tuple[str, str], str]:
 
 
 def _limit(table: _Table, cells: Sequence[str], size: str) -> float:
-    """Return how long a run of these cells may take, judged by the best so far."""
+    """Return how long a run of these cells may take, based on the best so far."""
     limits_s = []
     for cell in cells:
         totals = [record.total_s for (_, other), record in table.items() if other == cell]
@@ -129,7 +129,7 @@ def _measure_way(table: _Table, kind: str, way: str, n_workers: int, size: str, 
 
 
 def _measure_kind(kind: str, n_workers: int, options: argparse.Namespace, obstacles: Mapping[Any, str]) -> _Table:
-    """Run all ways through all cells, again and again; progress goes to standard error."""
+    """Run all ways through all cells, repeatedly; print progress to standard error."""
     table = {(way, cell): Row(failure=obstacles.get((kind, way), "")) for way in options.ways for cell in options.cells}
     groups = [options.cells] if options.quick else [[cell] for cell in options.cells]
     for repeat in range(options.repeats):
@@ -147,7 +147,7 @@ def _best_fixed(table: _Table, cell: str) -> float:
 
 
 def _best_per_stage(table: _Table, cell: str) -> float:
-    """Return the time that results from the better of two fixed ways in every stage."""
+    """Return the time when the better of two fixed ways is used in every stage."""
     records = [table.get((way, cell), Row()) for way in _STAGED]
     if any(math.isnan(record.total_s) for record in records):
         return math.nan
@@ -237,7 +237,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table for each kind and number of workers."""
+    """Measure as the command line says, and print a table for each kind and number of workers."""
     options = _parse_arguments()
     if options.beside_load:
         return beside_load.run(options)

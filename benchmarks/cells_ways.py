@@ -1,9 +1,9 @@
-"""The measurements of cells.py, each made in a process of its own.
+"""The measurements of cells.py, each made in a separate process.
 
     python -c 'from cells_ways import main; main()' KIND WAY N_WORKERS SIZE LIMIT_S [CELL...]
 
-prints the time of each stage of each cell as JSON. A process that works for more than LIMIT_S is
-ended by its own alarm.
+prints the time of each stage of each cell as JSON. A process that works for more than LIMIT_S ends through its own
+alarm.
 """
 
 import json
@@ -29,7 +29,7 @@ SIZES = ("quick", "brief", "small", "large")
 
 
 def default_size() -> str:
-    """Return the size of problem that is meant for this machine."""
+    """Return the problem size that suits this machine."""
     return "large" if n_usable_cpus() >= _LARGE_FROM_CPUS else "small"
 
 
@@ -44,13 +44,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much work there is in the cells, on a machine with `n_cpus`.
+    """The amount of work in the cells, on a machine with `n_cpus`.
 
-    `eig_order`: order of the matrices of eigenvalue problems; `n_eigs`: of them, in the balanced cell.
-    `qr_rows`, `qr_columns`, `n_qrs`: of the tasks of the balanced cell.
-    `matmul_order`, `n_matmuls`: of the one task of the first stage.
+    `eig_order`: order of the matrices of eigenvalue problems; `n_eigs`: their number in the balanced cell.
+    `qr_rows`, `qr_columns`, `n_qrs`: for the tasks of the balanced cell.
+    `matmul_order`, `n_matmuls`: for the only task of the first stage.
     `n_few`, `n_many`: tasks of the second and third stage. `few_eigs`, `many_eigs`: problems per task there.
-    `split_rows`, `split_columns`: the matrix of which the three stages take the QR, whole, in a few pieces, in many.
+    `split_rows`, `split_columns`: the matrix whose QR the three stages compute: whole, in a few pieces, in many.
     """
 
     eig_order: int
@@ -71,9 +71,9 @@ class Size:
 def _size(name: str, n_cpus: int) -> Size:
     """Return a size by its name.
 
-    "large" has the shapes of the paper (Malakhov et al., SciPy 2018: `numpy_sl`, `dask_sh`, `numpy_dl`, `dask_dh`) for
-    n_cpus instead of its 44 cores, but one product of order 8192 instead of six, and 80,000 rows in `dask_dh`, as the
-    later versions of those programs have: in one thread, six products take minutes.
+    "large" has the shapes of the paper (Malakhov et al., SciPy 2018: `numpy_sl`, `dask_sh`, `numpy_dl`, `dask_dh`),
+    scaled from its 44 cores to n_cpus. There are two differences. It computes one product of order 8192 instead of six,
+    which take minutes in one thread. `dask_dh` has 80,000 rows, as in later versions of those programs.
     """
     few = max(3, n_cpus // 2)
     if name == "quick":
@@ -125,7 +125,7 @@ CELLS = {
 
 
 def stages_of(cell: str, size: str) -> list[Stage]:
-    """Return what is done in a cell."""
+    """Return the stages of a cell."""
     return CELLS[cell](_size(size, n_usable_cpus()))
 
 
@@ -137,7 +137,7 @@ def _ours(kind: str, n_workers: int, policy: str | None = None) -> Handle:
 
 
 def _stdlib(kind: str, n_workers: int) -> Handle:
-    """Open the pool of the standard library. Ours without a policy stands in for interpreters: no other loads NumPy."""
+    """Open the pool of the standard library; for interpreters ours without a policy, as no other loads NumPy there."""
     if kind == "thread":
         return PoolHandle(multiprocessing.pool.ThreadPool(n_workers))
     return PoolHandle(multiprocessing.Pool(n_workers)) if kind == "process" else _ours(kind, n_workers)
@@ -150,7 +150,7 @@ def _joblib(kind: str, n_workers: int) -> Handle:
 
 
 def _one_thread(kind: str, n_workers: int) -> Handle:
-    """Open the pool of the standard library with one BLAS thread per call, in processes by the environment."""
+    """Open the pool of the standard library with one BLAS thread per call; processes get that from the environment."""
     if kind == "thread":
         import threadpoolctl
 
@@ -159,7 +159,7 @@ def _one_thread(kind: str, n_workers: int) -> Handle:
 
 
 def open_way(way: str, kind: str, n_workers: int) -> Handle:
-    """Open the pool that a way of working uses."""
+    """Open the pool that a way uses."""
     if way == "joblib":
         return _joblib(kind, n_workers)
     if way == "one-thread":
@@ -181,7 +181,7 @@ def warm_up(handle: Handle, n_workers: int) -> None:
 
 
 def run_stage(handle: Handle, stage: Stage) -> float:
-    """Do the tasks of a stage; return how long that took.
+    """Run the tasks of a stage; return how long that took.
 
     Raises:
         ArithmeticError: if a result is wrong.

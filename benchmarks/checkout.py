@@ -1,4 +1,4 @@
-"""Where the benchmarks that pyperformance starts find pool_party, which is not on PyPI."""
+"""Makes pool_party importable for the benchmarks that pyperformance starts, since it is not on PyPI."""
 
 import importlib.util
 import os
@@ -18,10 +18,10 @@ def _is_built() -> bool:
 
 
 def make_importable() -> None:
-    """Let this process, and those that it starts, import pool_party and the modules beside this one.
+    """Let this process and its child processes import pool_party and the modules beside this one.
 
-    A pool_party that this Python has installed is taken as it is. Else it is the checkout around this file:
-    tools/setup-env builds its extension for this Python, in place, unless that has been done.
+    If this Python has pool_party installed, that is used. Otherwise it is the checkout around this file, whose
+    extension tools/setup-env builds in place for this Python, unless that has been done.
 
     Raises:
         subprocess.CalledProcessError: if it could not be built; the reason is on stderr.

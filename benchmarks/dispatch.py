@@ -106,7 +106,7 @@ def _ms(value_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its heading, the figure in it, and how that is written."""
+    """A column of a table: its heading, its figure, and how that is written."""
 
     heading: str
     key: str
@@ -115,7 +115,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table: what it asks, how its runs are summed up, which figure ratios are made of."""
+    """A table: its question, how its runs are summarized, and which figure ratios use."""
 
     title: str
     sum_up: Callable[[Sequence[Figures]], _Summary]
@@ -187,7 +187,7 @@ def _begin(section: str, peer: Peer, options: argparse.Namespace) -> Measurement
 
 
 def _measure(name: str, peers: Sequence[Peer], options: argparse.Namespace) -> Runs:
-    """Make all measurements of a section; progress goes to standard error."""
+    """Make all measurements of a section; print progress to standard error."""
     section, by_name = _SECTIONS[name], {peer.name: peer for peer in peers}
     if name in BOUNDS:
         by_name[BOUNDS[name].name] = BOUNDS[name]
@@ -268,7 +268,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table for each section."""
+    """Measure as the command line says, and print a table for each section."""
     options = _parse_arguments()
     names = wanted((peer.name for peer in available_peers()), options.peer)
     peers = [peer for peer in available_peers() if peer.name in names and peer.kind in options.kinds]

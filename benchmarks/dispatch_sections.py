@@ -1,4 +1,4 @@
-"""The measurements of dispatch.py, each made in a process of its own.
+"""The measurements of dispatch.py, each made in a separate process.
 
     python -c 'from dispatch_sections import main; main()' SECTION PEER N_WORKERS EFFORT
 
@@ -21,10 +21,10 @@ from workloads.tasks import nap, noop
 
 _THROUGHPUT_S = 0.6  # for the timed map of a section of normal effort
 _N_ROUND_TRIPS = 3000
-_ROUND_TRIPS_S = 0.6  # no more than that, however few round trips that is
+_ROUND_TRIPS_S = 0.6  # no longer, even if that allows few round trips
 _PAUSE_S = 0.002  # how long the pool stands idle before a round trip "after idle"
 _IDLE_S = 5.0
-_SETTLE_S = 1.0  # for what a pool does right after a task, before it counts as idle
+_SETTLE_S = 1.0  # for the work of a pool after its last task, before it counts as idle
 _HOSTAGE_S = 1.0
 _N_HOSTAGE_TASKS = 1000
 _HOSTAGE_POSITION = 100  # well after the start, with many tasks still behind it
@@ -101,7 +101,7 @@ def _time_first_result(peer: Peer, n_workers: int) -> float:
 
 
 def start(peer: Peer, n_workers: int, effort: float) -> Figures:
-    """Measure the import, the time from opening to the first result, and the same once more."""
+    """Measure the import, then the time from opening to the first result, and the latter once more."""
     started_s = time.perf_counter()
     peer.load()
     import_s = time.perf_counter() - started_s
@@ -124,9 +124,9 @@ def _n_wake_ups(pid: int) -> int:
 
 
 def idle(peer: Peer, n_workers: int, effort: float) -> Figures:
-    """Measure what a pool without tasks costs, over 5 s: CPU time and wake-ups, of all processes.
+    """Measure the cost of a pool without tasks over 5 s: CPU time and wake-ups of all processes.
 
-    The one wake-up and the CPU time of the measurement itself are in the figures.
+    The figures include one wake-up and the CPU time of the measurement itself.
     """
     from pool_party.cli.demo.measure import cpu_of_tree_s, process_tree
 

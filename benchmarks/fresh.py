@@ -1,4 +1,4 @@
-"""A measurement in a process of its own: no pool meets the threads, the settings or the memory of another."""
+"""Runs a measurement in a process of its own, where it does not meet threads, settings or memory of another pool."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _HERE = Path(__file__).resolve().parent
-_GRACE_S = 0.3  # for resource trackers, which clean up when the processes that they serve are gone
+_GRACE_S = 0.3  # resource trackers clean up after the processes that they serve have ended
 TIME_IS_UP = "time is up"
 
 type Figures = dict[str, Any]
@@ -22,7 +22,7 @@ type Figures = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A process that measures. Files take its output: a pipe would stay open as long as any of its workers lives."""
+    """A measuring process. Its output goes to files, as a pipe would stay open while any of its workers lives."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
@@ -37,7 +37,7 @@ class Measurement:
 def begin(
     module: str, arguments: Sequence[object], environment: Mapping[str, str] | None = None, function: str = "main"
 ) -> Measurement:
-    """Start `module.function()` in a process group of its own; `environment` replaces ours."""
+    """Start `module.function()` in a process group of its own; `environment` replaces the caller's."""
     environment = os.environ if environment is None else environment
     search_path = [str(_HERE), *filter(None, [environment.get("PYTHONPATH")])]
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -55,7 +55,7 @@ def begin(
 def end(measurement: Measurement, timeout_s: float) -> tuple[Figures | None, str]:
     """Wait for a measurement; return the figures that it printed as JSON, or None and what went wrong.
 
-    A process that ended by SIGALRM, its own alarm, ran out of time; what it printed before that is returned, too.
+    A process that ended through SIGALRM, its own alarm, ran out of time; what it printed before that is returned, too.
     """
     process = measurement.process
     with measurement.output, measurement.errors:
@@ -78,7 +78,7 @@ def end(measurement: Measurement, timeout_s: float) -> tuple[Figures | None, str
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process with all that it started."""
+    """End a process and all its child processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

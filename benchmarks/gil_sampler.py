@@ -1,8 +1,8 @@
-"""How long is the GIL of this interpreter held? A look at its flag, again and again, by somebody who needs it not.
+"""How long is the GIL of this interpreter held? Reads its flag repeatedly, from a worker that does not need that GIL.
 
-CPython 3.13 and later tell debuggers where in memory the flag is (`_Py_DebugOffsets`, at the start of `_PyRuntime`).
-Who looks is a worker in an interpreter with a GIL of its own, which reads this process's memory through /proc: it takes
-no part in what it measures, but for the CPU time of one short look per millisecond.
+CPython 3.13 and later tell debuggers the address of the flag (`_Py_DebugOffsets`, at the start of `_PyRuntime`). The
+worker runs in an interpreter with its own GIL, and reads this process's memory through /proc. It does not affect what
+it measures, except for the CPU time of one short read per millisecond.
 """
 
 import ctypes
@@ -16,17 +16,17 @@ INTERVAL_S = 0.001
 SOURCE = "own sampler: the GIL's flag, read each millisecond"
 
 _COOKIE = b"xdebugpy"
-_INTERPRETER = 5  # the number of the offset from which on those of an interpreter's state come
-_LOCKED = {(3, 13): 11, (3, 14): 12, (3, 15): 12}  # the flag's among these, by version
+_INTERPRETER = 5  # index of the first offset of an interpreter's state
+_LOCKED = {(3, 13): 11, (3, 14): 12, (3, 15): 12}  # index of the flag's offset among these, by version
 
 
 def is_available() -> bool:
-    """Return whether this Python tells where the flag is."""
+    """Return whether this Python tells the address of the flag."""
     return sys.version_info[:2] in _LOCKED and bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 def flag_address() -> int:
-    """Return where the flag of the calling interpreter's GIL is: an int, 1 while some thread has it.
+    """Return the address of the GIL's flag of the calling interpreter: an int, 1 while a thread holds the GIL.
 
     Raises:
         RuntimeError: if this Python does not tell, or something else than we expect.
@@ -40,13 +40,13 @@ def flag_address() -> int:
     get_state = ctypes.pythonapi.PyInterpreterState_Get
     get_state.restype = ctypes.c_void_p
     address = int(get_state()) + offsets[_INTERPRETER + _LOCKED[sys.version_info[:2]]]
-    if ctypes.c_int.from_address(address).value != 1:  # we have it now
+    if ctypes.c_int.from_address(address).value != 1:  # this thread holds it now
         raise RuntimeError("what should be the flag of the GIL is something else")
     return address
 
 
 def look(address: int, stop: int, interval_s: float) -> tuple[int, int]:
-    """In the worker: look until there is something to read from `stop`; return how often it was held, and looks."""
+    """In the worker: read the flag until `stop` becomes readable; return how often it was held, and all reads."""
     import select
 
     memory = os.open("/proc/self/mem", os.O_RDONLY)
@@ -62,7 +62,7 @@ def look(address: int, stop: int, interval_s: float) -> tuple[int, int]:
 
 
 def is_released_at_last(address: int, limit_s: float = 30.0) -> bool:
-    """In a worker: whether the flag is seen down once within some time."""
+    """In a worker: return whether the flag is seen cleared within a time limit."""
     deadline_s = time.monotonic() + limit_s
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         while os.pread(memory.fileno(), 4, address) != b"\0\0\0\0":
@@ -72,16 +72,16 @@ def is_released_at_last(address: int, limit_s: float = 30.0) -> bool:
 
 
 def held_share(run: Callable[[], Any]) -> float:
-    """Call `run`; return the share of that time for which some thread had this interpreter's GIL.
+    """Call `run`; return the share of that time for which any thread held this interpreter's GIL.
 
-    No process may be forked meanwhile: CPython crashes in a child that is forked while there are other interpreters.
+    No process may be forked meanwhile: CPython crashes in a forked child while there are other interpreters.
     """
     from pool_party import ComposablePool
 
     address = flag_address()
     readable, writable = os.pipe()
     with ComposablePool(1, kind="interp", policy=None) as pool, open(os.devnull) as nothing:
-        pool.apply(look, (address, nothing.fileno(), 0.0))  # from now on it has imported all
+        pool.apply(look, (address, nothing.fileno(), 0.0))  # from now on it has imported everything
         looks = pool.apply_async(look, (address, readable, INTERVAL_S))
         try:
             run()

@@ -2,10 +2,10 @@
 
     python benchmarks/memory.py [--quick] [--kinds KIND...] [--workers N...] [--repeats N] [--json FILE]
 
-PSS of the whole tree of processes, after every worker has done a task that does nothing, and again after it has
-loaded NumPy. A further worker costs the difference between the larger and the smaller pool, divided by the
-difference in workers: what a pool needs once (a fork server, the parent's modules) is not in it. The bounds are a bare
-interpreter of CPython, and a bare process forked from one that has nothing else loaded.
+Measures PSS of the whole process tree, after every worker has run an empty task, and again after it has loaded NumPy. A
+further worker costs the difference between a larger and a smaller pool, divided by the number of additional workers.
+This excludes what a pool needs only once, such as a fork server and the parent's modules. The bounds are a bare CPython
+interpreter, and a bare process forked from a parent that has nothing else loaded.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 180.0
 _SETTLE_S = 0.3
-_HOLD_S = 0.05  # a worker that has one task leaves the others to the rest
+_HOLD_S = 0.05  # a worker busy with one task leaves the others to other workers
 _MEETING_S = 30.0
 _BARE_INTERPRETER, _BARE_PROCESS = "no pool: bare interpreters", "no pool: forked processes"
 
@@ -42,7 +42,7 @@ def _memory_bytes() -> int:
 
 
 def _meet(handle: Handle, task: Callable[[float], object], n_workers: int) -> None:
-    """Return when every worker has done the task, which says which one it was."""
+    """Return once every worker has run the task, which returns the worker's identity."""
     met: set[object] = set()
     deadline_s = time.perf_counter() + _MEETING_S
     while len(met) < n_workers:
@@ -102,7 +102,7 @@ def _process_figures(n_workers: int) -> _Figures:
 
 
 def measure() -> None:
-    """Make the measurement that the command line names, in this process, and print its figures as JSON."""
+    """Measure as the command line says, in this process, and print the figures as JSON."""
     name, n_workers, with_numpy = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "numpy"
     bare = {_BARE_INTERPRETER: _interpreter_figures, _BARE_PROCESS: _process_figures}
     figures = bare[name](n_workers) if name in bare else _pool_figures(name, n_workers, with_numpy)
@@ -121,7 +121,7 @@ def _per_worker(runs: Runs, name: str, workers: Sequence[int], key: str) -> floa
 
 
 def _pool_bytes(runs: Sequence[_Figures]) -> float | None:
-    """Return the memory of the smaller pool as a whole, with what it needs once."""
+    """Return the memory of the whole smaller pool, including what it needs only once."""
     taken = [figures["idle_bytes"] - figures["before_bytes"] for figures in runs if "before_bytes" in figures]
     return statistics.median(taken) if taken else None
 
@@ -164,7 +164,7 @@ def _measure_all(names: Sequence[str], options: argparse.Namespace) -> Runs:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table."""
+    """Measure as the command line says, and print a table."""
     parser = make_parser(__doc__)
     add_kinds(parser)
     add_peer(parser)

@@ -1,4 +1,4 @@
-"""What a figure needs beside it to mean something later: the machine, Python, the versions."""
+"""Metadata that later readers of a figure need: the machine, Python, the versions."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Return the commit of the checkout that these programs are in, "+" if it was changed since; "" if unknown."""
+    """Return the commit of this checkout, with "+" if it has uncommitted changes; "" if unknown."""
     describe = ["git", "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     try:
         found = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True)
@@ -50,7 +50,7 @@ def _has_gil() -> bool:
 
 
 def collect_metadata(n_workers: int, packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a description of this run that can be written as JSON, with versions of more packages."""
+    """Return a JSON-compatible description of this run, with versions of further packages."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),

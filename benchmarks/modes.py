@@ -2,9 +2,9 @@
 
     python benchmarks/modes.py [--quick] [--only WORKLOAD] [--modes MODE...] [--workers N] [--repeats N] [--json FILE]
 
-The same workloads and modes as under pyperformance (see MANIFEST), in minutes instead of an hour: each workload in
-each mode in a fresh process, which maps once to warm up and to check the results, then for 0.3 s, at least three times.
-The bound is the sequential time divided by the CPUs; without a GIL, "sequential" has none either.
+The same workloads and modes as under pyperformance (see MANIFEST), in minutes instead of an hour. Each workload runs in
+each mode in a fresh process. That maps once to warm up and to check the results, then repeats for 0.3 s, at least three
+times. The bound is the sequential time divided by the CPUs; in a free-threaded build, "sequential" has no GIL either.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
 
 
 def measure() -> None:
-    """Make the measurement that the command line names, in this process, and print its figures as JSON."""
+    """Measure as the command line says, in this process, and print the figures as JSON."""
     workload, size, mode, n_workers = sys.argv[1:]
     taken_s: list[float] = []
     with Mapping(workload, size, mode, int(n_workers)) as mapping:
@@ -78,7 +78,7 @@ def _measure_workload(workload: str, modes: Sequence[str], options: argparse.Nam
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table."""
+    """Measure as the command line says, and print a table."""
     parser = make_parser(__doc__)
     add_workers(parser)
     add_repeats(parser, 3)

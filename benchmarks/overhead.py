@@ -3,10 +3,10 @@
     python benchmarks/overhead.py [--quick] [--only SECTION] [--workers N] [--repeats N] [--json FILE]
 
 `budget`: a task that needs no budget, under each policy and without one. `management`: a product of matrices, split by
-rows over threads that are started for it, and over workers that wait for it, with and without affinity, and with a
-caller that computes the last share itself: the parallel management overhead (PMO) and the partitioned computational
-expansion (PCE) of the ATLAS paper (Castaldo and Whaley). Every measurement runs in a fresh process; repeats are
-interleaved.
+rows. The shares run in threads that are started for it, or in waiting workers, with and without affinity; the caller
+may compute the last share itself. The figures are the parallel management overhead (PMO) and the partitioned
+computational expansion (PCE) of the ATLAS paper (Castaldo and Whaley). Every measurement runs in a fresh process;
+repeats are interleaved.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def _obstacle(section: str, subject: str, n_workers: int) -> str:
 
 
 def _measure(section: str, options: argparse.Namespace) -> Runs:
-    """Make all measurements of a section; progress goes to stderr."""
+    """Make all measurements of a section; print progress to standard error."""
     environment = dict(os.environ) | (ONE_THREAD if section == "management" else {})
     effort = _QUICK_EFFORT if options.quick else 1.0
 
@@ -161,7 +161,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print its tables."""
+    """Measure as the command line says, and print its tables."""
     options = _parse_arguments()
     record = Record(__doc__, options.workers, options)
     for section in options.only or _SECTIONS:

@@ -1,4 +1,4 @@
-"""The measurements of overhead.py, each made in a process of its own.
+"""The measurements of overhead.py, each made in a separate process.
 
     python -c 'from overhead_sections import main; main()' SECTION SUBJECT N_WORKERS EFFORT
 
@@ -21,7 +21,7 @@ _N_APPLIES = 20_000
 _N_MAPS = 20
 _N_MAPPED = 5_000
 _N_ROUNDS = 20
-_FLUSH_BYTES = 64 << 20  # more than the last cache of most machines has for one core
+_FLUSH_BYTES = 64 << 20  # more than the share of one core in the last cache of most machines
 
 ORDERS = (250, 500, 1000, 2000, 4000)
 POLICIES = ("None", "static", "exclusive", "counting", "dynamic")
@@ -37,11 +37,11 @@ def _open_pool(kind: str, n_workers: int, **options: Any) -> PoolHandle:
     return PoolHandle(ComposablePool(n_workers, kind=kind, **options))
 
 
-# ---- what a budget costs a task that needs none ----
+# ---- the cost of a budget for a task that needs none ----
 
 
 def _load_numpy(handle: PoolHandle, n_workers: int) -> bool:
-    """Give the budgets something to limit; return whether that went well, since not all interpreters can."""
+    """Load NumPy, so that budgets have something to limit; return False if it failed, as in some interpreters."""
     try:
         from workloads.algebra import introduce
 
@@ -71,7 +71,7 @@ def _median_map_ns(handle: PoolHandle, n_maps: int) -> float:
 
 
 def budget(subject: str, n_workers: int, effort: float) -> Figures:
-    """Measure calls and maps of tasks that do nothing; `subject` is "KIND POLICY"."""
+    """Measure calls and maps of empty tasks; `subject` is "KIND POLICY"."""
     kind, policy = subject.split()
     handle = _open_pool(kind, n_workers, policy=None if policy == "None" else policy)
     has_numpy = _load_numpy(handle, n_workers)
@@ -86,11 +86,11 @@ def budget(subject: str, n_workers: int, effort: float) -> Figures:
     return figures
 
 
-# ---- what it costs to split work up ----
+# ---- the cost of splitting work ----
 
 
 def _launch_and_join(n_workers: int, has_affinity: bool, is_master_last: bool) -> _Round:
-    """Return how to compute shares in new threads; the caller takes the first share if it is last to begin."""
+    """Return a function that computes shares in new threads; a caller that is last to begin computes the first."""
     from workloads.shares import compute_share
 
     cpus = sorted(os.sched_getaffinity(0))
@@ -118,7 +118,7 @@ def _launch_and_join(n_workers: int, has_affinity: bool, is_master_last: bool) -
 
 
 def _persistent(handle: Handle, n_workers: int, has_slots: bool) -> _Round:
-    """Return how to compute shares in a pool."""
+    """Return a function that computes shares in a pool."""
     from workloads.shares import compute_share
 
     def run(order: int) -> list[_Interval]:
@@ -138,7 +138,7 @@ def _stdlib(name: str, n_workers: int) -> _Round:
 
 
 def _ours_master_last(kind: str, n_workers: int) -> _Round:
-    """Return how to compute shares in a pool that has all CPUs but one, on which the caller computes the first."""
+    """Return a function that computes shares in a pool on all CPUs but one, where the caller computes the first."""
     from workloads.shares import compute_share
 
     from pool_party import ComposablePool
@@ -176,7 +176,7 @@ METHODS: dict[str, Callable[[int], _Round]] = {
 
 
 def _flusher() -> Callable[[], object]:
-    """Return what empties the caches, as far as the caller's CPU reaches."""
+    """Return a function that flushes the caches that the caller's CPU uses."""
     import numpy as np
 
     ballast = np.zeros(_FLUSH_BYTES // 8)
@@ -196,7 +196,7 @@ def _serial_ns(order: int, n_workers: int, n_rounds: int, flush: Callable[[], ob
 
 
 def _split_ns(run: _Round, order: int, n_rounds: int, flush: Callable[[], object]) -> list[tuple[int, list[int]]]:
-    """Return, for each round, how long all of it took and how long each share."""
+    """Return, for each round, how long the whole took, and how long each share took."""
     rounds = []
     for _ in range(n_rounds):
         flush()
@@ -210,8 +210,8 @@ def _split_ns(run: _Round, order: int, n_rounds: int, flush: Callable[[], object
 def management(subject: str, n_workers: int, effort: float) -> Figures:
     """Measure products of growing order, split over the workers by the method `subject`.
 
-    PMO is the time of the whole less that of its longest share, PCE the time of the average share divided by that of a
-    share alone (ATLAS: Castaldo and Whaley). BLAS itself has one thread, by the environment.
+    PMO is the time of the whole minus that of its longest share. PCE is the average time of a share divided by that of
+    a share that runs alone (ATLAS: Castaldo and Whaley). The environment limits BLAS itself to one thread.
     """
     flush = _flusher()
     n_rounds = max(5, int(_N_ROUNDS * effort))
@@ -237,6 +237,6 @@ _SECTIONS = {"budget": budget, "management": management}
 
 
 def main() -> None:
-    """Make the measurement that the command line names, and print its figures."""
+    """Measure as the command line says, and print the figures."""
     section, subject, n_workers, effort = sys.argv[1:]
     print(json.dumps(_SECTIONS[section](subject, int(n_workers), float(effort))), flush=True)

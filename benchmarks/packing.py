@@ -2,14 +2,14 @@
 
     python benchmarks/packing.py [--quick] [--only LAYOUT] [--json FILE]
 
-times pool_party's packing of arrays that are not contiguous, as on their way to a worker, with the idle cores that
-there are ("ours"), against the same code alone ("serial") and NumPy's copyto, while no, some and all other cores are
-kept busy by other processes. Serial and ours take turns, each of them first as often as the other, until the error of
-their medians is small. A ratio is that of the medians: above 1, idle cores have helped; 0.98 is what may be lost where
-they cannot. "Serial again" is the same code as "serial", a third in the turns: how far its ratio is from 1 is what the
-machine's noise makes of equals. The bound, where all other cores are idle: each of them copies its share, which it was
-given beforehand, and the time is that of the slowest share. Layouts as in the paper on MPI's packing with tasks: a face
-of a 3-D array, nested vectors, a transposed block.
+Times how pool_party packs non-contiguous arrays for a worker with the help of idle cores ("ours"). Compares that with
+the same code in one thread ("serial") and NumPy's copyto, while no, some and all other cores are kept busy by other
+processes. Serial and ours take turns, and each goes first equally often, until the error of their medians is small. A
+ratio is that of the medians: above 1, idle cores have helped; 0.98 is the most that may be lost where they cannot.
+"Serial again" is the same code as "serial", and takes turns with it: its ratio differs from 1 only by the machine's
+noise. The bound, if all other cores are idle: each core copies a share that was assigned beforehand, and the slowest
+share counts. The layouts are those of the paper on MPI's packing with tasks: a face of a 3-D array, nested vectors, a
+transposed block.
 """
 
 import argparse
@@ -34,14 +34,15 @@ from pool_party import _native
 from pool_party.cli.demo.report import format_table
 
 _SIZES = [64 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20]
-_SMALLEST_SHARED = 8 << 20  # below it, the shares would not be copied at the same time: waking a thread takes too long
+_SMALLEST_SHARED = 8 << 20  # smaller shares would not be copied at the same time: waking a thread takes too long
 _LEAST_S, _MOST_S = 0.3, 6.0  # for a size and layout
 _QUICK = 0.05
-_ERROR = 0.005  # of a median, as a share of it, that is small enough
+_ERROR = 0.005  # the standard error of a median, relative to it, that is small enough
 _N_ROUNDS_MIN = 9
-_OTHERS_EVERY = 4  # rounds until NumPy and the bound are measured again; not 3, as many as take turns, or the same one
-# would always come after them
-_SETTLE_S = 0.3  # until the kernel's count knows of processes that have just begun to run
+# NumPy and the bound are measured in one of so many rounds. Not 3, as many as take turns: they would always follow the
+# same one.
+_OTHERS_EVERY = 4
+_SETTLE_S = 0.3  # until the kernel's count includes newly running processes
 
 type _Times = dict[str, list[float]]
 
@@ -67,7 +68,7 @@ def _timed_s(call: Callable[[], object]) -> float:
 
 
 def _error(times: Sequence[float]) -> float:
-    """Return the standard error of a median as a share of it, from the quartiles, which outliers do not move."""
+    """Return the standard error of a median relative to it, from the quartiles, which outliers do not change."""
     lower, median, upper = statistics.quantiles(times, n=4)
     return 0.93 * (upper - lower) / math.sqrt(len(times)) / median
 
@@ -80,7 +81,7 @@ def _is_enough(times: _Times, started_s: float, share_of_time: float) -> bool:
 
 
 def _slowest_share_s(target: Array, array: Array, n_cores: int, helpers: Executor) -> float:
-    """Return the longest time of those that it takes each core to copy its share of the rows, all at the same time."""
+    """Return the time of the slowest core, while all cores copy their shares of the rows at the same time."""
     edges = [len(array) * n // n_cores for n in range(n_cores + 1)]
     own, *others = (partial(_native.copy, target[begin:end], array[begin:end], 0) for begin, end in pairwise(edges))
     begun = [helpers.submit(_timed_s, share) for share in others]
@@ -89,7 +90,7 @@ def _slowest_share_s(target: Array, array: Array, n_cores: int, helpers: Executo
 
 
 def _measure(array: Array, n_sharers: int, share_of_time: float) -> dict[str, float]:
-    """Return the median times in ms, into memory whose pages are there; the bound, too, if somebody shares."""
+    """Return the median times in ms, into memory whose pages are mapped; includes the bound if there are sharers."""
     target = np.zeros(array.shape, array.dtype)
     ways: dict[str, Callable[[], object]] = {
         "serial": lambda: _native.copy(target, array, 0),
@@ -152,7 +153,7 @@ def _measure_load(load: str, n_busy: int, sizes: Sequence[int], options: argpars
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table for each number of busy cores."""
+    """Measure as the command line says, and print a table for each number of busy cores."""
     parser = make_parser(__doc__)
     add_only(parser, LAYOUTS)
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     python benchmarks/bm_fib/run_benchmark.py --help    (pyperf's options, and ours)
 
-One benchmark per mode, timed by pyperf: a map over all tasks by a pool that is open and warm. The metadata of each
-have what it costs besides time, and the speed-up over mode "sequential".
+There is one benchmark per mode, timed by pyperf: a map over all tasks by a pool that is open and warm. Its metadata
+have the costs other than time, and the speed-up over mode "sequential".
 """
 
 import argparse
@@ -55,7 +55,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe(size: str, workload: str, n_workers: int) -> dict[str, Any]:
-    """Return metadata that all modes share: what was done, with which versions."""
+    """Return metadata that all modes share: the workload, and the versions."""
     from metadata import collect_metadata
     from party_modes import has_gil
     from party_workloads import WORKLOADS
@@ -74,7 +74,7 @@ def _describe(size: str, workload: str, n_workers: int) -> dict[str, Any]:
 
 
 class _Party:
-    """One workload, in those of the wanted modes that are available."""
+    """One workload, in those of the requested modes that are available."""
 
     def __init__(self, workload: str) -> None:
         import pyperf
@@ -97,7 +97,8 @@ class _Party:
     def _pass_on(self, command: list[str], _: argparse.Namespace) -> None:
         """Tell pyperf's worker processes what was chosen here.
 
-        They find their mode by its position, and pyperf counts only those that went well: so no failed ones.
+        They find their mode by its position, and pyperf counts only the successful ones. Failed modes are therefore
+        left out.
         """
         command += ["--modes", ",".join(self._modes)]
         command += ["--size", self._options.size, "--workers", str(self._n_workers)]
@@ -136,7 +137,7 @@ class _Party:
         for mode in list(self._modes):
             try:
                 benchmarks[mode] = self._time(mode)
-            except RuntimeError as error:  # a worker process of pyperf ended with an error, and has said why
+            except RuntimeError as error:  # a worker process of pyperf failed, and has printed why
                 self._modes.remove(mode)
                 failed.append(mode)
                 print(f"{self._workload}[{mode}] failed: {error}", flush=True)
@@ -160,7 +161,7 @@ class _Party:
 
 
 def _format(metrics: dict[str, Any]) -> str:
-    """Return the metrics as a line for people."""
+    """Return the metrics as a line of text."""
     if "metrics_error" in metrics:
         return f"no metrics: {metrics['metrics_error']}"
     parts = [f"{metrics['speed_up']:.2f} x sequential"] if "speed_up" in metrics else []
@@ -175,7 +176,7 @@ def _format(metrics: dict[str, Any]) -> str:
 
 
 def _write(benchmarks: Sequence[Any], path: str) -> None:
-    """Replace the file that pyperf wrote while it ran by one with the metrics."""
+    """Replace the file that pyperf wrote by one with the metrics."""
     import pyperf
 
     pyperf.BenchmarkSuite(benchmarks).dump(path, replace=True)
@@ -184,7 +185,8 @@ def _write(benchmarks: Sequence[Any], path: str) -> None:
 def main(workload: str) -> None:
     """Run the benchmark of a workload.
 
-    The exit status is 1 if a mode failed; 0 under pyperformance if another did not, since it would drop that one too.
+    The exit status is 1 if a mode failed. Under pyperformance it is 0 if another mode succeeded, since pyperformance
+    would drop that one, too.
     """
     make_importable()
     went_well = _Party(workload).run()

@@ -1,11 +1,11 @@
-"""What a workload costs in a mode besides time: CPU, memory, and how long the GIL is held meanwhile.
+"""The cost of a workload in a mode, other than time: CPU, memory, and how long the GIL is held meanwhile.
 
     python -c 'from party_metrics import main; main()' cpu|gilknocker|gil WORKLOAD SIZE MODE N_WORKERS
 
-prints as JSON what a process can tell of itself; its parent adds the memory. It is not the process whose maps are
-timed, so that sampling disturbs no figure; and the GIL has one of its own, since gilknocker ends some Pythons
-(0.4.2 those of version 3.14: https://github.com/milesgranger/gilknocker/issues/35). Where it does, or is not there,
-`gil_sampler` measures.
+prints the figures that a process knows of itself as JSON; its parent adds the memory. The timed maps run in another
+process, so that sampling disturbs no figure. The GIL is measured in a further one, since gilknocker crashes some
+Pythons (0.4.2 those of version 3.14: https://github.com/milesgranger/gilknocker/issues/35). If it crashes, or is
+missing, `gil_sampler` measures.
 """
 
 import importlib.util
@@ -22,14 +22,14 @@ import gil_sampler
 from fresh import Figures, Measurement, begin, end
 from party_modes import Mapping, has_gil
 
-_ROUND_S = 0.4  # how long a measurement lasts at least
-_SAMPLING_S = 0.05  # between two looks at the memory
-_KNOCKING_US = 1000  # between two looks at the GIL
+_ROUND_S = 0.4  # minimum duration of a measurement
+_SAMPLING_S = 0.05  # between two memory samples
+_KNOCKING_US = 1000  # between two GIL samples
 _LIMIT_S = 3600
 
 
 def _repeat(run: Callable[[], Any]) -> float:
-    """Call until enough time is over; return how long that took."""
+    """Call repeatedly until the time is over; return how long that took."""
     started_s = time.perf_counter()
     while True:
         run()
@@ -39,7 +39,7 @@ def _repeat(run: Callable[[], Any]) -> float:
 
 
 def _cpu(run: Callable[[], Any]) -> Figures:
-    """Measure how many CPUs this process and its descendants keep busy, and how many everybody else does meanwhile."""
+    """Measure how many CPUs this process and its descendants keep busy, and how many other programs do meanwhile."""
     from pool_party.cli.demo.measure import cpu_of_machine_s, cpu_of_tree_s
 
     before_s, machine_before_s = cpu_of_tree_s(os.getpid()), cpu_of_machine_s()
@@ -54,7 +54,7 @@ def _cpu(run: Callable[[], Any]) -> Figures:
 
 
 def _gilknocker(run: Callable[[], Any]) -> Figures:
-    """Measure the share of time that the GIL of this interpreter is held; workers elsewhere have their own."""
+    """Measure the share of time that the GIL of this interpreter is held; workers elsewhere have GILs of their own."""
     from gilknocker import KnockKnock
 
     knocker = KnockKnock(_KNOCKING_US)
@@ -65,7 +65,7 @@ def _gilknocker(run: Callable[[], Any]) -> Figures:
 
 
 def _gil(run: Callable[[], Any]) -> Figures:
-    """Measure the same by our own means."""
+    """Measure the same with `gil_sampler`."""
     share = gil_sampler.held_share(lambda: _repeat(run))
     return {"gil_held_share": round(share, 3), "gil_held_source": gil_sampler.SOURCE}
 
@@ -120,9 +120,9 @@ def _measure_gil(task: list[object]) -> Figures:
 
 
 def measure(workload: str, size: str, mode: str, n_workers: int) -> Figures:
-    """Run a workload in a mode in fresh processes; return what it cost, or why that is not known ("metrics_error").
+    """Run a workload in a mode in fresh processes; return its costs, or why they are not known ("metrics_error").
 
-    Memory is that of the whole tree of processes, from the first import to the end.
+    Memory is that of the whole process tree, from the first import to the end.
     """
     task = [workload, size, mode, n_workers]
     measurement = begin("party_metrics", ["cpu", *task])

@@ -39,7 +39,7 @@ def benchmark_name(workload: str, size: str, mode: str) -> str:
 
 
 class _Sequential:
-    """What stands for a pool in mode "sequential"."""
+    """Replaces a pool in mode "sequential"."""
 
     def map(self, task: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
         return list(map(task, values))
@@ -81,6 +81,6 @@ class Mapping:
         return self._handle is not None
 
     def run(self) -> list[Any]:
-        """Do the tasks, each assigned by itself; return the results in order."""
+        """Run the tasks, each assigned separately; return the results in order."""
         assert self._handle is not None
         return self._handle.map(self._task, self._arguments)

@@ -1,4 +1,4 @@
-"""The workloads of the pool-party document (M. Droettboom), in our own words, and how large they are.
+"""The workloads of the pool-party document (M. Droettboom), reimplemented, and their sizes.
 
 original    as in the document, for 16 workers: 64 tasks (data_pass: 1,024, whose results are 2 GB unpickled)
 small       a map takes 0.1 to 1 s on two CPUs
@@ -16,12 +16,12 @@ from workloads.recursion import fib, fib2
 
 SIZES = ("original", "small", "tiny")
 
-type Scale = tuple[int, Any]  # how many tasks, and the argument that all of them get
+type Scale = tuple[int, Any]  # number of tasks, and the argument that all of them get
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A task, and how often it is done with which argument in each size."""
+    """A task, and how often it runs with which argument in each size."""
 
     task: Callable[[Any], Any]
     original: Scale
@@ -34,7 +34,7 @@ class Workload:
         return self.task.__name__
 
     def scale(self, size: str) -> Scale:
-        """Return number of tasks and argument."""
+        """Return the number of tasks and the argument."""
         scale: Scale = getattr(self, size)
         return scale
 

@@ -1,4 +1,4 @@
-"""The pools that the benchmarks compare, behind one small face: ours, and those of others.
+"""A common interface of the pools that the benchmarks compare: ours, and those of others.
 
 A peer's module is imported only when the peer is measured; one that is not installed, or does not
 exist on this Python, is left out.
@@ -21,7 +21,7 @@ class Handle(Protocol):
     """An open pool."""
 
     def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a task of its own."""
+        """Return the results in order; every value is a separate task."""
 
     def call(self, task: _Task, value: Any) -> Any:
         """Run one task and wait for it."""
@@ -30,7 +30,7 @@ class Handle(Protocol):
         """Yield the results as the tasks finish."""
 
     def close(self) -> None:
-        """End the workers, and wait until they are gone."""
+        """Stop the workers, and wait until they have ended."""
 
 
 class PoolHandle:
@@ -40,7 +40,7 @@ class PoolHandle:
         self._pool = pool
 
     def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a task of its own."""
+        """Return the results in order; every value is a separate task."""
         results: list[Any] = self._pool.map(task, values, chunksize=1)
         return results
 
@@ -53,7 +53,7 @@ class PoolHandle:
         yield from self._pool.imap_unordered(task, values, chunksize=1)
 
     def close(self) -> None:
-        """End the workers, and wait until they are gone."""
+        """Stop the workers, and wait until they have ended."""
         self._pool.close()
         self._pool.join()
 
@@ -65,7 +65,7 @@ class ExecutorHandle:
         self._executor = executor
 
     def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a task of its own."""
+        """Return the results in order; every value is a separate task."""
         return list(self._executor.map(task, values, chunksize=1))
 
     def call(self, task: _Task, value: Any) -> Any:
@@ -80,12 +80,12 @@ class ExecutorHandle:
         yield from (future.result() for future in as_completed(futures))
 
     def close(self) -> None:
-        """End the workers, and wait until they are gone."""
+        """Stop the workers, and wait until they have ended."""
         self._executor.shutdown(wait=True)
 
 
 class JoblibHandle:
-    """joblib.Parallel, told to make every task a batch of its own as the others do."""
+    """joblib.Parallel, configured to make every task its own batch, as the others do."""
 
     def __init__(self, joblib: Any, n_workers: int, backend: str = "loky") -> None:
         self._delayed = joblib.delayed
@@ -94,7 +94,7 @@ class JoblibHandle:
         self._parallel = joblib.Parallel(**self._options).__enter__()
 
     def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a task of its own."""
+        """Return the results in order; every value is a separate task."""
         return list(self._parallel(self._calls(task, values)))
 
     def call(self, task: _Task, value: Any) -> Any:
@@ -107,7 +107,7 @@ class JoblibHandle:
         yield from unordered(self._calls(task, values))
 
     def close(self) -> None:
-        """End the workers, and wait until they are gone."""
+        """Stop the workers, and wait until they have ended."""
         self._parallel.__exit__(None, None, None)
         if self._options["backend"] == "loky":
             importlib.import_module("joblib.externals.loky").get_reusable_executor().shutdown()
@@ -121,8 +121,8 @@ class JoblibHandle:
 class Peer:
     """A pool to measure.
 
-    `module` holds what `open` uses; `reference` names the peer of the same `kind` of workers that
-    this one's figures are divided by.
+    `module` contains what `open` uses. `reference` names the peer with the same `kind` of workers by which this peer's
+    figures are divided.
     """
 
     name: str
@@ -134,16 +134,16 @@ class Peer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is a pool of the library that the benchmark is for."""
+        """Whether this is a pool of this library."""
         return self.module == OURS
 
     def is_available(self) -> bool:
-        """Whether it can be measured here; finds out without importing it."""
+        """Whether it can be measured here; does not import it."""
         top_level = self.module.partition(".")[0]
         return sys.version_info >= self.since and importlib.util.find_spec(top_level) is not None
 
     def load(self) -> Any:
-        """Import what is needed to open it, as `from module import name` does: names may be lazy."""
+        """Import what is needed to open it, in the way of `from module import name`, since names may be lazy."""
         module = importlib.import_module(self.module)
         getattr(module, "ComposablePool" if self.is_ours else self.name, None)
         return module
@@ -221,12 +221,12 @@ def pool_accepts(keyword: str) -> bool:
 
 
 def default_start_method() -> str:
-    """Return how multiprocessing starts processes here unless told otherwise; decides nothing."""
+    """Return how multiprocessing starts processes here by default; does not fix that choice."""
     return multiprocessing.get_all_start_methods()[0]
 
 
 def available_peers() -> list[Peer]:
-    """Return the peers that can be measured here, without "fork" twice where it is the default."""
+    """Return the peers that can be measured here, without a second "fork" where that is the default."""
     is_fork_default = default_start_method() == "fork"
     return [peer for peer in _PEERS if peer.is_available() and not (is_fork_default and peer.name.endswith(", fork"))]
 
@@ -237,5 +237,5 @@ def peer_named(name: str) -> Peer:
 
 
 def missing_peers() -> list[str]:
-    """Return the peers that are left out here, since they are not installed or this Python has none."""
+    """Return the peers that are left out here, as they are not installed or this Python lacks them."""
     return [peer.name for peer in _PEERS if not peer.is_available()]

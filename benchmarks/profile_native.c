@@ -1,8 +1,8 @@
-/* The least that two threads need to tell each other something, for profile_task.py, which compiles this.
+/* The minimum times for two threads to signal each other, for profile_task.py, which compiles this file.
  *
- * Prints, in ns: a compare-and-swap of a word that nobody else touches; handing a cache line to another core, which spins
- * for it; waking a thread that sleeps on a futex, until it runs. The two latter are half a round trip. Each is the best of as
- * many rounds as the argument says. */
+ * Prints, in ns: a compare-and-swap of a word that no other thread uses; passing a cache line to another core that
+ * spins for it; waking a thread that sleeps on a futex, until it runs. The last two are half a round trip. Each is the
+ * best of as many rounds as the argument says. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
@@ -55,7 +55,7 @@ static double one_way_ns(unsigned n) {
         return 0;
     double began_ns = 0;
     for (unsigned i = 0; i < n; i++) {
-        if (i == n / 10)      /* the other thread is there by now */
+        if (i == n / 10)      /* by now the other thread has started */
             began_ns = now_ns();
         set(2 * i + 1);
         wait_for(2 * i + 2);

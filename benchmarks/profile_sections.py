@@ -1,4 +1,4 @@
-"""The measurements of profile_task.py, each made in a process of its own.
+"""The measurements of profile_task.py, each made in a separate process.
 
     python -c 'from profile_sections import main; main()' map|apply KIND N_WORKERS EFFORT
     python -c 'from profile_sections import bounds; bounds()'
@@ -23,15 +23,18 @@ from workloads.tasks import noop
 
 from pool_party import ComposablePool
 
-_RUN_S = 3.0  # of normal effort, once as it is and once with samples
-_PER_S = 1999  # samples, of each CPU that is busy
+_RUN_S = 3.0  # duration of a run; each verb runs once without samples and once with them
+_PER_S = 1999  # samples per second of each busy CPU
 _STACK_BYTES = 4096
-_N_MAPPED, _N_APPLIED = 100_000, 1000  # between two looks at the clock
+_N_MAPPED, _N_APPLIED = 100_000, 1000  # between two readings of the clock
 _LEAST_OF = 20
 
 
 class Sampler:
-    """`perf record` on some processes: waits, samples from `begin` to `end`. It is not `is_there` if perf is not."""
+    """`perf record` on some processes: it waits, and samples from `begin` to `end`.
+
+    `is_there` is false without perf.
+    """
 
     def __init__(self, pids: set[int], path: Path) -> None:
         self.is_there, self._path = False, path
@@ -51,7 +54,7 @@ class Sampler:
         self.is_there = self._tell("disable")
 
     def _tell(self, command: str) -> bool:
-        """Wait until perf has done it; return False if it has ended."""
+        """Wait for perf to acknowledge a command; return False if it has ended."""
         try:
             os.write(self._commands, f"{command}\n".encode())
         except BrokenPipeError:
@@ -63,7 +66,7 @@ class Sampler:
         self.is_there = self.is_there and self._tell("enable")
 
     def end(self) -> None:
-        """Write what was sampled."""
+        """Stop, and write the samples."""
         if self.is_there:
             self._tell("disable")
             self._process.send_signal(signal.SIGINT)
@@ -72,7 +75,7 @@ class Sampler:
 
 
 def _per_task_ns(run: Callable[[], int], limit_s: float) -> tuple[float, int]:
-    """Return wall time per task, and how many tasks there were."""
+    """Return the wall time per task, and the number of tasks."""
     n_tasks, started_s = 0, time.perf_counter()
     while (taken_s := time.perf_counter() - started_s) < limit_s:
         n_tasks += run()
@@ -92,7 +95,7 @@ def _runner(pool: ComposablePool, verb: str) -> Callable[[], int]:
 
 
 def main() -> None:
-    """Measure a verb with tasks that do nothing: wall time per task, and CPU time per task of each side and step."""
+    """Measure a verb with empty tasks: wall time per task, and CPU time per task of each side and step."""
     verb, kind, n_workers, effort = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     figures: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder, ComposablePool(n_workers, kind=kind) as pool:

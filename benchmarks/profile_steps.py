@@ -1,17 +1,17 @@
-"""Which step of a task's way a sample of perf belongs to.
+"""Assigns each sample of perf to a step of a task's path.
 
-A sample is a stack. It belongs to the first of its functions, from the innermost on, that has a step in the table; time
-in CPython or in the kernel thus goes to what has called it. The functions are those of native/python/parent.c and
-worker.c, and of native/channel/channel.c; one that gets another name goes to its caller's step.
+A sample is a stack. It belongs to the innermost function that has a step in the table, so time in CPython or in the
+kernel counts for its caller. The functions are those of native/python/parent.c and worker.c, and of
+native/channel/channel.c. A function that is renamed counts for its caller's step.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 PARENT, WORKER = "parent", "worker"
-_LOOP = "worker_serve"  # a thread in whose stacks this function is found is a worker
+_LOOP = "worker_serve"  # a thread with this function in its stacks is a worker
 PYTHON, DECODE, AROUND = "Python code", "decode function and argument", "around these"
-_TAIL_CALLED = "PyMarshal_ReadObjectFromString"  # by fetch_argument, which then is not in the stack
+_TAIL_CALLED = "PyMarshal_ReadObjectFromString"  # fetch_argument tail-calls it, and then is not in the stack
 
 _STEPS = {
     "the GIL": "PyEval_RestoreThread PyEval_SaveThread PyEval_AcquireThread "

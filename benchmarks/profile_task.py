@@ -2,12 +2,12 @@
 
     python benchmarks/profile_task.py [--quick] [--only VERB] [--kinds KIND...] [--workers N] [--json FILE]
 
-runs tasks that do nothing, one task a chunk, by `map`, and one after the other by `apply`. While they run, Linux's perf
-samples the stacks of caller and workers by the CPU clock; each sample goes to the step of a task's way that its
-functions belong to, in its own side. So figures are CPU time per task, added up over all workers; what sleeps is not in
-them, what spins is. Beside them: wall time per task without samples, and what marshal, a compare-and-swap, a cache line
-on its way to another core, and a futex take by themselves. Without perf (apt-get install linux-perf) there are no
-steps; without a C compiler, or debug information in pool_party's extension, fewer bounds and coarser steps.
+runs empty tasks, one task a chunk, by `map`, and one after the other by `apply`. Meanwhile, Linux's perf samples the
+stacks of the caller and the workers by the CPU clock. Each sample is assigned to a step of the task's path on its side.
+Figures are therefore CPU time per task, summed over all workers: they include spinning, but not sleeping. The table
+adds wall time per task without samples, and the time for marshal, a compare-and-swap, moving a cache line to another
+core, and a futex wake-up. Without perf (apt-get install linux-perf) there are no steps. Without a C compiler or debug
+information in pool_party's extension, there are fewer bounds and coarser steps.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pool_party.cli.demo.report import format_table
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.05
 _N_ROUNDS = 20  # of the bounds
-_LEAST_NS = 0.005  # of a side: smaller steps are put together
+_LEAST_NS = 0.005  # per side: smaller steps are combined
 _VERBS = {"map": "map(noop, range(n), chunksize=1)", "apply": "apply(noop, (value,))"}
 _NS = "ns per task"
 _NATIVE = (
@@ -38,7 +38,7 @@ _NATIVE = (
 
 
 def _native_bounds(n_rounds: int) -> dict[str, float]:
-    """Return what profile_native.c measures; nothing without a C compiler and two CPUs to go between."""
+    """Return what profile_native.c measures; nothing without a C compiler and two CPUs."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None or n_usable_cpus() < 2:
         return {}
@@ -56,7 +56,7 @@ def _bounds(n_rounds: int) -> tuple[dict[str, float], str]:
 
 
 def _steps(figures: Figures) -> dict[str, float]:
-    """Return ns by "SIDE: STEP", the largest first, each side after the sum of all its steps."""
+    """Return ns by "SIDE: STEP", the largest first; the sum of all steps precedes each side."""
     rows: dict[str, float] = {}
     for side in (PARENT, WORKER):
         steps = {step: ns for found, step, ns in figures.get("steps_ns", ()) if found == side}
@@ -90,7 +90,7 @@ def _measure(verb: str, kind: str, options: argparse.Namespace) -> tuple[dict[st
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table for each verb and kind."""
+    """Measure as the command line says, and print a table for each verb and kind."""
     parser = make_parser(__doc__)
     add_workers(parser)
     add_kinds(parser)

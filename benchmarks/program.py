@@ -1,4 +1,4 @@
-"""What the programs of this folder share: their options, rounds of measurements, and the file of figures."""
+"""Common parts of the programs of this folder: options, rounds of measurements, and the file of figures."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from fresh import Figures
 from metadata import collect_metadata, format_metadata
 
-_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+_INTERRUPTED = 130  # the exit status that shells report after SIGINT
 _LOOK_S = 1.0
 KINDS = ("thread", "process", "interp")
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
@@ -27,7 +27,7 @@ def n_usable_cpus() -> int:
 
 
 def make_parser(doc: str) -> argparse.ArgumentParser:
-    """Return a parser with what every program has: --quick and --json."""
+    """Return a parser with the options of every program: --quick and --json."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer, shorter runs: shows that everything runs, measures little")
@@ -36,7 +36,7 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
 
 
 def add_workers(parser: argparse.ArgumentParser, several: bool = False, default: str = "") -> None:
-    """Add --workers: a number, or `several` of them, whose default the program finds and describes."""
+    """Add --workers: a number, or `several` numbers, whose default the program computes and describes."""
     if several:
         parser.add_argument("--workers", nargs="+", type=int, metavar="N", help=f"workers per pool; default: {default}")
         return
@@ -76,24 +76,24 @@ def add_peer(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted(names: Iterable[str], texts: Sequence[str]) -> list[str]:
-    """Return the names that hold one of the texts of --peer; all names if there are no texts."""
+    """Return the names that contain one of the texts of --peer; all names if there are no texts."""
     return [name for name in names if not texts or any(text in name for text in texts)]
 
 
 def say(text: str) -> None:
-    """Tell people how far a program is, on standard error."""
+    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Runs:
-    """The figures of every subject so far, and the first failure of each that had one."""
+    """The figures of every subject so far, and the first failure of each failed subject."""
 
     def __init__(self) -> None:
         self.figures: dict[str, list[Figures]] = {}
         self.failures: dict[str, str] = {}
 
     def add(self, subject: str, result: Result) -> None:
-        """Take the result of `fresh.end` in."""
+        """Add the result of `fresh.end`."""
         figures, failure = result
         if figures is None:
             self.failures.setdefault(subject, failure)
@@ -101,15 +101,15 @@ class Runs:
             self.figures.setdefault(subject, []).append(figures)
 
     def failure_lines(self) -> list[str]:
-        """Return the failures as lines for people."""
+        """Return the failures as lines of text."""
         return [f"  not measured: {subject}: {failure}" for subject, failure in self.failures.items()]
 
 
 def gather(label: str, subjects: Sequence[str], n_repeats: int, measure: Callable[[str], Result]) -> Runs:
-    """Measure all subjects once, then all again from the last to the first, and so on.
+    """Measure all subjects once, then all again in reverse order, and so on.
 
-    So a slow moment of the machine falls on all of them, and one that lasts falls on others each time. A subject that
-    failed is not measured again.
+    A short slowdown of the machine therefore affects all of them, and a long one affects different ones each time. A
+    subject that failed is not measured again.
     """
     runs = Runs()
     for repeat in range(n_repeats):
@@ -121,12 +121,12 @@ def gather(label: str, subjects: Sequence[str], n_repeats: int, measure: Callabl
 
 
 def without_samples(figures: Figures) -> Figures:
-    """Return figures with the median in the place of each list of samples."""
+    """Return figures with lists of samples replaced by their medians."""
     return {key: statistics.median(value) if isinstance(value, list) else value for key, value in figures.items()}
 
 
 def _busy_cpus() -> float:
-    """Return how many CPUs other programs keep busy now, while this one waits; load averages tell the past."""
+    """Return how many CPUs other programs use while this one waits; load averages only describe the past."""
     from pool_party.cli.demo.measure import cpu_of_machine_s
 
     before_s, started_s = cpu_of_machine_s(), time.monotonic()
@@ -135,7 +135,7 @@ def _busy_cpus() -> float:
 
 
 class Record:
-    """What a run of a program found: described on standard output, written to `path` again after every part of it."""
+    """The results of a run: described on standard output, and rewritten to `path` after every part."""
 
     def __init__(self, doc: str, n_workers: int, options: argparse.Namespace) -> None:
         self._path: Path | None = options.json
@@ -166,7 +166,7 @@ class Record:
 
 
 def finish(main: Callable[[], int]) -> NoReturn:
-    """End this process with the exit status that `main` returns; Ctrl-C needs no traceback."""
+    """End this process with the exit status that `main` returns; Ctrl-C prints no traceback."""
     try:
         sys.exit(main())
     except KeyboardInterrupt:

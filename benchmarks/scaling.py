@@ -2,10 +2,10 @@
 
     python benchmarks/scaling.py [--quick] [--kinds KIND...] [--cells CELL...] [--ways WAY...] [--workers N...]
 
-The four cells of cells.py with a third of their work, in some of its ways, by pools of growing size, as in figures 2
-to 7 of the composability paper (Malakhov et al., SciPy 2018). Each way and size of pool has a process of its own,
-which goes through the cells, each up to three times. The bound is the time of one worker with one BLAS thread,
-divided by the CPUs: no way of sharing can use more than all of them.
+The four cells of cells.py with a third of their work, in some of its ways, by pools of growing size, as in figures 2 to
+7 of the composability paper (Malakhov et al., SciPy 2018). Each way and pool size has a process of its own, which runs
+each cell up to three times. The bound is the time of one worker with one BLAS thread, divided by the CPUs: no way can
+use more than all CPUs.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from program import Record, add_kinds, add_repeats, finish, make_parser, n_usabl
 
 from pool_party.cli.demo.report import format_table
 
-_ONE_THREAD = "one-thread"  # comes first: it gives the others their time limit
+_ONE_THREAD = "one-thread"  # comes first, as it determines the time limit of the others
 _CHOSEN = (_ONE_THREAD, "default", "joblib", "dynamic")
-_PATIENCE = 6.0  # a way is cut when a cell takes it this many times longer than one BLAS thread
+_PATIENCE = 6.0  # a way is stopped once a cell takes this many times longer than with one BLAS thread
 _LEAST_LIMIT_S = 3.0
 _FIRST_LIMIT_S = 60.0
-_START_S = 60.0  # for what comes before the clock starts
-_ENOUGH_S = 1.2  # a cell that took so long is not run again by the same process
+_START_S = 60.0  # for the time before the clock starts
+_ENOUGH_S = 1.2  # a cell that took this long is not repeated in the same process
 _MOST_RUNS = 3
 
 type _Point = dict[str, Any]
@@ -55,7 +55,7 @@ def measure() -> None:
 
 
 def default_numbers(n_cpus: int) -> list[int]:
-    """Return the sizes of pools: all from 1 to twice the CPUs if these are few, else in steps that grow."""
+    """Return the pool sizes: all from 1 to twice the CPUs if these are few, otherwise in growing steps."""
     if n_cpus <= 4:
         return list(range(1, 2 * n_cpus + 1))
     doublings = [2**exponent for exponent in range(n_cpus.bit_length()) if 2**exponent < n_cpus]
@@ -79,7 +79,7 @@ class _Curves:
         return statistics.median(self._times_s.get((way, n_workers, cell), [math.nan]))
 
     def measure(self, way: str, n_workers: int) -> None:
-        """Run all cells, in a further process after each that was cut, and take the times."""
+        """Run all cells, and collect the times; a new process continues after each cell that was stopped."""
         left = [cell for cell in self._cells if (way, n_workers, cell) not in self._failures]
         while left:
             limits_s = {cell: self._limit_s(n_workers, cell) for cell in left}
@@ -168,7 +168,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table for each kind."""
+    """Measure as the command line says, and print a table for each kind."""
     options = _parse_arguments()
     size = "quick" if options.quick else "brief"
     record = Record(__doc__, max(options.workers), options)

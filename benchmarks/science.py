@@ -2,10 +2,11 @@
 
     python benchmarks/science.py [--quick] [--only SECTION] [--peer TEXT] [--workers N] [--repeats N] [--json FILE]
 
-sweep: scikit-learn fits over a range of parameters, groups of pandas tables, runs of scipy.optimize; how long they take
-once the workers are warm, how long until they are, what memory they hold. transfer: an array of 64 MB there and back.
+sweep: scikit-learn fits over a range of parameters, groups of pandas tables, runs of scipy.optimize. It measures the
+time once the workers are warm, the time to warm up, and the memory of the workers. transfer: an array of 64 MB there
+and back.
 
-Every measurement runs in a fresh process that has imported the packages, as a script has, before it opens a pool. The
+Every measurement runs in a fresh process that has imported the packages before it opens a pool, as a script does. The
 results of all ways are compared with those of the serial one.
 """
 
@@ -40,7 +41,7 @@ from pool_party.cli.demo.report import format_table
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 400.0
-_TOLERANCE = 1e-7  # relative; sums may be added up in another order
+_TOLERANCE = 1e-7  # relative; the order of additions may differ
 _N_ROUNDS = 5  # of each workload in a process
 _SECTIONS = ("sweep", "transfer")
 _PACKAGES = ("numpy", "scipy", "pandas", "sklearn")
@@ -61,7 +62,7 @@ type _Summary = dict[str, Any]
 
 
 def _environment(way: str, n_workers: int) -> dict[str, str]:
-    """Return what a way is run with: one that does not share the CPUs out among its workers is told to by variables."""
+    """Return the environment of a way; it limits threads if the way does not share CPUs among its workers."""
     if way.startswith("pool_party") or way == "joblib":
         return dict(os.environ)
     n_threads = "1" if way == SERIAL else str(max(1, n_usable_cpus() // n_workers))
@@ -69,7 +70,7 @@ def _environment(way: str, n_workers: int) -> dict[str, str]:
 
 
 def _ways(section: str, options: argparse.Namespace) -> list[str]:
-    """Return the ways that there are here, in the order of the table."""
+    """Return the ways that are available here, in the order of the table."""
     names = {peer.name for peer in available_peers()} - (set() if IS_SUPPORTED else {"pool_party interp"})
     ways = wanted([way for way in _WAYS if way in names], options.peer)
     if options.quick:
@@ -97,7 +98,7 @@ def _are_equal(there: Any, here: Any) -> bool:
 
 
 def check(runs: Runs) -> None:
-    """Make a failure of each way whose results are not those of the serial one; drop all results."""
+    """Turn each way whose results differ from the serial ones into a failure; drop all results."""
     found = {way: [figures["workloads"] for figures in runs.figures[way]] for way in runs.figures}
     results = {way: [{name: w.pop("results") for name, w in run.items()} for run in found[way]] for way in found}
     expected = results.get(SERIAL, [None])[0]
@@ -165,7 +166,7 @@ def _format_sweep(summaries: Mapping[str, _Summary]) -> str:
 
 
 def _compare(summaries: Mapping[str, _Summary]) -> list[str]:
-    """Compare interpreters with our processes: what is wanted is no more than 1 x."""
+    """Compare interpreters with our processes: the goal is at most 1 x."""
     interp, lines = summaries.get("pool_party interp"), []
     for way in ("pool_party process", "pool_party process, fork"):
         process = summaries.get(way)
@@ -201,7 +202,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table for each section."""
+    """Measure as the command line says, and print a table for each section."""
     options = _parse_arguments()
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         print(f"science: left out, since these are not installed: {', '.join(missing)}")

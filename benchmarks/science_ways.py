@@ -1,4 +1,4 @@
-"""The measurements of science.py, each made in a process of its own.
+"""The measurements of science.py, each made in a separate process.
 
     python -c 'from science_ways import main; main()' sweep|transfer WAY N_WORKERS SIZE N_ROUNDS
 
@@ -22,11 +22,11 @@ TRANSFER_BYTES = {"quick": 1 << 24, "full": 1 << 26}
 _SIZES = {"quick": (12, 600, 4_000, 8), "full": (24, 2000, 20_000, 16)}  # tasks; rows of fits, of groups; variables
 _NAP_S = 0.02
 _MEETING_S = 120.0
-_SETTLE_S = 0.2  # what a pool does right after its tasks is not what it holds
+_SETTLE_S = 0.2  # the memory that a pool uses just after its tasks does not count
 
 
 class _Serial:
-    """What stands for a pool where there is none."""
+    """Replaces a pool for the serial way."""
 
     def map(self, task: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
         return [task(value) for value in values]
@@ -39,7 +39,7 @@ class _Serial:
 
 
 class _Opened:
-    """A pool whose workers have all done a task: who they are, and how long it took until there were results."""
+    """A pool whose workers have all run a task: who they are, and the time until there were results."""
 
     def __init__(self, way: str, n_workers: int, identify: Callable[[float], Any]) -> None:
         self.handle: Handle | _Serial = _Serial()
@@ -64,7 +64,7 @@ class _Opened:
 
 
 def _memory_bytes(pids: Collection[int] | None = None) -> int:
-    """Return the memory of this process and its descendants, or of some of these; 0 if nobody tells."""
+    """Return the memory of this process and its descendants, or of the given ones; 0 if it cannot be measured."""
     from pool_party.cli.demo.measure import memory_bytes, memory_measure, process_tree
 
     measure = memory_measure()
@@ -73,7 +73,7 @@ def _memory_bytes(pids: Collection[int] | None = None) -> int:
 
 
 def _memory_figures(opened: _Opened, before: int) -> Figures:
-    """Return what a worker adds to the memory of all; and what a worker process has for itself, by its PSS."""
+    """Return the memory that a worker adds to the total, and the PSS of a worker process."""
     time.sleep(_SETTLE_S)
     after = _memory_bytes()
     if not (before and opened.workers):
@@ -101,7 +101,7 @@ def _time_rounds(handle: Handle | _Serial, task: Callable[[Any], Any], values: S
 
 
 def sweep(way: str, n_workers: int, size: str, n_rounds: int) -> Figures:
-    """Measure start-up, the time of each workload once the workers are warm, and the memory that they hold then."""
+    """Measure start-up, the time of each workload with warm workers, and their memory then."""
     started_s = time.perf_counter()
     from workloads import science
 
@@ -121,7 +121,7 @@ def sweep(way: str, n_workers: int, size: str, n_rounds: int) -> Figures:
 
 
 def transfer(way: str, n_workers: int, size: str, n_rounds: int) -> Figures:
-    """Measure calls that send an array to a worker and get it back; both sides read a number of each page."""
+    """Measure calls that send an array to a worker and back; both sides read a number of each page."""
     import numpy as np
     from workloads.sending import identify, send_back, touch
 

@@ -1,4 +1,4 @@
-"""The benchmarks that bench.py runs: what each is given, and about how long it then takes."""
+"""The benchmarks that bench.py runs: their arguments, and their approximate duration."""
 
 import ast
 import importlib.util
@@ -19,7 +19,7 @@ def n_usable_cpus() -> int:
 class Benchmark:
     """A program of this folder, NAME.py with "_" for "-", and how it is run.
 
-    `minutes` and `quick_minutes`: how long it takes on two idle CPUs of 2020. `needs`: what must be importable.
+    `minutes` and `quick_minutes`: its duration on two idle CPUs of 2020. `needs`: modules that must be importable.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Benchmark:
 
     @property
     def question(self) -> str:
-        """What the program asks: the first line of its docstring."""
+        """The question of the program: the first line of its docstring."""
         return (ast.get_docstring(ast.parse(self.program.read_text())) or "").partition("\n")[0]
 
     def missing(self) -> list[str]:
-        """Return the modules that it needs and this Python has not."""
+        """Return the modules that it needs and this Python lacks."""
         return [module for module in self.needs if importlib.util.find_spec(module) is None]
 
     def command_line(self, is_quick: bool) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Benchmark:
         return self.quick_arguments if is_quick else self.arguments
 
     def expected_minutes(self, is_quick: bool) -> float:
-        """Return how long it takes."""
+        """Return the expected duration."""
         return self.quick_minutes if is_quick else self.minutes
 
 
@@ -79,5 +79,5 @@ def machine_name(n_cpus: int) -> str:
 
 
 def default_folder(is_quick: bool) -> Path:
-    """Return where results go; a quick look never replaces a measurement."""
+    """Return the path for results; a quick run never replaces a measurement."""
     return HERE / "results" / f"{machine_name(n_usable_cpus())}{'-quick' * is_quick}"

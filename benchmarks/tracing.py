@@ -2,10 +2,10 @@
 
     python benchmarks/tracing.py [--against DIR] [--rounds N] [--workers N] [--kinds KIND...] [--quick] [--json FILE]
 
-maps tasks that do nothing, one task a chunk, and calls one after another, with `pool.trace` and without. `--against`
-names another checkout, with its extension built in place: say, of the revision before there were traces. Every
-measurement runs in a fresh process; ways take turns, in the other order each round. Ratios are of the same round.
-Before that tracing_native.c does the same in the channel alone, if there are the sources and a C compiler.
+maps empty tasks, one task a chunk, and calls them one after another, with `pool.trace` and without. `--against` names
+another checkout with its extension built in place, for example the revision before traces. Every measurement runs in a
+fresh process; ways take turns, in reverse order every other round. Ratios compare figures of the same round. First,
+tracing_native.c does the same in the channel alone, if the sources and a C compiler are available.
 """
 
 import argparse
@@ -35,13 +35,13 @@ def _ways(options: argparse.Namespace) -> dict[str, tuple[str, Path]]:
 
 
 def _sources(native: Path) -> list[Path]:
-    """Return the sources of the channel: those that know nothing of Python."""
+    """Return the sources of the channel, which do not use Python."""
     paths = native.rglob("*.c")
     return sorted(path for path in paths if "python.h" not in path.read_text())
 
 
 def _compile(native: Path, folder: str) -> Path:
-    """Make the program that measures the channel whose sources are in `native`."""
+    """Build the program that measures the channel whose sources are in `native`."""
     program = Path(folder) / "program"
     flags = ["-std=c11", "-O2", "-fPIC", "-pthread", f"-I{native}"]
     flags += ["-DHAS_TRACE"] if list(native.rglob("trace.c")) else []
@@ -82,7 +82,7 @@ def _measure(kind: str, options: argparse.Namespace) -> Runs:
 
 
 def _complete_rounds(runs: Runs) -> list[dict[str, Figures]]:
-    """Return the figures of each round in which every way was measured, by way."""
+    """Return, by way, the figures of each round in which every way was measured."""
     rounds = zip(*runs.figures.values(), strict=False)
     return [] if runs.failures else [dict(zip(runs.figures, figures, strict=True)) for figures in rounds]
 
@@ -114,7 +114,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print its table."""
+    """Measure as the command line says, and print its table."""
     options = _parse_arguments()
     record = Record(__doc__, options.workers, options)
     native = _native(options)

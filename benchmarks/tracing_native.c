@@ -1,8 +1,8 @@
-/* What a trace adds to a task in the channel alone, in one thread and without Python: see tracing.py, which compiles this
- * against the checkouts that it compares (HAS_TRACE: the checkout's channel has traces; an argument: one runs).
+/* What a trace costs a task in the channel alone, in one thread and without Python. tracing.py compiles this file
+ * against the checkouts that it compares. HAS_TRACE: the checkout's channel has traces; an argument: a trace runs.
  *
- * Prints ns per task to put it, and ns per task to claim it and to send its result: the least of many rounds, so that other
- * load does not count. */
+ * Prints the time per task to put it, and to claim it and send its result, in ns. Each is the least of many rounds, so
+ * that other load does not count. */
 #include "native.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""The measurement of tracing.py, made in a process of its own.
+"""The measurement of tracing.py, made in a separate process.
 
     python -c 'from tracing_sections import main; main()' KIND off|on N_WORKERS EFFORT
 
@@ -31,13 +31,13 @@ def _time_ns(run: Callable[[], object]) -> int:
 
 
 def _cpu_ns(pids: Collection[int]) -> int:
-    """Return the CPU time of all threads of some processes, in ns: it suffers less from other load than time does."""
+    """Return the CPU time of all threads of some processes, in ns: other load affects it less than wall time."""
     threads = (path for pid in pids for path in Path(f"/proc/{pid}/task").iterdir())
     return sum(int((path / "schedstat").read_text().split()[0]) for path in threads)
 
 
 def main() -> None:
-    """Measure maps of tasks that do nothing, one task a chunk, and single calls."""
+    """Measure maps of empty tasks, one task a chunk, and single calls."""
     kind, mode, n_workers, effort = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     n_tasks = int(_N_TASKS * effort)
     with pool_party.ComposablePool(n_workers, kind=kind) as pool:

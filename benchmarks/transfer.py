@@ -3,10 +3,10 @@
     python benchmarks/transfer.py [--quick] [--only SECTION] [--workers N] [--max-size BYTES] [--json FILE]
 
 compares pool_party's three kinds of workers with multiprocessing.Pool, the executors of concurrent.futures, and loky,
-by the size of what one call gets and gives back. Beside them stand a bare pipe between two processes, and what copying
-alone takes: one copy there and one back, by one thread, into memory that is used again, which bounds whoever copies
-once each way; and the same into objects that are made for it, as the receivers of most values have to. Every pool and
-kind of data is measured in a fresh process; repeats are interleaved.
+by the size of the argument and the result of one call. There are three bounds. A bare pipe connects two processes. Two
+copies in one thread, one there and one back, reuse their memory: no pool that copies once each way can be faster. The
+same copies into new objects are what receivers of most values need. Every pool and kind of data is measured in a fresh
+process; repeats are interleaved.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _PEERS = ("pool_party", "Pool", "InterpreterPoolExecutor", "ProcessPoolExecutor"
 
 
 def _peers_of(section: str) -> list[Peer]:
-    """Threads pass references: they have nothing to compare with but themselves."""
+    """Threads pass references, so they are compared only with other threads."""
     peers = [peer for peer in available_peers() if peer.name.startswith(_PEERS) and "fork" not in peer.name]
     return [peer for peer in peers if peer.is_ours] if section == "shared" else peers
 
@@ -55,7 +55,7 @@ def _measure(section: str, options: argparse.Namespace, sizes: Sequence[int]) ->
 
 
 def _ratio_rows(section: str, medians_us: dict[str, Figures], sizes: Sequence[int]) -> list[list[str]]:
-    """Return how many times faster ours are than the reference of their kind, and how near to two copies."""
+    """Return the speed-up of ours over the reference of their kind, and the ratio to two copies."""
 
     def row(title: str, above: str, below: str) -> list[str]:
         return [title, *(f"{medians_us[above][str(size)] / medians_us[below][str(size)]:.1f}" for size in sizes)]
@@ -94,7 +94,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print tables for each section."""
+    """Measure as the command line says, and print tables for each section."""
     options = _parse_arguments()
     record = Record(__doc__, options.workers, options)
     has_failed = False

@@ -1,4 +1,4 @@
-"""The measurements of transfer.py, each made in a process of its own.
+"""The measurements of transfer.py, each made in a separate process.
 
     python -c 'from transfer_sections import main; main()' SECTION PEER N_WORKERS EFFORT SIZES
 
@@ -24,7 +24,7 @@ _LIMIT_S = 0.25  # for each size, of normal effort
 _N_CALLS = 2000
 _N_CALLS_MIN = 5
 _N_WARM_UPS = 2
-_ENOUGH_BYTES = 128 << 20  # fewer calls are enough if they send that much; one of 256 MB takes up to 1.5 s
+_ENOUGH_BYTES = 128 << 20  # fewer calls suffice if they send that much; one of 256 MB takes up to 1.5 s
 PIPE, MEMCPY, MEMCPY_NEW = "pipe", "memcpy", "memcpy, new objects"
 BOUNDS = (PIPE, MEMCPY, MEMCPY_NEW)  # no pools: a pair of processes, and two copies in one
 
@@ -61,13 +61,13 @@ VALUES: dict[str, Callable[[int], Any]] = {
 
 
 def _flat(value: Any) -> Any:
-    """Return the value as bytes are: what a pipe sends and memcpy copies."""
+    """Return the value as flat bytes, which a pipe sends and memcpy copies."""
     return memoryview(array("d", value) if isinstance(value, list) else value).cast("B")
 
 
 @contextmanager
 def _copying() -> Iterator[_Call]:
-    """Copy there and back into memory that is used again, so its pages are there: the bound for whatever copies."""
+    """Copy there and back into memory that is reused, so that its pages are mapped: the bound for pools that copy."""
     there = back = memoryview(b"")
 
     def call(value: Any) -> None:
@@ -82,7 +82,7 @@ def _copying() -> Iterator[_Call]:
 
 @contextmanager
 def _copying_anew() -> Iterator[_Call]:
-    """Copy there and back into new objects: the bound for who has to make what it receives."""
+    """Copy there and back into new objects: the bound for receivers that have to make them."""
     yield lambda value: bytes(memoryview(bytes(value)))
 
 
@@ -93,7 +93,7 @@ def _serve_pipe(connection: Any) -> None:
 
 @contextmanager
 def _piping() -> Iterator[_Call]:
-    """Send bytes to another process and back, without pickling: what multiprocessing.Pool has below it."""
+    """Send bytes to another process and back without pickling, through the pipes that multiprocessing.Pool uses."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_serve_pipe, args=(theirs,), daemon=True)
     process.start()
@@ -119,7 +119,7 @@ _OPEN_BOUND = {PIPE: _piping, MEMCPY: _copying, MEMCPY_NEW: _copying_anew}
 
 
 def _median_us(call: _Call, value: Any, effort: float, size: int) -> float:
-    """Return the median of many calls; the first ones do not count, nor does letting go of a result."""
+    """Return the median of many calls, without the first ones and without the time to free a result."""
     n_least = max(1, min(_N_CALLS_MIN, _ENOUGH_BYTES // size))
     for _ in range(min(_N_WARM_UPS, n_least)):
         call(value)
@@ -146,7 +146,7 @@ def measure(section: str, peer: str, n_workers: int, effort: float, sizes: list[
 
 
 def main() -> None:
-    """Make the measurement that the command line names, and print its figures."""
+    """Measure as the command line says, and print the figures."""
     section, peer, n_workers, effort, sizes = sys.argv[1:]
     figures = measure(section, peer, int(n_workers), float(effort), json.loads(sizes))
     print(json.dumps(figures), flush=True)

@@ -2,9 +2,9 @@
 
     python benchmarks/wake_up.py [--quick] [--kinds KIND...] [--workers N] [--repeats N] [--json FILE]
 
-As many tasks as there are workers are sent to a pool that slept for 5 ms. Each task says when it began and keeps its
-worker for 3 ms, so that none takes two. The latency of a worker runs from the call to the first line of its task; what
-the kernel alone takes is that of as many forked processes, each of which sleeps in a read of a pipe of its own.
+Sends as many tasks as there are workers to a pool that slept for 5 ms. Each task returns when it began and keeps its
+worker busy for 3 ms, so that no worker takes two. The latency of a worker runs from the call to the first line of its
+task. The bound is the kernel's own latency, measured with as many forked processes that sleep reading a pipe.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pool_party.cli.demo.report import format_table
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.1
 _N_WAKE_UPS = 300
-_N_UNCOUNTED = 20  # the first ones, while a pool still starts
+_N_UNCOUNTED = 20  # the first ones, while a pool is still starting
 _IDLE_S = 0.005  # long enough for every worker to be asleep
 _HOLD_S = 0.003  # a worker that has one of the tasks takes no other meanwhile
 
@@ -39,7 +39,7 @@ type _Send = Callable[[int], list[_Stamp]]
 
 
 def _open(subject: str, n_workers: int) -> Handle:
-    """Open the pool that a subject names; ", affinity" is not part of the name of a peer."""
+    """Open the pool that a subject names; ", affinity" is not part of a peer's name."""
     name, comma, _ = subject.partition(", affinity")
     peer = peer_named(name)
     if not comma:
@@ -58,12 +58,12 @@ def _serve(source: int, sink: int) -> None:
 
 
 def _fork_readers(n_workers: int) -> _Send:
-    """Fork processes that sleep in a read, and return how to wake them all."""
+    """Fork processes that sleep in a read, and return a function that wakes them all."""
     pipes = [(os.pipe(), os.pipe()) for _ in range(n_workers)]
     for (source, _), (_, sink) in pipes:
         if not os.fork():
             for (_, to_child), _ in pipes:
-                os.close(to_child)  # or no child would ever see the end of its input
+                os.close(to_child)  # otherwise no child would ever reach the end of its input
             _serve(source, sink)
 
     def send(n_tasks: int) -> list[_Stamp]:
@@ -77,7 +77,7 @@ def _fork_readers(n_workers: int) -> _Send:
 
 
 def _wait_times_us(send: _Send, n_workers: int, n_rounds: int) -> tuple[dict[Any, list[float]], int]:
-    """Return what each worker's latencies were, and in how many rounds one took two tasks."""
+    """Return the latencies of each worker, and the number of rounds in which a worker took two tasks."""
     waits_us: dict[Any, list[float]] = {}
     n_shared = 0
     for number in range(_N_UNCOUNTED + n_rounds):
@@ -93,7 +93,7 @@ def _wait_times_us(send: _Send, n_workers: int, n_rounds: int) -> tuple[dict[Any
 
 
 def measure() -> None:
-    """Make the measurement that the command line names, in this process, and print its figures as JSON."""
+    """Measure as the command line says, in this process, and print the figures as JSON."""
     subject, n_workers, effort = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     handle = None if subject == BOUND else _open(subject, n_workers)
     send = (lambda n: handle.map(stamp, [_HOLD_S] * n)) if handle else _fork_readers(n_workers)
@@ -119,7 +119,7 @@ def _percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _histogram(values_us: Sequence[float]) -> list[int]:
-    """Return how many values lie between any two edges; the first and last count also what lies beyond."""
+    """Return the number of values between each pair of edges; the first and last include values beyond them."""
     counts = [0] * (len(EDGES_US) - 1)
     for value in values_us:
         counts[min(len(counts) - 1, max(0, bisect.bisect_right(EDGES_US, value) - 1))] += 1
@@ -176,7 +176,7 @@ def _measure_all(options: argparse.Namespace) -> Runs:
 
 
 def main() -> int:
-    """Measure what the command line asks for, and print a table."""
+    """Measure as the command line says, and print a table."""
     parser = make_parser(__doc__)
     add_kinds(parser)
     add_peer(parser)

@@ -69,7 +69,7 @@ def programs_of(page):
 
 
 PROGRAMS = [program for page in PAGES for program in programs_of(page)]
-FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}  # new users try these first, so they run always; others are slow
+FIRST = {"README.md", "docs/index.md", "docs/tutorial.md"}  # always run, as new users try these first; others: slow
 
 
 def as_parameter(program):

@@ -1,9 +1,9 @@
-"""The planets of each task's own, and a list of 65,536 floats as its result."""
+"""Simulates planets of its own in each task, which returns a list of 65,536 floats."""
 
 import os
 import sys
 
-if __name__ == "__main__":  # workers of pools import this file too
+if __name__ == "__main__":  # since workers of pools import this file, too
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from party import main
 

@@ -1,9 +1,9 @@
-"""Lists of 65,536 floats as results, and nothing to compute."""
+"""Returns lists of 65,536 floats, without any computation."""
 
 import os
 import sys
 
-if __name__ == "__main__":  # workers of pools import this file too
+if __name__ == "__main__":  # since workers of pools import this file, too
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from party import main
 

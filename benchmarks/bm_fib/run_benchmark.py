@@ -3,7 +3,7 @@
 import os
 import sys
 
-if __name__ == "__main__":  # workers of pools import this file too
+if __name__ == "__main__":  # since workers of pools import this file, too
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from party import main
 

@@ -1,9 +1,9 @@
-"""The planets in objects of each task's own."""
+"""Simulates planets in objects that each task has for itself."""
 
 import os
 import sys
 
-if __name__ == "__main__":  # workers of pools import this file too
+if __name__ == "__main__":  # since workers of pools import this file, too
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from party import main
 

@@ -1,1 +1,1 @@
-"""The report of bench.py: what the benchmarks found, as a page of Markdown with tables and pictures."""
+"""The report of bench.py: the results of the benchmarks, as a Markdown page with tables and pictures."""

@@ -1,6 +1,6 @@
-"""Pictures from figures: panels of bars, of curves, and of histograms, as small SVG files.
+"""Pictures of figures: panels of bars, of curves, and of histograms, as small SVG files.
 
-matplotlib is imported when the first picture is drawn; without it there are none.
+matplotlib is imported for the first picture; without it there are no pictures.
 """
 
 import importlib.util
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-NO_POOL = "no pool"  # how the names of bounds begin
+NO_POOL = "no pool"  # prefix of the names of bounds
 OURS, OTHERS, BOUND = "#2166ac", "#b0b0b0", "#b2182b"
 _FAMILIES = {"thread": "#1b7837", "process": "#2166ac", "interp": "#762a83"}
 _OTHER_COLOURS = ("#e08214", "#8c8c8c", "#c51b7d", "#4d9221", "#525252", "#80cdc1", "#a6761d")
 _FONTS = "DejaVu Sans, Verdana, sans-serif"  # of nearly the same widths
 _STYLE = {
-    "svg.fonttype": "none",  # text as text: files are a fifth of the size
+    "svg.fonttype": "none",  # keeps text as text, which makes files five times smaller
     "svg.hashsalt": "pool_party",  # the same figures make the same file
     "font.family": "sans-serif",
     "font.size": 8,
@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve with its name; `style` tells other ways of the same pool apart. The legend names one of each label."""
+    """A curve with its name; `style` distinguishes ways of the same pool. The legend has one entry per label."""
 
     label: str
     xs: Sequence[float]
@@ -56,7 +56,7 @@ class Panel:
     title: str
     bars: Sequence[Bar] = ()
     lines: Sequence[Line] = ()
-    edges: Sequence[float] = ()  # of steps: a line has one value fewer
+    edges: Sequence[float] = ()  # of histogram steps: a line has one value fewer
     bound: float | None = None
     bound_label: str = ""
     xlabel: str = ""
@@ -78,7 +78,7 @@ def is_ours(label: str) -> bool:
 
 
 def _colours(panels: Sequence[Panel]) -> dict[str, str]:
-    """Return a colour for every curve: ours have that of their kind, bounds their own, others what is left."""
+    """Return a colour for every curve: ours by their kind, bounds their own, others the remaining ones."""
     colours: dict[str, str] = {}
     left = itertools.cycle(_OTHER_COLOURS)
     for line in itertools.chain.from_iterable(panel.lines for panel in panels):
@@ -148,7 +148,7 @@ def _draw(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
 
 
 def _hide_repeated_labels(grid: Any, panels: Sequence[Panel], columns: int) -> None:
-    """Drop the names of bars where the panel at the left end of the row has the same."""
+    """Hide the names of bars if the leftmost panel of the row has the same ones."""
     for number, panel in enumerate(panels):
         leftmost = panels[number - number % columns]
         if number % columns and [bar.label for bar in panel.bars] == [bar.label for bar in leftmost.bars]:
@@ -156,7 +156,7 @@ def _hide_repeated_labels(grid: Any, panels: Sequence[Panel], columns: int) -> N
 
 
 def _add_legend(figure: Any, all_axes: Sequence[Any], columns: int, height_in: float) -> None:
-    """Put one legend for the curves of all panels below them."""
+    """Put one legend for the curves of all panels below the panels."""
     handles: dict[str, Any] = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -167,7 +167,7 @@ def _add_legend(figure: Any, all_axes: Sequence[Any], columns: int, height_in: f
 
 
 def _shrink(svg: str) -> str:
-    """Return a picture in half the size: one decimal, its font named once, no comments, indentation, unused names."""
+    """Return a picture of half the size: one decimal, the font named once, no comments, indentation or unused names."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", svg)
@@ -178,7 +178,7 @@ def _shrink(svg: str) -> str:
 
 
 def draw(path: Path, panels: Sequence[Panel], columns: int, size_in: tuple[float, float]) -> Path:
-    """Draw panels in rows of `columns`, each of `size_in`; curves have one legend for all."""
+    """Draw panels in rows of `columns`, each of `size_in`; curves share one legend."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -210,6 +210,6 @@ type Picture = Callable[[Path], Path]
 
 
 def picture(panels: Sequence[Panel], columns: int, size_in: tuple[float, float]) -> Picture | None:
-    """Return how to draw panels; None if there is nothing to show."""
+    """Return how to draw panels; None if they are empty."""
     shown = [panel for panel in panels if panel.bars or panel.lines]
     return (lambda path: draw(path, shown, columns, size_in)) if shown else None

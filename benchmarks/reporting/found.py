@@ -1,4 +1,4 @@
-"""What the benchmarks of one machine have found: the JSON files of a folder."""
+"""The benchmark results of one machine: the JSON files of a folder."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ type Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Figures by benchmark, as its program wrote them; `unreadable` names the files that are not JSON of ours."""
+    """Figures by benchmark, as its program wrote them; `unreadable` names files without such JSON."""
 
     benchmarks: dict[str, Json]
     unreadable: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Found:
         return float(value) if isinstance(value, int | float) else None
 
     def is_quick(self, benchmark: str) -> bool:
-        """Whether the figures are of a quick look."""
+        """Whether the figures come from a quick run."""
         return bool(self.benchmarks.get(benchmark, {}).get("metadata", {}).get("is_quick"))
 
 
@@ -40,7 +40,7 @@ def measured(section: Json) -> Iterator[tuple[str, Json]]:
 
 
 def failures(section: Json) -> Iterator[tuple[str, str]]:
-    """Yield the subjects of a section that have none, and why."""
+    """Yield the subjects of a section without figures, and why."""
     for subject, found in section.items():
         if isinstance(found, dict) and "failure" in found:
             yield subject, found["failure"]
@@ -66,14 +66,14 @@ def _merge(whole: Json, part: Json) -> Json:
 
 
 def load(folder: Path) -> Found:
-    """Return the figures of a folder: of NAME.json, or else of NAME-PART.json, put together."""
+    """Return the figures of a folder: those of NAME.json, or the combined figures of NAME-PART.json."""
     names = {path.stem for path in folder.glob("*.json")}
     found: dict[str, Json] = {}
     unreadable: list[str] = []
     for path in sorted(folder.glob("*.json")):
         whole = _name_of(path.stem)
         if whole != path.stem and whole in names:
-            continue  # the parts of a benchmark that has since been run as a whole
+            continue  # outdated parts of a benchmark that has since been run as a whole
         if (figures := _read(path)) is None:
             unreadable.append(path.name)
         else:
@@ -82,7 +82,7 @@ def load(folder: Path) -> Found:
 
 
 def _name_of(stem: str) -> str:
-    """Return the benchmark that a file is of: cells-process is a part of cells, wake-up is not one of wake."""
+    """Return the benchmark that a file belongs to: cells-process is a part of cells, wake-up is not one of wake."""
     from suite import BENCHMARKS
 
     return stem if stem in BENCHMARKS else stem.partition("-")[0]

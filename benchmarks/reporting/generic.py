@@ -1,4 +1,4 @@
-"""The part of a benchmark that has none of its own: a table for each section, of whatever its summaries hold."""
+"""The default part for a benchmark without its own: a table for each section, with whatever its summaries hold."""
 
 from reporting.drawing import is_ours
 from reporting.found import Found, Json, measured

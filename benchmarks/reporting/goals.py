@@ -1,4 +1,4 @@
-"""The figures that the design asks for, beside those that were measured."""
+"""The goals of the design, compared with the measured figures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A row: what is asked for, what was measured (None: nothing), and whether that is enough."""
+    """A row: the goal, the measured figure (None: not measured), and whether it is good enough."""
 
     what: str
     goal: str
@@ -34,7 +34,7 @@ def judge(
     write: Callable[[float], str],
     is_enough: Callable[[float], bool],
 ) -> Goal:
-    """Return the row for ours divided by a peer's; it says so if either was not measured."""
+    """Return the row for our figure divided by a peer's; it says if either was not measured."""
     ours, theirs = pair
     if ours is None or not theirs:
         return Goal(what, goal)
@@ -128,7 +128,7 @@ def _memory(found: Found) -> Iterator[Goal]:
 
 
 def _cell_ratios(found: Found, kind: str, shape: str) -> dict[str, float]:
-    """Return the ratio of the dynamic policy to the best fixed way in the cells of a shape, with a worker per CPU."""
+    """Return the ratio of the dynamic policy to the best fixed way in cells of a shape, with a worker per CPU."""
     rows: Sequence[Json] = found.benchmarks.get("cells", {}).get("results", [])
     fewest = min((row["n_workers"] for row in rows), default=0)
     return {
@@ -163,7 +163,7 @@ def _data_pass(found: Found) -> Iterator[Goal]:
 
 
 def goals(found: Found) -> list[Goal]:
-    """Return all rows of the design's table of figures, and what was asked for besides."""
+    """Return all rows of the design's table of figures, and further goals."""
     from reporting.packing import packing_goals
     from reporting.transfers import transfer_goals
 

@@ -1,4 +1,4 @@
-"""The parts of the report about what managing parallelism costs: overhead, and waking workers."""
+"""The parts of the report about the cost of managing parallelism: overhead, and waking workers."""
 
 import math
 import statistics
@@ -53,7 +53,7 @@ def _method(method: str) -> str:
 
 
 def _whole(found: Iterable[Json], order: str) -> float:
-    """Return the time of the whole divided by that of one share alone, its bound."""
+    """Return the time of the whole divided by that of a single share, its bound."""
     values = [figures[order]["full_us"] / figures[order]["serial_share_us"] for figures in found]
     return statistics.median(values)
 
@@ -109,7 +109,7 @@ def _is_kind(subject: str, kind: str) -> bool:
 
 
 def wake_up(found: Found) -> Part:
-    """How long workers take from the call to the first line of a task."""
+    """The latency from the call to the first line of a task in each worker."""
     section, edges = found.section("wake-up", "wake-up"), found.benchmarks["wake-up"].get("edges_us", ())
     rows = []
     for subject, sums in measured(section):
@@ -138,7 +138,7 @@ def _wake_up_panel(section: Json, edges: Sequence[float], kind: str) -> Panel:
 
 
 def tracing(found: Found) -> Part:
-    """What tasks that do nothing take with a trace and without."""
+    """Times of empty tasks with a trace and without."""
     rows, bars = [], []
     for kind, rounds in found.benchmarks["tracing"]["kinds"].items():
         for way in rounds[0]:

@@ -1,10 +1,10 @@
-"""Markdown: tables, and figures as people write them. Programs write theirs with it, too."""
+"""Markdown tables and number formats. The programs use them for their own output, too."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], is_text: bool = False) -> str:
-    """Return a table whose first column is flush left, the others flush right unless they are text."""
+    """Return a table whose first column is flush left, and whose others are flush right unless they are text."""
     rule = ["---", *["---" if is_text else "---:"] * (len(headings) - 1)]
     lines = [[_escape(cell) for cell in row] for row in (headings, *rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
@@ -15,12 +15,12 @@ def _escape(cell: str) -> str:
 
 
 def folded(title: str, text: str) -> str:
-    """Return text that is shown when its title is clicked."""
+    """Return text that is shown once its title is clicked."""
     return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 def number(value: float) -> str:
-    """Return three significant digits, with thousands apart: 0.0123, 1.23, 123, 12,300."""
+    """Return three significant digits, with thousands separators: 0.0123, 1.23, 123, 12,300."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:
@@ -29,7 +29,7 @@ def number(value: float) -> str:
 
 
 def duration(value_s: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Return a time in a suitable unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(value_s) >= scale:
             return f"{number(value_s / scale)} {unit}"
@@ -37,7 +37,7 @@ def duration(value_s: float) -> str:
 
 
 def size_text(n_bytes: int) -> str:
-    """Return a size as people write it."""
+    """Return a size in a suitable unit."""
     for unit, shift in (("MB", 20), ("KB", 10)):
         if n_bytes >> shift:
             return f"{n_bytes >> shift} {unit}"

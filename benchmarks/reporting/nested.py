@@ -19,7 +19,7 @@ _WAYS = {
 
 
 def _way(way: str, kind: str) -> str:
-    """Return how a way is called; in interpreters, ours without a policy stands in for the standard library."""
+    """Return the name of a way; in interpreters, ours without a policy replaces the standard library."""
     if (way, kind) == ("default", "interp"):
         return "ours without a policy"
     return _WAYS.get(way, f"pool_party, {way}")
@@ -47,7 +47,7 @@ def _cells_table(rows: Sequence[Json], kind: str) -> str:
 
 
 def _cut(row: Json) -> str:
-    """Return the limit that a way went over, or a dash for what was not measured."""
+    """Return the limit that a way exceeded, or a dash if it was not measured."""
     failure: str = row["failure"]
     return failure if failure.startswith(">") else "-"
 

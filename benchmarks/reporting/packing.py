@@ -1,4 +1,4 @@
-"""The part of the report about packing arrays with the help of idle cores, and what is asked of that."""
+"""The part of the report about packing arrays with the help of idle cores, and its goals."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ _SPEED_UP, _LOSS = 1.6, 0.98
 def _loads(found: Found) -> dict[str, Json]:
     """Return figures by how busy the other cores are: {"n_busy": 0, "layouts": {LAYOUT: {SIZE: {"ratio": ...}}}}.
 
-    "ratio" is serial to ours; beside it are "ratio_again", serial to itself, and "bound" where cores are idle.
+    "ratio" is serial to ours. Besides, there are "ratio_again", serial to itself, and "bound" if cores are idle.
     """
     loads: dict[str, Json] = found.benchmarks.get("packing", {}).get("loads", {})
     return loads
@@ -30,7 +30,7 @@ def _ratios(load: Json, key: str = "ratio") -> dict[str, dict[int, float]]:
 
 
 def _again(load: Json) -> list[float]:
-    """Return how many times as fast as itself serial code seemed to be."""
+    """Return the apparent speed-up of serial code over itself."""
     return [ratio for ratios in _ratios(load, "ratio_again").values() for ratio in ratios.values()]
 
 
@@ -84,7 +84,7 @@ _INTRO = (
 
 
 def packing(found: Found) -> Part:
-    """How many times as fast as the same code alone, by layout, size and load."""
+    """Speed-up over the same code in one thread, by layout, size and load."""
     loads, n_cpus = _loads(found), found.benchmarks["packing"]["metadata"].get("n_cpus_usable", 1)
     text = "\n\n".join(_text(title, load) for title, load in loads.items())
     panels = [_panel(title, load, n_cpus) for title, load in loads.items()]
@@ -92,7 +92,7 @@ def packing(found: Found) -> Part:
 
 
 def packing_goals(found: Found) -> Iterator[Goal]:
-    """Yield what is asked of packing: faster where cores are idle, never slower where they are not."""
+    """Yield the goals of packing: faster if cores are idle, never slower if they are not."""
     what, goal = "packing 64 MB, other cores idle", f">= {_SPEED_UP} x serial"
     idle = {
         layout: ratios[_64_MB]

@@ -1,4 +1,4 @@
-"""The whole report: what it was measured on, the goals, and the part of every benchmark."""
+"""The whole report: the machine, the goals, and the part of every benchmark."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ class NothingThere(Exception):
 
 
 def _machine(found: Found) -> str:
-    """Return what all of it was measured on, from the latest run."""
+    """Return the metadata of the latest run."""
     latest = max((figures["metadata"] for figures in found.benchmarks.values()), key=lambda data: data.get("date", ""))
     versions = ", ".join(f"{name} {number}" for name, number in latest.get("versions", {}).items())
     gil = "" if latest.get("has_gil", True) else ", without GIL"
@@ -91,7 +91,7 @@ def _goals(found: Found) -> str:
 
 
 def _section(name: str, found: Found, folder: Path) -> str:
-    """Return the part of a benchmark, after its picture has been drawn."""
+    """Return the part of a benchmark, and draw its picture."""
     part = (_PARTS.get(name) or (lambda figures: generic(name, figures)))(found)
     lines = [f"## {_TITLES.get(name, name)}"]
     if name in BENCHMARKS:
@@ -104,7 +104,7 @@ def _section(name: str, found: Found, folder: Path) -> str:
 
 
 def _safe_section(name: str, found: Found, folder: Path) -> str:
-    """Return the part of a benchmark, or why there is none: figures of another version cost only themselves."""
+    """Return the part of a benchmark, or why there is none: figures of another version affect only themselves."""
     try:
         return _section(name, found, folder)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""The part of the report that a benchmark has, its tables and its panels to draw: dispatch, modes, memory."""
+"""The parts of the report for dispatch, modes and memory: their tables, and their panels to draw."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ KINDS = ("thread", "process", "interp")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a benchmark adds to the page: text, and a picture under a name of its own if there is anything to draw."""
+    """What a benchmark adds to the page: text, and a named picture if there is anything to draw."""
 
     text: str
     picture: Picture | None = None

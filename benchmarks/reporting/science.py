@@ -1,4 +1,4 @@
-"""The part of the report about people who compute: sweeps of scikit-learn, pandas and SciPy, and a large array."""
+"""The part of the report about scientific workloads: sweeps of scikit-learn, pandas and SciPy, and a large array."""
 
 from reporting.drawing import Panel, picture
 from reporting.found import Found, Json, measured
@@ -9,7 +9,7 @@ _SERIAL = "serial"
 
 
 def array_time_s(found: Found, subject: str) -> float | None:
-    """Return how long an array of 64 MB takes to a worker and back; None where science.py has not measured that."""
+    """Return the time of an array of 64 MB to a worker and back; None where science.py has not measured that."""
     return None if found.is_quick("science") else found.figure("science", "transfer", subject, "median_s")
 
 
@@ -30,7 +30,7 @@ _TRANSFER = {"median_s": ("median", duration), "best_s": ("best", duration), "fi
 
 
 def _with_bound(sweep: Json, n_workers: int) -> Json:
-    """Return the sweep with the serial time divided by the workers."""
+    """Return the bound of the sweep: the serial time divided by the workers."""
     serial: Json | None = dict(measured(sweep)).get(_SERIAL)
     if serial is None:
         return sweep
@@ -40,7 +40,7 @@ def _with_bound(sweep: Json, n_workers: int) -> Json:
 
 
 def science(found: Found) -> Part:
-    """Sweeps and the transfer of an array by all ways."""
+    """Sweeps and the transfer of an array in all ways."""
     sweep, transfer = found.section("science", "sweep"), found.section("science", "transfer")
     texts = []
     for title, section, columns in (("Sweep", sweep, _SWEEP), ("A large array there and back", transfer, _TRANSFER)):

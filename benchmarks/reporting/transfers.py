@@ -1,4 +1,4 @@
-"""The part of the report about values on their way to a task and back, and what is asked of them.
+"""The part of the report about transferring values to a task and back, and its goals.
 
 The sections have the median time in microseconds of each subject by size in bytes:
 {"median_us": {"Pool": {"524288": 1200.0, ...}, ...}, "failures": {...}}.
@@ -87,13 +87,13 @@ def _time_s(found: Found, section: str, subject: str, size: int) -> float | None
 
 
 def _array_s(found: Found, subject: str) -> float | None:
-    """Return how long 64 MB take as an array: as transfer.py has measured it, or else science.py."""
+    """Return the time of an array of 64 MB as transfer.py has measured it, otherwise as science.py has."""
     time_s = _time_s(found, "ndarray", subject, _64_MB)
     return array_time_s(found, subject) if time_s is None else time_s
 
 
 def transfer_goals(found: Found) -> Iterator[Goal]:
-    """Yield the rows of the design about values there and back."""
+    """Yield the design's rows about values there and back."""
     for kind, least, peer in (("process", 10, "Pool"), ("interp", 5, "InterpreterPoolExecutor")):
         pair = tuple(_time_s(found, "bytes", name, _HALF_MB) for name in (f"pool_party {kind}", peer))
         yield _faster(f"0.5 MB of `bytes` there and back, {kind}", least, (pair[0], pair[1]), peer)

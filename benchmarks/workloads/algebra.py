@@ -1,6 +1,6 @@
-"""Tasks of NumPy: small ones say what to make and how much of it, the matrices are made where they are used.
+"""NumPy tasks with small arguments that say which matrices to make; the worker makes them.
 
-Each returns whether its result is right, as far as that can be told cheaply.
+Each returns whether its result is right, as far as a cheap check can tell.
 """
 
 import os
@@ -13,7 +13,7 @@ import numpy as np
 def eigenvalues(task: tuple[int, int, int]) -> bool:
     """Eigenvalues and vectors of small matrices; `task` is (seed, order, how many).
 
-    `eig`, since `eigvals` and `eigvalsh` hold the GIL for small matrices.
+    It uses `eig`, since `eigvals` and `eigvalsh` hold the GIL for small matrices.
     """
     seed, order, n_matrices = task
     random = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ def products(task: tuple[int, int, int]) -> bool:
 
 
 def introduce(sleep_s: float) -> tuple[int, int]:
-    """Load what the other tasks need, keep the worker busy for a while, and return which worker this is."""
+    """Load what the other tasks need, keep the worker busy for a while, and return the worker's identity."""
     eigenvalues((0, 16, 1))
     tall_qr((0, 64, 16))
     products((0, 64, 1))

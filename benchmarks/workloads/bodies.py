@@ -22,7 +22,7 @@ def _body(position: Sequence[float], velocity_per_day: Sequence[float], suns: fl
 
 
 def _at_rest(planets: list[Body]) -> list[Body]:
-    """Add a sun that moves so that the momenta add up to nothing."""
+    """Add a sun whose momentum cancels that of the planets."""
     drift = [-sum(mass * velocity[axis] for _, velocity, mass in planets) / SUN for axis in range(3)]
     return [([0.0, 0.0, 0.0], drift, SUN), *planets]
 
@@ -81,8 +81,8 @@ def _energy(bodies: list[Body], pairs: list[tuple[Body, Body]]) -> float:
 def nbody(task: Task) -> int:
     """Move the bodies that all tasks of this process share, and return the number of steps.
 
-    In threads the tasks spoil each other's numbers, and in processes where the bodies get to depends on who ran which
-    task: so neither is returned.
+    Threads corrupt each other's numbers, and in processes the positions depend on which one ran which task. Neither is
+    therefore returned.
     """
     n_rounds, n_steps = task
     for _ in range(n_rounds):
@@ -104,6 +104,6 @@ def nbody_no_share(task: Task) -> list[float]:
 
 
 def balance(task: tuple[int, int]) -> list[float]:
-    """Compute much and return much: move bodies of its own by some steps; their energy, many times over."""
+    """Compute much and return much: move bodies of its own by some steps, and return their energy many times over."""
     n_steps, n_results = task
     return nbody_no_share((1, n_steps)) * n_results

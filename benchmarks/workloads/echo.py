@@ -1,4 +1,4 @@
-"""A task that gives back what it gets."""
+"""A task that returns its argument."""
 
 
 def echo[T](value: T) -> T:

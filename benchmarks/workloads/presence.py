@@ -1,4 +1,4 @@
-"""Tasks that say which worker did them. They import only what every interpreter has loaded anyway."""
+"""Tasks that return the identity of their worker. They import only modules that every interpreter has loaded anyway."""
 
 import _thread
 import os
@@ -8,13 +8,13 @@ type Worker = tuple[int, int]  # process and thread
 
 
 def present(hold_s: float) -> Worker:
-    """Keep the worker for a while, and return which it is."""
+    """Keep the worker busy for a while, and return its identity."""
     time.sleep(hold_s)
     return os.getpid(), _thread.get_native_id()
 
 
 def load_numpy(hold_s: float) -> Worker:
-    """Load NumPy with its linear algebra, then as above."""
+    """Load NumPy with its linear algebra, then do the same as `present`."""
     import numpy as np
 
     np.linalg.eig(np.eye(16))

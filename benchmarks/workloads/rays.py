@@ -43,7 +43,7 @@ class Vector:
         return self * (1 / math.sqrt(self.dot(self)))
 
     def mirrored(self, normal: Self) -> "Vector":
-        """Return this direction after it met a mirror with that normal."""
+        """Return this direction after reflection by a surface with that normal."""
         return self - normal * (2 * self.dot(normal))
 
 
@@ -57,7 +57,7 @@ class Sphere:
     shine: float
 
     def distance(self, origin: Vector, direction: Vector) -> float:
-        """Return how far a ray goes until it meets this."""
+        """Return the distance along a ray until it meets this."""
         to_centre = self.centre - origin
         along = to_centre.dot(direction)
         inside = self.radius**2 - to_centre.dot(to_centre) + along * along
@@ -84,7 +84,7 @@ class Floor:
     shine: float
 
     def distance(self, origin: Vector, direction: Vector) -> float:
-        """Return how far a ray goes until it meets this."""
+        """Return the distance along a ray until it meets this."""
         if abs(direction.y) < _EPSILON:
             return _FAR
         distance = (self.height - origin.y) / direction.y
@@ -132,7 +132,7 @@ def _is_lit(place: Vector, direction: Vector, distance: float) -> bool:
 
 
 def _brightness(place: Vector, normal: Vector) -> float:
-    """Return how much light of the lamps falls on a place."""
+    """Return the brightness of a place in the light of the lamps."""
     brightness = _AMBIENT
     for light in _LIGHTS:
         to_light = light - place

@@ -1,4 +1,4 @@
-"""Recursive Fibonacci numbers: nothing but calls, without and with an object that every call changes."""
+"""Recursive Fibonacci numbers: only calls, without and with an object that every call changes."""
 
 
 def fib(n: int) -> int:
@@ -19,6 +19,6 @@ class Counting:
 
 
 def fib2(n: int) -> tuple[int, int]:
-    """Return the n-th Fibonacci number and how many calls that took."""
+    """Return the n-th Fibonacci number and the number of calls."""
     counting = Counting()
     return counting.fib(n), counting.n_calls

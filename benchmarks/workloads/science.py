@@ -1,7 +1,7 @@
-"""Tasks of people who compute: fits of scikit-learn, groups of pandas tables, runs of scipy.optimize.
+"""Scientific tasks: fits of scikit-learn, groups of pandas tables, runs of scipy.optimize.
 
-The packages are imported with this module: by the caller before it opens a pool, and by each worker for itself.
-Results are lists of numbers, the same wherever they are computed.
+This module imports the packages: the caller does so before it opens a pool, and each worker for itself. Results are
+lists of numbers, the same wherever they are computed.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ type Numbers = list[float]
 
 
 def identify(nap_s: float) -> tuple[int, int]:
-    """Return which process and thread this is: a worker that has imported the packages."""
+    """Return the process and thread of a worker that has imported the packages."""
     return sending.identify(nap_s)
 
 
@@ -40,7 +40,7 @@ def fit(case: Case) -> Numbers:
 
 
 def fits(n_tasks: int, n_rows: int) -> list[Case]:
-    """Return a sweep over models and their parameters; each case brings its table along."""
+    """Return a sweep over models and their parameters; each case contains its table."""
     rng = np.random.default_rng(0)
     table = rng.standard_normal((n_rows, 20))
     classes = (table[:, :5].sum(axis=1) + rng.standard_normal(n_rows) > 0).astype(np.int64)
@@ -52,7 +52,7 @@ def fits(n_tasks: int, n_rows: int) -> list[Case]:
 
 
 def group(case: Case) -> Numbers:
-    """Group a table in some ways; return sums over what comes out."""
+    """Group a table in several ways; return sums over the results."""
     table, window = case
     means = table.groupby("key", observed=True).agg({"x": "mean", "y": ["std", "max"]})
     rolled = table.groupby("other")["x"].rolling(window).mean()
@@ -77,7 +77,7 @@ def _rosenbrock(x: Any) -> float:
 
 
 def minimize(case: Case) -> Numbers:
-    """Minimize a function of Python from a starting point; return where that ends."""
+    """Minimize a Python function from a starting point; return the final point."""
     method, start = case
     result = scipy.optimize.minimize(_rosenbrock, start, method=method, options={"maxiter": 400})
     return [float(result.fun), *map(float, result.x)]

@@ -1,4 +1,4 @@
-"""Tasks for arrays that are sent, and one that says who does it. Needs nothing but what an array comes with."""
+"""Tasks for arrays that are sent, and one that identifies its worker. Imports only what an array needs anyway."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def identify(nap_s: float) -> tuple[int, int]:
-    """Return which process and thread this is, after a nap in which other workers get a task, too."""
+    """Return this process and thread after a sleep, in which other workers get a task, too."""
     time.sleep(nap_s)
     return os.getpid(), threading.get_native_id()
 
@@ -18,7 +18,7 @@ def touch(array: Any) -> float:
 
 
 def send_back(case: tuple[Any, float]) -> Any:
-    """Return an array that has come, once it is read. Raises ArithmeticError if it is another."""
+    """Return a received array after reading it. Raises ArithmeticError if it is not the expected one."""
     array, expected = case
     if touch(array) != expected:
         raise ArithmeticError("the array that came is not the one that was sent")

@@ -1,6 +1,6 @@
 """A product of matrices in equal shares of its rows, which report when they began and ended.
 
-The operands are made once in each process and kept, so that a share is nothing but its computation.
+The operands are made once in each process and kept, so that a share consists only of its computation.
 """
 
 import functools
@@ -27,8 +27,8 @@ def _room(order: int, n_rows: int, slot: int) -> np.ndarray:
 def compute_share(task: tuple[int, int, int, int]) -> Interval:
     """Compute some rows of a product of (order x RANK) and (RANK x order).
 
-    `task` is (order, number of shares, which share, slot); shares that run in one process at once need slots of their
-    own for their results.
+    `task` is (order, number of shares, index of this share, slot). Shares that run in one process at the same time need
+    different slots for their results.
     """
     order, n_shares, share, slot = task
     a, b = _operands(order)

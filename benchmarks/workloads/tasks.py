@@ -1,4 +1,4 @@
-"""Tasks with nothing in them: what remains is the cost of handing them out."""
+"""Empty tasks, which show the cost of handing them out."""
 
 import time
 

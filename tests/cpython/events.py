@@ -5,7 +5,7 @@ import select
 
 
 class PipeEvent:
-    """What the tests use of threading.Event, between interpreters: they share the descriptors of the process."""
+    """The part of threading.Event that the tests use, between interpreters, which share the process's descriptors."""
 
     def __init__(self):
         self._readable, self._writable = os.pipe()

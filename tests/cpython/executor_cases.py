@@ -1,6 +1,6 @@
-"""CPython's tests of executors (`test.test_concurrent_futures`) with our executors in them.
+"""CPython's tests of executors (`test.test_concurrent_futures`), with our executors in them.
 
-A worker process that unpickles a class method of a test imports this module for its class.
+A worker process that unpickles a test class's method imports this module to find the class.
 """
 
 import concurrent.futures
@@ -26,11 +26,11 @@ TITLE = "executor tests on ComposableExecutor"
 FEWEST_TESTS = 25
 KINDS = ("thread", "process", "interp")
 ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
-NEWEST_OF_TESTS = (3, 14, 8)  # what LEFT_OUT is written for; older ones do not have all of its tests
+NEWEST_OF_TESTS = (3, 14, 8)  # the version that LEFT_OUT is written for; older ones lack some of its tests
 HAS_INTERPRETERS = sys.version_info >= (3, 14)
 
-# The classes of tests, and the module that each is in. Of each class those tests run that it itself defines, so
-# that no test runs twice for a kind.
+# The test classes, each with its module. Only the tests that a class itself defines run, so that no test runs twice for
+# a kind.
 FOR_ALL = {
     "ExecutorTest": "executor",
     "AsCompletedTests": "test_as_completed",
@@ -69,7 +69,7 @@ def _rows(kind, class_name, reason, *tests):
     return {(kind, class_name, test): reason for test in tests}
 
 
-# (kind, class, test) -> why it is left out. Nothing else is skipped but by the tests themselves.
+# (kind, class, test) -> why it is left out. All other skips come from the tests themselves.
 LEFT_OUT = {
     **{
         (kind, "ExecutorShutdownTest", "test_cancel_futures"): (
@@ -218,7 +218,7 @@ LEFT_OUT = {
 
 
 def find(class_name, module_name):
-    """CPython's class of tests. Raises ImportError or AttributeError where this CPython has none."""
+    """Return CPython's test class. Raises ImportError or AttributeError if this CPython lacks it."""
     return getattr(importlib.import_module(f"{PACKAGE}.{module_name}"), class_name)
 
 
@@ -227,10 +227,10 @@ def start_method():
 
 
 class _Executor(pool_party.ComposableExecutor):
-    """Our executor as the tests make it: its context is called mp_context."""
+    """Our executor with the arguments of the tests, which call the context mp_context."""
 
-    # The test of a failing initializer waits until this is true, then submits, which must raise; a result has
-    # raised BrokenExecutor before that, so ours is broken already.
+    # The test of a failing initializer waits until this is true, and then expects that submit raises. Before that a
+    # result has raised BrokenExecutor, so our executor is broken already.
     _broken = True
     kind = ""
 
@@ -240,12 +240,12 @@ class _Executor(pool_party.ComposableExecutor):
 
     @property
     def _executor_manager_thread(self):
-        """Tests join it to wait for the end of a shutdown."""
+        """Tests join this to wait for the end of a shutdown."""
         return types.SimpleNamespace(join=self.shutdown)
 
 
 EXECUTORS = {kind: type(f"{kind}Executor", (_Executor,), {"kind": kind}) for kind in KINDS}
-# What CPython calls an executor of the kind; some tests make theirs by this name.
+# CPython's names for executors of the kinds. Some tests make theirs by these names.
 CPYTHON_NAMES = {
     "thread": "ThreadPoolExecutor",
     "process": "ProcessPoolExecutor",
@@ -254,7 +254,7 @@ CPYTHON_NAMES = {
 
 
 class _Case:
-    """What is ours in a test, whichever the kind."""
+    """Our part of every test, for all kinds."""
 
     def setUp(self):
         for kind, name in CPYTHON_NAMES.items():
@@ -280,7 +280,7 @@ class _Case:
 
 
 def make_case(kind, class_name, module_name):
-    """The class of tests, with our executor of the kind wherever it makes one."""
+    """Return the test class with our executor of the kind in place of CPython's."""
     tests = find(class_name, module_name)
     util = importlib.import_module(f"{PACKAGE}.util")
     bases = [base for base in (util.ExecutorMixin, util.BaseTestCase) if not issubclass(tests, base)]
@@ -289,7 +289,7 @@ def make_case(kind, class_name, module_name):
     name = f"{kind}{class_name}"
     own = {"kind": kind, "executor_type": EXECUTORS[kind], "__module__": __name__}
     if class_name == "ExecutorDeadlockTest":
-        own["TIMEOUT"] = 60  # CPython gives it 5 min
+        own["TIMEOUT"] = 60  # CPython allows 5 min
     for key, reason in LEFT_OUT.items():
         if key[:2] == (kind, class_name) and hasattr(tests, key[2]):
             own[key[2]] = unittest.skip(f"left out: {reason}")(lambda self: None)
@@ -310,7 +310,7 @@ for _kind in KINDS:
 
 
 def make_suite(kind):
-    """All tests of the kind."""
+    """Return all tests of the kind."""
     suite = unittest.TestSuite()
     for class_name, module_name in CLASSES[kind].items():
         if case := globals().get(f"{kind}{class_name}"):
@@ -320,7 +320,7 @@ def make_suite(kind):
 
 @contextlib.contextmanager
 def ours_in_scripts(kind):
-    """Some tests run a program that imports an executor by name: let that be ours."""
+    """Some tests run a program that imports an executor by name. Replace that by ours."""
     run, make = script_helper.assert_python_ok, script_helper.make_script
     context = f", context={start_method()!r}" if kind == "process" and start_method() else ""
 
@@ -336,7 +336,7 @@ def ours_in_scripts(kind):
     def assert_python_ok(*args, **env):
         assert args[:-1] != ("-c",) or replace(args[-1]) != args[-1], "CPython's script has changed"
         result = run(*map(replace, args), **env)
-        # The name in a traceback; that it is a RuntimeError, the program itself finds out.
+        # The name in a traceback. The program itself checks that it is a RuntimeError.
         return result._replace(err=result.err.replace(b"pool_party._core.errors.PoolClosed:", b"RuntimeError:"))
 
     def make_script(folder, name, text, *args, **kwargs):
@@ -345,7 +345,7 @@ def ours_in_scripts(kind):
 
     with contextlib.ExitStack() as patches:
         patch = unittest.mock.patch.object
-        patches.enter_context(patch(test.support, "verbose", 0))  # they print how long each took
+        patches.enter_context(patch(test.support, "verbose", 0))  # otherwise tests print how long each took
         patches.enter_context(patch(script_helper, "make_script", make_script))
         patches.enter_context(patch(script_helper, "assert_python_ok", assert_python_ok))
         shutdown = sys.modules.get(f"{PACKAGE}.test_shutdown")
@@ -355,7 +355,7 @@ def ours_in_scripts(kind):
 
 
 def find_problems():
-    """Classes that are not there, and rows of LEFT_OUT that name no test."""
+    """Return missing classes, and rows of LEFT_OUT that name no test."""
     return _missing + (_stale_rows() if sys.version_info >= NEWEST_OF_TESTS and not _missing else [])
 
 

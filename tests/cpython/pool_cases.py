@@ -1,6 +1,6 @@
-"""CPython's Pool test classes with our pools in them, importable by the workers of every kind.
+"""CPython's Pool test classes with our pools in them. Workers of every kind can import this module.
 
-A worker that unpickles a class method of a test imports this module for its class.
+A worker that unpickles a test class's method imports this module to find the class.
 """
 
 import functools
@@ -17,7 +17,7 @@ import pool_party
 from pool_party import ComposablePool
 
 TITLE = "Pool tests on ComposablePool"
-FEWEST_TESTS = 20  # CPython 3.12 has 28 for a kind, 3.14 has 31
+FEWEST_TESTS = 20  # CPython 3.12 has 28 tests for a kind, 3.14 has 31
 ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
 CLASSES = ("_TestPool", "_TestPoolWorkerErrors", "_TestPoolWorkerLifetime")
 KINDS = ("thread", "process", "interp")
@@ -27,7 +27,7 @@ MIXINS = {
     "interp": cpython_tests.ProcessesMixin,
 }
 
-# (kind, class, test) -> why it is left out. Nothing else is skipped but by the tests themselves.
+# (kind, class, test) -> why it is left out. All other skips come from the tests themselves.
 LEFT_OUT = {
     ("thread", "_TestPoolWorkerLifetime", "test_pool_worker_lifetime"): (
         "compares pids of worker processes; CPython does not run it for threads"
@@ -54,16 +54,16 @@ LEFT_OUT = {
 
 
 def make_pool(kind, *args, **kwargs):
-    """A pool of the kind; process pools by the start method under test."""
+    """Return a pool of the kind. Process pools use the start method under test."""
     if kind == "process" and (method := os.environ.get("POOL_PARTY_CPYTHON_START_METHOD")):
         kwargs.setdefault("context", multiprocessing.get_context(method))
     pool = ComposablePool(*args, kind=kind, **kwargs)
-    pool._repopulate_pool = lambda: None  # test_pool_worker_lifetime calls it; ours replaces workers by itself
+    pool._repopulate_pool = lambda: None  # test_pool_worker_lifetime calls it; our pools replace workers by themselves
     return pool
 
 
 def make_case(kind, class_name):
-    """The CPython test class, with our pool of the kind wherever it makes one."""
+    """Return the CPython test class with our pool of the kind in place of CPython's."""
     our_pool = functools.partial(make_pool, kind)
 
     class Case(getattr(cpython_tests, class_name), MIXINS[kind], unittest.TestCase):
@@ -80,7 +80,8 @@ def make_case(kind, class_name):
         if key[:2] == (kind, class_name):
             setattr(Case, key[2], unittest.skip(f"left out: {reason}")(getattr(Case, key[2])))
     if (kind, class_name) == ("interp", "_TestPool"):
-        # CPython lets threads sleep 1 s there, not 5 min, as they "can't be forced to quit": so in interpreters.
+        # CPython lets threads sleep 1 s instead of 5 min here, as they "can't be forced to quit". The same applies to
+        # interpreters.
         shorten = unittest.mock.patch.object(cpython_tests.support, "LONG_TIMEOUT", 1)
         Case.test_terminate = shorten(Case.test_terminate)
     Case.__name__ = Case.__qualname__ = f"{kind}{class_name}"
@@ -93,13 +94,13 @@ for _kind in KINDS:
 
 
 def make_suite(kind):
-    """All tests of the kind."""
+    """Return all tests of the kind."""
     load = unittest.defaultTestLoader.loadTestsFromTestCase
     return unittest.TestSuite(load(globals()[f"{kind}{name}"]) for name in CLASSES)
 
 
 def ours_in_scripts(kind):
-    """One test runs a program with `from multiprocessing import Pool`: let that be ours."""
+    """One test runs a program with `from multiprocessing import Pool`. Replace that by ours."""
     original = script_helper.assert_python_ok
     old = "from multiprocessing import Pool\n"
     new = (
@@ -115,7 +116,7 @@ def ours_in_scripts(kind):
 
 
 def find_problems():
-    """Rows of LEFT_OUT that name no test."""
+    """Return rows of LEFT_OUT that name no test."""
     return [
         f"LEFT_OUT names no test: {key}"
         for key in LEFT_OUT

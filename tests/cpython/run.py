@@ -2,13 +2,13 @@
 
     python tests/cpython/run.py [--only pool|executor] [--kind KIND] [--start-method METHOD] [-v]
 
-The tests are those of the running interpreter's `test` package. Of `test._test_multiprocessing`: _TestPool,
-_TestPoolWorkerErrors, _TestPoolWorkerLifetime. For kind="process" they run as its "processes" type, for "thread" as
-its "threads", and for "interp" as "processes", since its values are pickled. Of `test.test_concurrent_futures`: the
-classes in executor_cases.CLASSES.
+The tests are those of the running interpreter's `test` package. From `test._test_multiprocessing` they are _TestPool,
+_TestPoolWorkerErrors and _TestPoolWorkerLifetime. For kind="process" these run as the type "processes", for "thread" as
+"threads", and for "interp" as "processes", since its values are pickled. From `test.test_concurrent_futures` they are
+the classes in executor_cases.CLASSES.
 
-Exit status: 0 if all passed, 1 on a failure, when a class of tests is missing, when a kind ran next to no test, or
-when a table of left-out tests (LEFT_OUT of pool_cases and executor_cases) names one that does not exist.
+Exit status: 0 if all passed; 1 after a failure, if a test class is missing, if a kind ran hardly any tests, or if a
+table of left-out tests (LEFT_OUT in pool_cases and executor_cases) names one that does not exist.
 """
 
 import argparse
@@ -32,13 +32,13 @@ def run_kind(cases, kind, verbosity, hang_s):
 
 
 def bad_tests(result):
-    """Names of the tests that failed. A test counts once, however many of its parts failed."""
+    """Return the names of failed tests. A test counts once, however many of its parts failed."""
     cases = [getattr(case, "test_case", case) for case, _ in result.failures + result.errors]
     return list(dict.fromkeys(case.id() for case in cases + result.unexpectedSuccesses))
 
 
 def run_all(cases, kinds, verbosity, hang_s):
-    """Runs all tests of these kinds. Returns lines that say what ran, and what is wrong."""
+    """Run all tests of these kinds. Return lines that say what ran and what is wrong."""
     lines = [f"{sys.version.split()[0]}: CPython's {cases.TITLE}"]
     problems = cases.find_problems()
     for kind in kinds:

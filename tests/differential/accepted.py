@@ -1,6 +1,6 @@
-"""Every difference from `multiprocessing.Pool` that is on purpose, with its reason. Nothing else may differ."""
+"""Every intended difference from `multiprocessing.Pool`, with its reason. Nothing else may differ."""
 
-# Values that Pool refuses and ours send by value, with cloudpickle: the name in corpus.py, why.
+# Values that Pool refuses, and that ours sends by value with cloudpickle: name in corpus.py -> reason.
 VALUES = {
     "lambda": "functions without a name travel",
     "local class": "classes without a name travel",
@@ -16,7 +16,7 @@ _NOT_PICKLED = (
     "exceptions that do not pickle: RemoteError has their repr and traceback, where Pool's MaybeEncodingError has "
     "the repr of a wrapper and no traceback"
 )
-# Exceptions of tasks: the name in errors.py, why.
+# Exceptions of tasks: name in errors.py -> reason.
 ERRORS = {
     "Opaque": _NOT_PICKLED,
     "Refuses": _NOT_PICKLED,
@@ -24,7 +24,7 @@ ERRORS = {
     "with a lambda": "exceptions that hold a lambda arrive, since functions without a name travel",
 }
 
-# What a call does to its caller's objects: the function in effects.py, why.
+# Effects of a call on its caller's objects: function in effects.py -> reason.
 EFFECTS = {
     "bad_arguments": (
         "wrong arguments are refused at once, with a clear error; Pool returns [None] for `map(f, [1], 0)`, and an "
@@ -34,7 +34,7 @@ EFFECTS = {
 
 _NEEDS_STATE = "an interpreter has not run the script, and this cannot be sent to it"
 _SHARED = "threads share the caller's objects"
-# Scripts: the kind and the name in scripts.py, why, and what is printed instead; `None` stands for an error.
+# Scripts: kind and name in scripts.py -> reason, and what is printed instead; `None` stands for an error.
 SCRIPTS = {
     ("interp", "global_lock"): (_NEEDS_STATE, None),
     ("interp", "sqlite_connection"): (_NEEDS_STATE, None),

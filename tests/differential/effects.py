@@ -1,4 +1,4 @@
-"""What a call does to its caller's objects, and what it keeps of their identity: each function asks a pool."""
+"""Effects of a call on its caller's objects, and what it preserves of their identity. Each function examines a pool."""
 
 import copyreg
 import gc
@@ -8,7 +8,7 @@ N = 6
 
 
 class Counted:
-    """Counts in the caller how often it is reduced, and by which protocol."""
+    """Counts in the caller how often it is reduced, and with which protocols."""
 
     n_reduced = 0
     protocols = set()  # noqa: RUF012 # of the class
@@ -57,7 +57,7 @@ def change(value):
 
 
 def first_seen(value):
-    """Which of the values that this worker was given is this very one: the number of the first call with it."""
+    """Return the number of the first call that gave this worker this very object."""
     for number, other in enumerate(_seen):
         if other is value:
             return number
@@ -105,7 +105,7 @@ def error_of(call):
 
 
 def reduced(pool):
-    """Each value is reduced once."""
+    """Each value must be reduced once."""
     counts = []
     for call in (
         lambda: pool.apply(identity, (Counted(),)),
@@ -142,7 +142,7 @@ def changed_arguments(pool):
 
 
 def iterators(pool):
-    """An input is read to its end, once, in order, and not after it has failed."""
+    """An input must be read to its end, once and in order, and not after it has failed."""
     read, observed = [], []
 
     def inputs():
@@ -186,7 +186,7 @@ def bad_arguments(pool):
 
 
 def results_of_failures(pool):
-    """What is left of a call with an item that fails; an iterator goes on after it."""
+    """What is left of a call with a failing item. An iterator continues after it."""
     found = []
     for iterator in (pool.imap(fail_at_three, range(N)), pool.imap(fail_at_three, range(N), 1)):
         for _ in range(N + 2):
@@ -202,7 +202,7 @@ def results_of_failures(pool):
 
 
 def between_arguments(pool):
-    """One object as several arguments, in several items of a chunk, in several calls."""
+    """One object as several arguments, in several items of a chunk, and in several calls."""
     value, observed = ["shared"], []
     for call in (
         lambda: pool.starmap(first_seen_of_two, [(value, value)] * 4, 2),
@@ -219,7 +219,7 @@ def between_arguments(pool):
 
 
 def between_results(pool):
-    """One object that is the result of several items."""
+    """One object as the result of several items."""
     observed = []
     for results in (
         pool.map(same_result, range(4), 4),
@@ -232,7 +232,7 @@ def between_results(pool):
 
 
 def results_again(pool):
-    """A result is the same object each time, and the one that a callback gets; so is an error."""
+    """A result must be the same object each time, and the one that a callback gets. So must an error."""
     given = []
     done = pool.apply_async(identity, ([1],), callback=given.append)
     mapped = pool.map_async(identity, [1, 2], callback=given.append)
@@ -257,7 +257,7 @@ def types_of_results(pool):
 
 
 def let_go(pool):
-    """Nothing that was sent or has arrived is kept once a call is over."""
+    """Nothing that was sent or received may be kept once a call is over."""
     references = _send_and_receive(pool)
     pool.apply(abs, (1,))
     gc.collect()

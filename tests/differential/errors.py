@@ -1,4 +1,4 @@
-"""Exceptions of all kinds, raised in tasks, and all that can be seen of them in the caller."""
+"""Exceptions of all kinds, raised in tasks, and everything that the caller can see of them."""
 
 import builtins
 import re
@@ -44,14 +44,14 @@ class Reduced(Exception):
 
 
 class Becomes(Exception):
-    """Another one, once it has been sent."""
+    """An error that becomes another one when it is sent."""
 
     def __reduce__(self):
         return KeyError, ("became",)
 
 
 class NoReason(Exception):
-    """Says nothing of itself."""
+    """An error with an empty message."""
 
     def __str__(self):
         return ""
@@ -62,7 +62,7 @@ class Slotted(Exception):
 
 
 class Opaque(Exception):
-    """Cannot be pickled."""
+    """An error that cannot be pickled."""
 
     def __init__(self, text):
         super().__init__(text)
@@ -215,7 +215,7 @@ _FRAME_OF_POOL = re.compile(
 
 
 def describe(error, depth=4):
-    """All of an exception but where it was raised: the caller's side adds frames of its own."""
+    """Describe an exception, except for where it was raised: the caller's side adds frames of its own."""
     if error is None or depth == 0:
         return None
     kind = f"{type(error).__module__}.{type(error).__qualname__}"

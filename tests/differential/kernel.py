@@ -11,7 +11,7 @@ TIMEOUT_S = 100
 
 
 def run(kernel, cells):
-    """What the cells print; an error is printed, too, as a notebook shows it."""
+    """Return what the cells print, including errors as a notebook shows them."""
     shown = []
 
     def show(message):

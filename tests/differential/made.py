@@ -1,4 +1,4 @@
-"""Values that hypothesis makes: nested containers of all scalar types and arrays, in which an object may be twice."""
+"""Values made by hypothesis: nested containers of all scalar types and arrays, in which an object may occur twice."""
 
 import collections
 import datetime
@@ -10,7 +10,7 @@ import numpy
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-LARGE = 40_000  # bytes: such a value travels beside the rest
+LARGE = 40_000  # bytes: such a value is sent beside the pickle
 
 SCALARS = st.one_of(
     st.none(),
@@ -63,7 +63,7 @@ def _contents(dtype):
 
 @st.composite
 def arrays(draw):
-    """An array of any type and layout; some large enough to travel beside the rest."""
+    """An array of any type and layout. Some are large enough to be sent beside the pickle."""
     dtype = draw(DTYPES)
     array = draw(
         hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5), elements=_contents(dtype))
@@ -111,7 +111,7 @@ CONTAINERS = (
 
 @st.composite
 def values(draw):
-    """Containers of containers, of which several may hold the same object."""
+    """Nested containers, several of which may hold the same object."""
     made = draw(st.lists(st.one_of(SCALARS, arrays()), min_size=1, max_size=4))
     made.append(draw(st.frozensets(HASHABLE, max_size=3)))
     made.append(draw(st.dictionaries(HASHABLE, SCALARS, max_size=3)))

@@ -1,6 +1,6 @@
 """How many MB a pool and its workers hold after much work: `python remaining.py pool|process|interp [LIMIT]`.
 
-With a limit it waits until no more is left.
+With a limit it waits until no more than that is held.
 """
 
 import gc
@@ -23,7 +23,7 @@ def of_process(pid):
 
 
 def of_files():
-    """Files in memory, which count once, whoever maps them."""
+    """Files in memory, each counted once, whoever maps them."""
     stats = {}
     for fd in os.listdir("/proc/self/fd"):
         try:

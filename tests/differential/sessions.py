@@ -1,4 +1,4 @@
-"""What somebody types into a notebook, cell by cell; `run(f, xs)` is a pool's `map`, and each cell prints."""
+"""What a user types into a notebook, cell by cell. `run(f, xs)` is a pool's `map`, and each cell prints something."""
 
 SESSIONS = {
     "globals": (
@@ -75,7 +75,7 @@ SESSIONS = {
 
 
 def text_of(name, prologue):
-    """A program that runs the cells as a kernel does, all of them in `__main__`."""
+    """Return a program that runs the cells as a kernel does, all of them in `__main__`."""
     return f"""{prologue}
 if __name__ == "__main__":
     for cell in {SESSIONS[name]!r}:

@@ -1,4 +1,4 @@
-"""What is compared with what, and what each makes of the values, errors and effects."""
+"""The pools that are compared, and how their values, errors and effects are observed."""
 
 import functools
 import multiprocessing
@@ -14,7 +14,7 @@ ORACLE = "multiprocessing"
 
 
 def make(name):
-    """A pool of one worker."""
+    """Make a pool of one worker."""
     if name == ORACLE:
         return multiprocessing.get_context("spawn").Pool(1)
     if name == "spawn":
@@ -23,7 +23,7 @@ def make(name):
 
 
 def by_values(pool, name):
-    """Without those whose types do not load in the interpreters of this version of Python."""
+    """Observe values, except for those whose types do not load in interpreters of this version of Python."""
     found = {}
     for key, make_value in corpus.values():
         value = make_value()
@@ -49,12 +49,12 @@ def by_effects(pool, name):
 
 @functools.cache
 def observe(name, look):
-    """What one of the functions above finds with this pool; looked at once."""
+    """Return what one of the functions above finds with this pool. The result is cached."""
     with make(name) as pool:
         return look(pool, name)
 
 
 def differences(name, look):
-    """What one finds otherwise than with `multiprocessing.Pool`: both, by name."""
+    """Return the findings that differ from those with `multiprocessing.Pool`: both, by name."""
     theirs, ours = observe(ORACLE, look), observe(name, look)
     return {key: (theirs[key], ours[key]) for key in ours if ours[key] != theirs[key]}

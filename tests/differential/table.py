@@ -1,4 +1,4 @@
-"""The table of values, errors and effects in docs/data.md: `python tests/differential/table.py` makes it anew."""
+"""The table of values, errors and effects in docs/data.md, which `python tests/differential/table.py` renews."""
 
 import collections
 import pathlib
@@ -15,7 +15,7 @@ COLUMNS = (subjects.ORACLE, "process", "interp")
 
 
 def _word(name, keys):
-    """What a pool makes of these values."""
+    """Return a word for what a pool does with these values."""
     theirs, ours = (subjects.observe(pool, subjects.by_values) for pool in (subjects.ORACLE, name))
     words = set()
     for key in keys:

@@ -1,4 +1,4 @@
-"""The sessions in a real Jupyter kernel, cell by cell, print what they print with loky."""
+"""Sessions in a real Jupyter kernel, cell by cell, print the same as with loky."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Values that hypothesis makes arrive as through multiprocessing.Pool, by each kind; what differs is shrunk."""
+"""Values that hypothesis makes arrive as through multiprocessing.Pool, with each kind. Differing values are shrunk."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""Scripts whose functions live in `__main__` do the same with `multiprocessing.Pool` as with each kind of ours."""
+"""Scripts whose functions are in `__main__` do the same with `multiprocessing.Pool` as with each of our kinds."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""In a notebook, functions run as they are defined now, with the globals as they are now: as with loky."""
+"""In a notebook, functions run with their present definition and the present globals, as with loky."""
 
 import functools
 import os
@@ -54,7 +54,7 @@ def test_as_with_loky(subject, name):
     assert run(sessions.text_of(name, OURS.format(subject=subject, arguments=""))) == by_loky(name)
 
 
-# ---- what a worker holds for itself ----------------------------------------
+# ---- the state of a worker ---------------------------------------------------
 
 STATE = """
 n = 0
@@ -75,7 +75,7 @@ def count(x):
 
 
 def program(subject, definitions, cells, arguments=""):
-    """A program that makes its pool, and runs the cells, only where it is the main one."""
+    """Return a program that makes its pool and runs the cells only if it is the main program."""
     body = OURS.format(subject=subject, arguments=arguments).replace("Pool(2", "Pool(1")
     body += "".join(f'exec(compile({cell!r}, "<cell>", "exec"), globals())\n' for cell in cells) + "end()\n"
     return f'{definitions}\nif __name__ == "__main__":\n{textwrap.indent(body, "    ")}'
@@ -97,7 +97,7 @@ CELLS = (
 
 @pytest.mark.parametrize("subject", SUBJECTS[1:])
 def test_state_of_a_worker_stays_in_a_session(subject):
-    """What the caller has not changed is what the worker has made of it; what it has changed is the caller's."""
+    """Globals that the caller has not changed keep the worker's value; those that it has changed get the caller's."""
     expected = """
         [(1, 2, 'set', 'set', 1), (2, 3, 'set', 'set', 1)] [(3, 4, 'set', 'set', 2)] [(3, 4, 'set', 2)] [(3, 'set', 2)]
     """
@@ -106,7 +106,9 @@ def test_state_of_a_worker_stays_in_a_session(subject):
 
 @pytest.mark.parametrize("subject", SUBJECTS[1:])
 def test_state_of_a_worker_stays_in_a_script(subject, tmp_path):
-    """Also what the caller changes, as with `multiprocessing.Pool`: a worker that has the name keeps its own."""
+    """This holds even for what the caller changes, as with `multiprocessing.Pool`: a worker that has the name keeps its
+    value.
+    """
     expected = """
         [(1, 2, 'set', 'set', 1), (2, 3, 'set', 'set', 1)] [(3, 4, 'set', 'set', 1)] [(3, 4, 'set', 1)] [(3, 'set', 1)]
     """

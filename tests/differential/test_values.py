@@ -1,4 +1,4 @@
-"""Values, errors, and what a call does to its caller's objects are as through multiprocessing.Pool, in each kind."""
+"""Values, errors, and a call's effects on its caller's objects are as with multiprocessing.Pool, for each kind."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 import subjects
 import table
 
-# Before CPython 3.14 multiprocessing uses an older pickle protocol, by which arrays lose the order of their bytes.
+# Before CPython 3.14 multiprocessing uses an older pickle protocol, in which arrays lose their byte order.
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 14), reason="Pool itself changes some values")
 
 SUBJECTS = ["process", "interp", pytest.param("spawn", marks=pytest.mark.slow)]
@@ -20,7 +20,10 @@ def show(differences):
 @pytest.mark.hang_s(400)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_values_arrive_as_through_multiprocessing(name):
-    """But for those that Pool refuses. Cloudpickle does, too, where it does not know a newer Python well yet."""
+    """Values that Pool refuses are excepted.
+
+    Cloudpickle also refuses some if it does not know a newer Python well yet.
+    """
     found = subjects.differences(name, subjects.by_values)
     wrong = {
         key: (theirs, ours)

@@ -1,4 +1,7 @@
-"""Two pools of interpreters use NumPy, and the main one before, during or after. Exits with one open, or busy."""
+"""Two pools of interpreters use NumPy, and the main interpreter does before, during or after.
+
+Exits with one open, or busy.
+"""
 
 from probe import ComposablePool, main, tasks
 
@@ -34,7 +37,7 @@ def work(order):
 
 
 def limited():
-    """The library that the first task loads keeps to the budget in that task already."""
+    """A library that the first task loads must keep to the budget within that task."""
     with ComposablePool(2, kind="interp", threads_per_worker=1) as pool:
         assert pool.apply(tasks.openblas_count) == [1]
     print("ok")

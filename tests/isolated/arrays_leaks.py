@@ -1,6 +1,6 @@
-"""Pools of interpreters that use NumPy, one after the other, beside a main interpreter that does so, too.
+"""Pools of interpreters that use NumPy, one after the other, beside a main interpreter that uses it as well.
 
-check [POOLS [WORKERS]]     no descriptors, threads, copies, thread-specific keys or files stay, and little memory
+check [POOLS [WORKERS]]     no descriptors, threads, copies, TSS keys or files stay, and little memory
 """
 
 import ctypes
@@ -12,7 +12,8 @@ import threading
 import numpy as np
 from probe import TIMEOUT_S, ComposablePool, gates, main, resources
 
-# For each interpreter that has ended some 1.5 to 2 MB are known: see docs/interpreters.md. Arenas would be some 8 more.
+# Each interpreter that has ended is known to leave 1.5 to 2 MB: see docs/interpreters.md. Its arenas would be some 8
+# more.
 MAX_GROWTH_MB = 6.0
 MAX_GROWTH_OF_MANY_MB = 3.0
 
@@ -32,7 +33,7 @@ def use(workers, expected):
 
 
 class Computing:
-    """The main interpreter's own use of NumPy, in a thread, at the same time."""
+    """The main interpreter's own use of NumPy at the same time, in a thread."""
 
     def __init__(self, expected):
         self._expected = expected
@@ -58,7 +59,7 @@ class Computing:
 
 
 def count_keys():
-    """How many thread-specific keys this process has; there can be 1,024."""
+    """Count the TSS keys of this process, of which there can be 1,024."""
     libc, key, free = ctypes.CDLL(None), ctypes.c_uint(), []
     while libc.pthread_key_create(ctypes.byref(key), None) == 0:
         free.append(key.value)
@@ -79,17 +80,17 @@ def settled():
 
 
 def private_mb():
-    """Memory that is this process's own."""
+    """Return this process's private memory."""
     with open("/proc/self/smaps_rollup") as rollup:
         return sum(int(line.split()[1]) for line in rollup if line.startswith("Private_")) / 1024
 
 
 def check(pools=4, workers=2):
     pools, workers = int(pools), int(workers)
-    tempfile.tempdir = tempfile.mkdtemp()  # what these pools leave in it is theirs
+    tempfile.tempdir = tempfile.mkdtemp()  # to find what these pools leave there
     expected = [compute(n) for n in range(2 * workers)]
     with Computing(expected):
-        for _ in range(2):  # libraries that are loaded once
+        for _ in range(2):  # load libraries that are loaded once
             use(workers, expected)
         before = seen = settled()
         mb_before = private_mb()

@@ -1,4 +1,4 @@
-"""Memoryviews that a worker has sent with concurrent.interpreters are read after its interpreter has ended."""
+"""Memoryviews that a worker has sent with concurrent.interpreters can be read after its interpreter has ended."""
 
 import gc
 from concurrent import interpreters
@@ -17,7 +17,7 @@ def send(queue_id, what):
 
 
 def keep_busy(_):
-    """Takes memory as it comes free: what is read must not be its numbers."""
+    """Reuse memory as it becomes free, so that wrong reads would see other numbers."""
     import numpy as np
 
     return float(np.linalg.norm([bytearray(40)[0] for _ in range(50_000)]))

@@ -1,6 +1,6 @@
-"""A count of threads that the user has set is the most that any task gets, and is what it was after the last pool.
+"""A thread count that the user has set limits every task, and is in force again after the last pool.
 
-argv: scenario, kind, policy. There are two workers and, as far as pools know, four CPUs.
+argv: scenario, kind, policy. There are two workers, and pools count on four CPUs.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ def pool(kind, policy, **more):
 
 
 def load():
-    """The counts of all OpenBLAS in this process, which is loaded by now."""
+    """The counts of all OpenBLAS in this process, after loading it."""
     return tasks.openblas_count()
 
 
 def counts_of(kind, pool, n_rounds=4):
-    """What tasks see: of two at a time, and of one alone."""
+    """The counts that tasks see, two at a time and alone."""
     seen = set()
     for _ in range(n_rounds):
         for counts in [*pool.map(tasks.blas_counts, range(4), 1), pool.apply(tasks.blas_counts)]:
@@ -35,7 +35,7 @@ def counts_of(kind, pool, n_rounds=4):
 
 
 def environment(kind, policy):
-    """OMP_NUM_THREADS holds for OpenBLAS, too, whether the parent has loaded it or a task does."""
+    """OMP_NUM_THREADS limits OpenBLAS as well, whether the parent or a task loads it."""
     os.environ["OMP_NUM_THREADS"] = "1"
     with pool(kind, policy) as opened:
         assert counts_of(kind, opened) == {1}
@@ -46,7 +46,7 @@ def environment(kind, policy):
 
 
 def nested_environment(kind, policy):
-    """What a worker process was told for its libraries binds no pool in it that has been lent more."""
+    """The environment of a worker process's own budget must not limit a nested pool that is lent more."""
     with ComposablePool(1, kind="process", context="spawn") as outer:
         assert max(outer.apply(counts_in_pool, (kind, policy))) == N_CPUS
 
@@ -65,15 +65,15 @@ def set_for_good(_=None):
 
 
 def initializer(kind, policy):
-    """A count that an initializer sets stays, also for a task that is alone."""
+    """A count that an initializer sets stays in force, even for a lone task."""
     with pool(kind, policy, initializer=set_for_good) as opened:
         assert counts_of(kind, opened) == {1}
 
 
 def in_a_block(path, due=None):
-    """The counts within a block, before and after this task passes a gate; after it they are soon those due, if any.
+    """The counts within a block, before and after this task passes a gate. After it they soon become `due`, if given.
 
-    A worker process follows what it is granted by a thread of its own.
+    In a worker process a separate thread follows the budget.
     """
     from threadpoolctl import threadpool_limits
 
@@ -87,7 +87,10 @@ def in_a_block(path, due=None):
 
 
 def block_in_task(kind, policy):
-    """A task's own block holds while the other worker falls asleep, and gives back what the task is due by then."""
+    """A task's own block stays in force while the other worker becomes idle.
+
+    At its end the task gets what is due by then.
+    """
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -108,7 +111,10 @@ def block_in_task(kind, policy):
 
 
 def orders(kind, policy):
-    """A block of the parent's and a worker's task overlap in every order; the counts are then what they were."""
+    """Blocks of the parent and of a worker's task overlap in every order.
+
+    Afterwards the counts are the original ones.
+    """
     import tempfile
 
     from threadpoolctl import threadpool_limits
@@ -146,7 +152,7 @@ def _is_asleep(opened):
 
 
 def block_in_parent(kind, policy):
-    """A block of the parent's binds the tasks that begin in it, and none after it."""
+    """A block of the parent limits tasks that begin within it, and none after it."""
     import tempfile
 
     from threadpoolctl import threadpool_limits
@@ -178,7 +184,7 @@ def reaches(path, first, then):
 
 
 def blocks_of_two_tasks(kind, policy):
-    """Each of two tasks has a block of its own; the one that ends first takes nothing from the other."""
+    """Each of two tasks has its own block. The one that ends first must not affect the other."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -199,7 +205,7 @@ def blocks_of_two_tasks(kind, policy):
 
 
 def multiply(_=None):
-    """Enough for several threads of OpenBLAS; the CPUs of this worker."""
+    """Multiply matrices that are large enough for several threads of OpenBLAS. Return this worker's CPUs."""
     import numpy as np
 
     a = np.ones((600, 600))
@@ -208,7 +214,7 @@ def multiply(_=None):
 
 
 def after_fork(kind, policy):
-    """OpenBLAS makes its threads anew after a fork: they may run everywhere, whoever is first to need them."""
+    """OpenBLAS starts its threads again after a fork. They may run everywhere, whichever thread needs them first."""
     everywhere = os.sched_getaffinity(0)
     os.environ["POOL_PARTY_CPU_COUNT"] = str(len(everywhere))
     load()
@@ -229,7 +235,7 @@ kept = []
 
 
 def start_thread(_=None):
-    """Start a thread of the task's own, which has this worker's CPUs, and then load a library."""
+    """Start a thread of the task, which inherits this worker's CPUs, and then load a library."""
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
@@ -254,7 +260,7 @@ def own_threads(kind, policy):
 
 
 def numba_count(_=None):
-    """What Numba uses in this task, after one that imported it or amid that one."""
+    """Numba's count in this task, which follows the import of Numba or does it."""
     import numba
 
     return numba.get_num_threads()
@@ -267,13 +273,13 @@ def numba_set(_=None):
 
 
 def numba(kind, policy):
-    """The first task of each worker already keeps to its budget, and a lone one gets what it is lent."""
-    os.environ["POOL_PARTY_CPU_COUNT"] = "2"  # Numba's count cannot be larger than the machine
+    """The first task of each worker keeps to its budget, and a lone task gets what it is lent."""
+    os.environ["POOL_PARTY_CPU_COUNT"] = "2"  # Numba's count cannot exceed the machine's
     with pool(kind, policy) as opened:
         first = [opened.apply(numba_count), *opened.map(numba_count, range(8), 1)]
         if policy == "static":
             assert {*first, *[opened.apply(numba_count) for _ in range(10)]} == {1}, first
-        elif kind == "thread":  # a process is told amid the task, which is too late for it
+        elif kind == "thread":  # a process learns it during the task, which is too late for the task
             gates.wait_until(lambda: opened.apply(numba_count) == 2, "a lone task has both CPUs")
     with pool(kind, policy, threads_per_worker=2, initializer=numba_set) as opened:
         assert {opened.apply(numba_count) for _ in range(6)} == {1}

@@ -1,4 +1,4 @@
-"""Somebody writes over the header of the memory that a pool shares with its workers: calls fail, and nothing hangs."""
+"""The header of the memory that a pool shares with its workers is overwritten: calls fail, and nothing hangs."""
 
 import os
 
@@ -6,7 +6,7 @@ from probe import TIMEOUT_S, ComposablePool, expect, main
 
 from pool_party import PoolPartyError
 
-CORE_AT = 65536  # native/channel/segment.c: what comes before is unused
+CORE_AT = 65536  # see native/channel/segment.c; the bytes before it are unused
 
 
 def overwrite():

@@ -1,4 +1,4 @@
-"""Interpreter shutdown with a forgotten pool, and the death of the parent."""
+"""Interpreter shutdown with a pool that is left open, and the death of the parent."""
 
 import atexit
 import contextlib
@@ -10,7 +10,7 @@ from probe import TIMEOUT_S, ComposablePool, are_others_asleep, gates, main, tas
 
 from pool_party import ComposableExecutor, PoolClosed, _native
 
-forgotten = []  # what still lives at shutdown
+forgotten = []  # keeps objects alive until shutdown
 
 
 def idle(kind):
@@ -24,7 +24,7 @@ def never_used(kind):
 
 
 def busy(kind):
-    """Tasks run and more are queued; each is short."""
+    """Short tasks run, and more are queued."""
     pool = ComposablePool(2, kind=kind)
     assert pool.apply(tasks.square, (2,)) == 4
     forgotten.append((pool, pool.map_async(tasks.burn, [20_000] * 5_000, 1)))
@@ -91,7 +91,7 @@ def terminated_but_not_joined(kind):
 
 
 def a_thread_waits(kind):
-    """A daemon thread blocks in get() as the interpreter ends."""
+    """A daemon thread blocks in get() while the interpreter ends."""
     idle(kind)
     (pool,) = forgotten
     threading.Thread(target=pool.map, args=(tasks.burn, [20_000] * 5_000, 1), daemon=True).start()
@@ -105,7 +105,7 @@ def executor_idle(kind):
 
 
 def executor_busy(kind):
-    """As concurrent.futures does, the interpreter waits for what was submitted."""
+    """The interpreter waits for what was submitted, as with concurrent.futures."""
     executor = ComposableExecutor(2, kind=kind)
     futures = [executor.submit(tasks.burn, 1_000) for _ in range(200)]
     results = []
@@ -117,7 +117,7 @@ def executor_busy(kind):
 
 
 def reading_a_module(kind, path):
-    """A pool is terminated while its worker opens the file of a module: the file must be closed all the same."""
+    """A pool is terminated while its worker is opening a module's file. The file must be closed all the same."""
     os.mkfifo(path)
     os.mkfifo(path + ".arrived")
     arrived = os.open(path + ".arrived", os.O_RDWR)
@@ -138,13 +138,13 @@ def sys_exit_in_with(kind):
 
 
 def only_workers_pass_keywords(kind):
-    """On CPython 3.12 the process would free what interpreters have made, and die."""
+    """On CPython 3.12 the process would free memory of other interpreters, and crash."""
     with ComposablePool(2, kind=kind) as pool:
         assert pool.starmap(tasks.is_close, [(1.0, 1.0), (1.0, 2.0)]) == [True, False]
 
 
 def parent_to_be_killed(kind, gate_path):
-    """Print the workers' pids, then wait for SIGKILL; one worker is busy, others idle."""
+    """Print the workers' pids and wait for SIGKILL. One worker is busy, the others are idle."""
     pool = ComposablePool(3, kind=kind)
     pool.map(tasks.square, range(10), 1)
     pool.apply_async(tasks.stay_forever, (gate_path,))

@@ -1,4 +1,4 @@
-"""A process pool that opens while almost no descriptors are left, `python few_descriptors.py fork|forkserver|spawn`."""
+"""A process pool opens while hardly any descriptors are left: `python few_descriptors.py fork|forkserver|spawn`."""
 
 import resource
 import sys
@@ -16,7 +16,7 @@ def use(context):
 
 
 def held():
-    """CPython itself leaves pipes open when it can't start a process for want of descriptors."""
+    """Count held resources, without pipes and children, which CPython itself leaves behind without descriptors."""
     return {what: n for what, n in resources().items() if what not in ("fds", "children")}
 
 
@@ -26,7 +26,7 @@ def opens(context, n_left):
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()) + n_left, limits[1]))
     try:
         use(context)
-    except (OSError, EOFError):  # the latter from a fork server that has none left
+    except (OSError, EOFError):  # EOFError comes from a fork server without descriptors
         return False
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -34,7 +34,7 @@ def opens(context, n_left):
 
 
 def main(context):
-    """Each opening succeeds or raises, and leaves nothing."""
+    """Each opening must succeed or raise, and leave nothing behind."""
     use(context)
     before = held()
     n_failed = 0

@@ -1,4 +1,4 @@
-"""Pools under RLIMIT_FSIZE (`ulimit -f`), which shared memory obeys, too: `python file_size.py scenario kind`."""
+"""Pools under RLIMIT_FSIZE (`ulimit -f`), which limits shared memory as well: `python file_size.py scenario kind`."""
 
 import errno
 import resource
@@ -12,7 +12,7 @@ MiB = 1 << 20
 
 
 def limit(n_bytes):
-    """For this process and its children; who exceeds it is killed, as a program that is not Python's would be."""
+    """Limit this process and its children. Exceeding the limit kills, as in a program that does not run Python."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
@@ -22,7 +22,7 @@ def check_too_large(error):
 
 
 def use(pool):
-    """Far more than there is room for at once, in all sizes, there and back."""
+    """Send far more than fits at once, in all sizes, there and back."""
     assert pool.map(tasks.square, range(1000)) == [x * x for x in range(1000)]
     for n_bytes in (10, 100_000, 1 * MiB, 3 * MiB, 5 * MiB + 1, 9 * MiB, 50_000):
         blobs = [tasks.make_blob(n_bytes + i, i) for i in range(6)]

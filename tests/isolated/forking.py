@@ -1,4 +1,4 @@
-"""os.fork() in a process that has a pool: the child gets clear errors, the parent goes on."""
+"""os.fork() in a process that has a pool: the child gets clear errors, and the parent continues."""
 
 import contextlib
 import faulthandler
@@ -14,7 +14,7 @@ from pool_party import PoolPartyError
 
 
 def in_child(function, *args):
-    """Run in a forked child; it must end well and soon."""
+    """Run a function in a forked child, which must end well and soon."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -47,7 +47,7 @@ def use(pool, pending):
 
 
 def end(pool, pending):
-    """Ending the parent's pool from the child must not hang, nor end the parent's workers."""
+    """Ending the parent's pool in the child must neither hang nor end the parent's workers."""
     for call in (pool.close, pool.terminate):
         with contextlib.suppress(PoolPartyError):
             call()
@@ -78,10 +78,10 @@ def fork(kind):
 
 
 def fork_and_exit_normally(kind):
-    """The child leaves through the interpreter's shutdown, its finalizers included."""
+    """The child leaves through the interpreter's shutdown, with its finalizers."""
     pool = ComposablePool(2, kind=kind)
     assert pool.apply(tasks.square, (3,)) == 9
-    faulthandler.cancel_dump_traceback_later()  # a child would wait for the thread of it at its exit
+    faulthandler.cancel_dump_traceback_later()  # at exit the child would wait for its thread
     pid = os.fork()
     faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
     if pid == 0:

@@ -1,6 +1,6 @@
-"""Random programs under every policy, of threads, forks, nested pools and regions; workers are killed and stopped.
+"""Random programs of threads, forks, nested pools and regions, under every policy. Workers are killed and stopped.
 
-`python gated_random.py run seed`: nobody waits for ever, every value is right, and all tokens come back.
+`python gated_random.py run seed`: nothing waits for ever, every value is right, and all tokens come back.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import probe
 from probe import TIMEOUT_S, ComposablePool, gates, signal
 
 POLICIES = ("exclusive", "counting", "exclusive", "counting", "static", "dynamic", None)
-SIZE = 260  # of a matrix: large enough for a parallel region
+SIZE = 260  # order of a matrix that is large enough for a parallel region
 
 
 def make_options(rng, scopes, kinds):
@@ -52,7 +52,7 @@ def region(n):
 
 
 def execute(program):
-    """Do what the program says; how many of its regions are right."""
+    """Do what the program says. Return how many of its regions are right."""
     how, what, *rest = program
     if how == "region":
         return region(what)
@@ -68,7 +68,7 @@ def execute(program):
 
 
 def execute_in_child(programs):
-    """The child computes its regions only: a forked child is no place to open pools in."""
+    """Compute regions only in the child, since a forked child must not open pools."""
     flat = count(("then", programs))
     pid = os.fork()
     if pid == 0:
@@ -87,7 +87,7 @@ def count(program):
 
 
 def load_openmp(_):
-    """A library without a callback, so that tasks hold the gate."""
+    """Load a library without a callback, so that tasks hold the gate."""
     import ctypes
 
     import sklearn
@@ -128,7 +128,7 @@ class Disturber:
 
 
 def is_worker(pid):
-    """Not the fork server, nor what counts shared memory."""
+    """Whether a process is a worker, and not the fork server or the resource tracker."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
@@ -138,7 +138,7 @@ def is_worker(pid):
 
 
 def has_threads(pid):
-    """A fork server has one thread, a worker that computes has more."""
+    """A fork server has one thread; a worker that computes has more."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
@@ -151,7 +151,7 @@ def send(pid, number):
 
 
 def run_pool(seed, scopes, kinds, allowed):
-    """A pool that cannot be opened, as its first workers are killed, is as good as one that loses tasks."""
+    """If the first workers are killed, the pool may fail to open, which counts like the loss of tasks."""
     with contextlib.suppress(*allowed):
         use_pool(seed, scopes, kinds, allowed)
 
@@ -160,9 +160,9 @@ def use_pool(seed, scopes, kinds, allowed):
     rng = random.Random(seed)
     options = make_options(rng, scopes, kinds)
     programs = [make_program(rng, scopes) for _ in range(rng.randint(2, 5))]
-    if options["kind"] == "interp":  # which may not fork, and opens no pools of processes here
+    if options["kind"] == "interp":  # an interpreter may not fork, and opens no process pools here
         programs = [("region", 2) for _ in programs]
-    elif options["kind"] == "thread":  # a child may inherit a lock of OpenBLAS's or of an import from another thread
+    elif options["kind"] == "thread":  # a child may inherit a lock of OpenBLAS or of an import
         programs = [("then", program[1], None) if program[0] == "fork" else program for program in programs]
     with open_pool(2, **options) as pool:
         if rng.random() < 0.6 and options["kind"] == "process":

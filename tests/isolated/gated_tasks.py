@@ -1,4 +1,4 @@
-"""Tasks that hold the gate, since a library is loaded that has no callback, and compute in other threads and pools.
+"""Tasks that hold the gate, because a library without a callback is loaded, and compute in other threads and pools.
 
 `python gated_tasks.py run where policy scope`: where is "threads", or the kind of a nested pool.
 """
@@ -11,7 +11,7 @@ from pool_party import _native
 
 
 def load(_):
-    """scikit-learn has a libgomp of its own."""
+    """scikit-learn brings its own libgomp."""
     import sklearn.utils._openmp_helpers  # noqa: F401
 
 
@@ -33,7 +33,7 @@ def in_pool(kind, policy, scope):
 
 
 def compute(where, policy, scope):
-    """Not in the task that has loaded the library, but in a later one."""
+    """Compute in a later task than the one that has loaded the library."""
     return in_threads(policy, scope) if where == "threads" else in_pool(where, policy, scope)
 
 

@@ -1,4 +1,4 @@
-"""The gate between processes: never too many tokens out, and a dead holder's come back."""
+"""The gate between processes: never too many tokens are out, and a dead holder's tokens come back."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ from pool_party._native import Gate
 
 
 class Sum:
-    """What all processes hold together, in a file that one of them changes at a time."""
+    """The number of tokens that all processes hold, in a file that one process changes at a time."""
 
     def __init__(self, path, limit):
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -31,7 +31,7 @@ class Sum:
 
 
 def take_turns(gate, total, seed, n_rounds=150):
-    """Acquire and release at random, nested too, and count what is held."""
+    """Acquire and release at random, also nested, and count the held tokens."""
     rng = random.Random(seed)
     for _ in range(n_rounds):
         wanted = rng.randint(1, gate.n_tokens + 2)
@@ -47,7 +47,7 @@ def take_turns(gate, total, seed, n_rounds=150):
 
 
 def fork(fn, *args):
-    """Run it in a child; its pid."""
+    """Run a function in a child. Return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -75,14 +75,14 @@ def forked(seed, n_processes=4, n_tokens=3):
 
 
 def unrelated(name, path, seed):
-    """One of several programs that only share the machine's gate of that name."""
+    """One of several programs that share only the machine-wide gate of this name."""
     gate = Gate.machine(3, name)
     take_turns(gate, Sum(path, 3), int(seed))
     assert gate.n_recovered == 0
 
 
 def hold(name, n):
-    """Hold tokens until killed."""
+    """Hold tokens until this process is killed."""
     gate = Gate.machine(2, name)
     print(gate.acquire(int(n)), flush=True)
     signal.pause()
@@ -102,7 +102,7 @@ def churn(gate, pipe):
 
 
 def kills(n_kills, seed=20261120):
-    """SIGKILL holders, every other one at whatever instruction: `forget` has every token back at once."""
+    """Kill holders, every other one at a random instruction. `forget` must get every token back at once."""
     gate, rng = Gate(2), random.Random(seed)
     reader, writer = os.pipe()
     for i in range(int(n_kills)):
@@ -122,7 +122,7 @@ def kills(n_kills, seed=20261120):
 
 
 def killed_while_it_waits():
-    """A dead waiter at the head of the line holds up nobody."""
+    """A dead waiter at the head of the line must not delay anyone."""
     gate = Gate(2)
     gate.acquire(1)
     pid = fork(gate.acquire, 2)
@@ -131,13 +131,13 @@ def killed_while_it_waits():
     gates.wait_until(lambda: gate.n_waiting == 2, "the other waits behind it")
     os.kill(pid, signal.SIGKILL)
     assert reap(pid) == -signal.SIGKILL
-    assert reap(other) == 0  # it gets its token without a word from us, and exits with it
+    assert reap(other) == 0  # it gets its token without our help, and exits with it
     gate.forget(other)
     assert (gate.n_free, gate.n_waiting) == (1, 0)
 
 
 def killed_with_the_mutex():
-    """Killed inside the table: who comes next puts it right."""
+    """A holder is killed inside the table. The next user repairs it."""
     gate = Gate(2)
     reader, writer = os.pipe()
 
@@ -158,7 +158,7 @@ def killed_with_the_mutex():
 
 
 def forked_while_holding():
-    """The child has none of its parent's tokens."""
+    """The child must have none of its parent's tokens."""
     gate = Gate(2)
     gate.acquire(2)
     gate.acquire(1)
@@ -166,7 +166,7 @@ def forked_while_holding():
     def child():
         assert gate.held == 0
         expect(RuntimeError, gate.release)
-        assert gate.acquire(1) == 1  # waits
+        assert gate.acquire(1) == 1  # this waits
         gate.release()
 
     pid = fork(child)
@@ -179,7 +179,7 @@ def forked_while_holding():
 
 
 def thread_that_ends():
-    """A thread that ends with tokens in a process that lives on: whoever waits gets them."""
+    """A thread ends with tokens while its process lives on. Waiters get them."""
     gate = Gate(2)
     thread = threading.Thread(target=gate.acquire, args=(2,))
     thread.start()
@@ -190,7 +190,7 @@ def thread_that_ends():
 
 
 def interrupted():
-    """Ctrl-C ends a wait and leaves nothing behind."""
+    """Ctrl-C ends a wait, and leaves nothing behind."""
     gate = Gate(1)
     release = threading.Event()
 
@@ -217,7 +217,7 @@ def interrupted():
 
 
 def covered_threads():
-    """Other threads of a process pass while one holds for all of them, and hold nothing themselves."""
+    """Other threads of a process pass while one holds tokens for all of them, and hold none themselves."""
     gate = Gate(2)
     assert gate.acquire(1, True) == 1
     for call in [gates.call_in_thread(hold_once, gate, n) for n in (1, 2, 2)]:
@@ -234,7 +234,7 @@ def hold_once(gate, n=1):
 
 
 def covered_while_it_waits():
-    """A thread waits behind its own process's hold, which is granted while it does."""
+    """A thread waits behind its own process's hold, which is granted meanwhile."""
     gate = Gate(2)
     reader, writer = os.pipe()
     other = fork(hold_and_tell, gate, 2, writer)
@@ -259,7 +259,7 @@ def covered_while_it_waits():
 
 
 def covered_descendants():
-    """A child, and its child, pass while their ancestor holds for them; another process does not."""
+    """A child and a grandchild pass while their ancestor holds tokens for them. Another process does not."""
     gate = Gate(2)
     stranger = fork_stranger(gate)
     gate.acquire(2, True)
@@ -277,7 +277,7 @@ def covered_descendants():
 
 
 def fork_stranger(gate):
-    """A process that does not descend from this one once its parent is gone; what lets it acquire."""
+    """Fork a process that no longer descends from this one once its parent is gone. Return what lets it acquire."""
     reader, writer = os.pipe()
 
     def stranger():
@@ -295,7 +295,10 @@ def stop(pid):
 
 
 def stopped():
-    """Who is stopped neither holds nor stands in the line; continued, it goes on, and gives nothing back twice."""
+    """A stopped process neither holds tokens nor keeps its place in the line.
+
+    When continued it runs on, and gives nothing back twice.
+    """
     gate = Gate(2)
     told, teller = os.pipe()
     let_go, letter = os.pipe()
@@ -315,7 +318,7 @@ def stopped():
     assert gate.acquire(2) == 2  # past both
     os.kill(holder, signal.SIGCONT)
     os.kill(waiter, signal.SIGCONT)
-    assert os.read(told, 1) == b"x"  # the waiter goes on without tokens
+    assert os.read(told, 1) == b"x"  # the waiter continues without tokens
     os.write(letter, b"xx")
     assert (reap(holder), reap(waiter)) == (0, 0)
     assert (gate.held, gate.n_free, gate.n_waiting) == (2, 0, 0)
@@ -324,7 +327,7 @@ def stopped():
 
 
 def stopped_with_the_mutex(name):
-    """Nobody waits for it for ever, and all is as it was when it goes on or dies."""
+    """Nobody waits for ever for a stopped process's mutex. All is well again when it continues or dies."""
     gate = Gate.machine(2, name)
     reader, writer = os.pipe()
 
@@ -337,7 +340,7 @@ def stopped_with_the_mutex(name):
     pid = fork(lock)
     os.read(reader, 1)
     stop(pid)
-    gate.release()  # in time, without the mutex
+    gate.release()  # in time, although without the mutex
     expect(TimeoutError, gate.acquire)
     error = expect(TimeoutError, Gate.machine, 2, name)
     assert error.filename == Gate.machine_path(name) and "stopped" in error.strerror
@@ -349,7 +352,7 @@ def stopped_with_the_mutex(name):
 
 
 def damaged():
-    """Whatever its counts say, a gate neither crashes nor keeps anybody for ever."""
+    """Whatever its counts say, a gate must neither crash nor make anyone wait for ever."""
     mark = 0x3A5C
     gate = Gate(mark)
     at = os.pread(gate.fd, 4096, 0).index(struct.pack("II", mark, mark))
@@ -375,7 +378,7 @@ def overwrite(fd, rng, start, end, n):
 
 
 def use_damaged(name, seed):
-    """Damage the file at rest, then while three threads use it; all three get their tokens."""
+    """Damage the file while it is unused, and while three threads use it. All three must get their tokens."""
     rng = random.Random(seed)
     fd = os.open(Gate.machine_path(name), os.O_RDWR)
     size = os.fstat(fd).st_size
@@ -388,14 +391,14 @@ def use_damaged(name, seed):
         return
     calls = [gates.call_in_thread(hold_once, gate, rng.randint(1, 3)) for _ in range(3)]
     for _ in range(3):
-        overwrite(fd, rng, 104, size, 4)  # not the mutex, as one of these threads may have it
+        overwrite(fd, rng, 104, size, 4)  # not the mutex, which one of these threads may hold
     for call in calls:
         with contextlib.suppress(TimeoutError):
             call.result(TIMEOUT_S)
 
 
 def random_damage(name, n_rounds=100, seed=11):
-    """Bytes overwritten at random: the gate works, or a clear error comes in time."""
+    """After bytes are overwritten at random, the gate works or raises a clear error in time."""
     rng = random.Random(int(seed))
     for i in range(int(n_rounds)):
         hold_once(Gate.machine(2, name))

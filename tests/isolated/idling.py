@@ -7,7 +7,7 @@ from probe import ComposablePool, main, tasks, worker_pids
 
 
 def cpu_seconds(pids):
-    """CPU time of whole processes, all their threads."""
+    """Return the CPU time of whole processes, with all their threads."""
     ticks = 0
     for pid in pids:
         with open(f"/proc/{pid}/stat") as stat:
@@ -20,11 +20,11 @@ def idle(kind, seconds):
     with ComposablePool(2, kind=kind) as pool:
         pool.map(tasks.square, range(1000), 1)
         pids = {os.getpid(), *(worker_pids(pool) if kind == "process" else ())}
-        time.sleep(0.5)  # what runs down after work, runs down
+        time.sleep(0.5)  # let what follows the work come to rest
         before = cpu_seconds(pids)
         time.sleep(float(seconds))
         used = cpu_seconds(pids) - before
-    # /proc counts in ticks of 10 ms: one tick is noise in 5 s.
+    # /proc counts in ticks of 10 ms, so one tick is noise in 5 s.
     assert used <= max(0.001 * float(seconds), 0.0101), f"{used} s of CPU in {seconds} s"
 
 

@@ -28,7 +28,7 @@ VERBS = {
 
 
 def caught(verb, kind, gate_path):
-    """The test lets the tasks go when it reads "caught"; nothing else may wake this process."""
+    """The test releases the tasks when it reads "caught". Nothing else may wake this process."""
     try:
         with ComposablePool(2, kind=kind) as pool:
             VERBS[verb](pool, functools.partial(tasks.pass_gate, gate_path))
@@ -39,7 +39,7 @@ def caught(verb, kind, gate_path):
     pool.join(timeout=30)
     if kind == "process":
         gates.wait_until(lambda: not any(worker.is_alive() for worker in pool._pool), "no worker is left")
-    # What comes in one read with "caught" would be lost to the test, which reads a line, then the rest.
+    # The test reads a line and then the rest, so it would lose output that arrives in one read with "caught".
     gates.wait_until(lambda: not os.path.exists(gate_path + ".pass"), "the gate is closed")
     with ComposablePool(2, kind=kind) as again:
         print(again.map(tasks.square, range(3)), flush=True)
@@ -51,10 +51,10 @@ def uncaught(verb, kind, gate_path):
 
 
 class Interruption:
-    """Sends a signal where the main thread looks for signals the n-th time in files with these prefixes.
+    """Sends a signal when the main thread checks for signals for the n-th time in files with these prefixes.
 
-    Python does so when a function begins, after calling one that is written in C, and when it jumps (back); while a
-    debugger traces it, or a program that measures what is covered, at each line.
+    Python checks when a function begins, after a call of a C function, and when it jumps. Under a debugger or a
+    coverage tool it also checks at each line.
     """
 
     TOOL = 4
@@ -90,7 +90,7 @@ class Interruption:
 
 
 class Alarm(Exception):
-    """What the handler of an alarm raises, as one that limits a program's time does."""
+    """Raised by the handler of an alarm, as by one that limits a program's time."""
 
 
 def use(pool):
@@ -100,7 +100,7 @@ def use(pool):
 
 
 def look(pool):
-    """At all that a program may look at. The pool may end meanwhile."""
+    """Look at everything that a program may look at. The pool may end meanwhile."""
     with pool.trace(os.devnull):
         pool.apply(tasks.square, (2,))
         pool.statistics()
@@ -113,12 +113,15 @@ def raise_alarm(number, frame):
 
 
 def at_each_place(kind, step, how="Ctrl-C"):
-    """Of submitting, waiting, delivering and replacing workers. The program goes on with the pool each time."""
+    """Interrupt each place of submitting, waiting, delivering and replacing workers.
+
+    The program continues with the pool.
+    """
     number, raised = (signal.SIGINT, KeyboardInterrupt) if how == "Ctrl-C" else (signal.SIGALRM, Alarm)
     signal.signal(signal.SIGALRM, raise_alarm)
-    in_finalizers = []  # Python prints what is raised there, and goes on
+    in_finalizers = []  # Python prints errors raised in finalizers, and continues
     sys.unraisablehook = lambda info: in_finalizers.append(info.exc_type)
-    context = "fork" if kind == "process" else None  # the fastest
+    context = "fork" if kind == "process" else None  # the fastest method
     pool = ComposablePool(2, kind=kind, maxtasksperchild=3, context=context)
     for n in itertools.count(1, int(step)):
         interrupted = False
@@ -139,7 +142,7 @@ def at_each_place(kind, step, how="Ctrl-C"):
 
 
 def ended_at_each_place(kind, step, do=use):
-    """By the handler of a signal, which then goes on. Whatever was under way ends, one way or the other."""
+    """End the pool in a signal handler, which returns. Everything in progress must end in one way or another."""
     context = "fork" if kind == "process" else None
     pool = None
 
@@ -150,7 +153,7 @@ def ended_at_each_place(kind, step, do=use):
     signal.signal(signal.SIGTERM, end)
     for n in itertools.count(1, int(step)):
         pool = ComposablePool(2, kind=kind, context=context)
-        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(ValueError):  # PoolClosed is one
+        with Interruption(n, signal.SIGTERM) as interruption, contextlib.suppress(ValueError):  # which PoolClosed is
             do(pool)
         if interruption.n_left > 0:
             break
@@ -167,7 +170,10 @@ def ended_while_looked_at(kind, step):
 
 
 def at_each_place_of_an_opening(kind, step):
-    """And of `threading`, in whose code a thread is started: what the handler raises comes out."""
+    """Interrupt opening at each place, even in `threading`, which starts threads.
+
+    The handler's exception must come out.
+    """
     signal.signal(signal.SIGALRM, raise_alarm)
     in_finalizers = []
     sys.unraisablehook = lambda info: in_finalizers.append(info.exc_type)
@@ -189,7 +195,7 @@ def at_each_place_of_an_opening(kind, step):
 
 
 def at_each_place_of_a_life(kind, step):
-    """Of a pool that is opened, used and ended in a with block: it leaves nothing."""
+    """Interrupt a pool that is opened, used and ended in a with block. It must leave nothing behind."""
     sys.unraisablehook = lambda info: None
     context = "fork" if kind == "process" else None
     before = None

@@ -1,4 +1,4 @@
-"""Process workers that die: one task is lost, nothing else, and nothing hangs."""
+"""Worker processes that die: one task is lost and nothing else, and nothing hangs."""
 
 import concurrent.futures.process
 import contextlib
@@ -55,7 +55,7 @@ def running(method):
 
 
 def running_with_all_others_queued_behind(method):
-    """The only worker dies with a full queue: its successor does the rest."""
+    """The only worker dies with a full queue. Its successor does the rest."""
     with make_gate() as gate, make_pool(method, 1) as pool:
         held = pool.apply_async(tasks.pass_gate, (gate.path,))
         queued = [pool.apply_async(tasks.square, (i,)) for i in range(200)]
@@ -69,7 +69,7 @@ def running_with_all_others_queued_behind(method):
 
 
 def running_in_map(method):
-    """map raises WorkerLost after the rest ran; imap goes on behind the lost item."""
+    """map raises WorkerLost after the rest has run. imap continues after the lost item."""
     with make_gate() as gate, make_pool(method) as pool:
         held = gates.call_in_thread(pool.starmap, tasks.pass_gate_if, [(gate.path, 0, x) for x in range(50)], 1)
         (pid,) = gate.wait_arrived()
@@ -91,7 +91,7 @@ def running_in_map(method):
 
 
 def idle(method):
-    """No task ran, so none is lost, though tasks come before the death is noticed."""
+    """No task was running, so none is lost, although tasks are submitted before the death is noticed."""
     with make_pool(method) as pool:
         check_works(pool)
         for n_dead in (1, 2):
@@ -105,7 +105,7 @@ def idle(method):
 
 
 def reading(method):
-    """Dies while it unpickles an argument."""
+    """The worker dies while it unpickles an argument."""
     with make_gate() as gate, make_pool(method) as pool:
         argument = tasks.HeldWhenLoaded(gate.path, bytes(8 * MiB))
         held = pool.apply_async(tasks.identity, (argument,))
@@ -118,7 +118,7 @@ def reading(method):
 
 
 def writing(method):
-    """Dies while it pickles a result."""
+    """The worker dies while it pickles a result."""
     with make_gate() as gate, make_pool(method) as pool:
         held = pool.apply_async(tasks.make_held_when_pickled, (gate.path, 8 * MiB))
         others = [pool.apply_async(tasks.square, (i,)) for i in range(50)]
@@ -130,7 +130,7 @@ def writing(method):
 
 
 def amid_large_messages(method):
-    """Killed at any instant of large messages both ways: each has its value or WorkerLost."""
+    """Workers are killed at random moments of large messages both ways. Each call has its value or WorkerLost."""
     rng = random.Random(7)
     data = tasks.pattern(6 * MiB)
     blob = tasks.make_blob(3 * MiB)
@@ -140,8 +140,8 @@ def amid_large_messages(method):
             for _ in range(2):
                 calls.append((pool.apply_async(tasks.identity, (data,)), data))
                 calls.append((pool.apply_async(tasks.identity, (blob,)), blob))
-            calls[0][0].wait(rng.uniform(0, 0.02))  # a random instant is the point here
-            with contextlib.suppress(ProcessLookupError):  # killed the last time, and not replaced yet
+            calls[0][0].wait(rng.uniform(0, 0.02))  # the random moment is intended
+            with contextlib.suppress(ProcessLookupError):  # it was killed before, and is not replaced yet
                 os.kill(rng.choice(worker_pids(pool)), signal.SIGKILL)
             n_lost = 0
             for result, expected in calls:
@@ -154,7 +154,7 @@ def amid_large_messages(method):
 
 
 def in_initializer(method):
-    """Killed once in its initializer: replaced, and nothing is lost."""
+    """A worker is killed once in its initializer. It is replaced, and nothing is lost."""
     with make_gate() as gate:
         made = gates.call_in_thread(make_pool, method, initializer=tasks.pass_gate, initargs=(gate.path,))
         pids = gate.wait_arrived(2)
@@ -190,7 +190,7 @@ def other_signals(method):
 
 
 def many_in_a_row(method):
-    """A pool survives more deaths than it has workers, many times over."""
+    """A pool survives many times more deaths than it has workers."""
     with make_pool(method) as pool:
         results = [pool.apply_async(tasks.exit_now if i % 5 == 0 else tasks.square, (i,)) for i in range(100)]
         for i, result in enumerate(results):

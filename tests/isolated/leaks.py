@@ -1,4 +1,4 @@
-"""Open and close pools, one after the other: fds, threads, children and memfds stay as they were."""
+"""Pools open and close, one after the other. Descriptors, threads, children and memfds must stay as they were."""
 
 import gc
 import multiprocessing
@@ -87,7 +87,7 @@ def check(what, kind, method, n):
     if method != "default":
         options["context"] = multiprocessing.get_context(method)
     use = globals()[what]
-    for _ in range(3):  # forkserver, resource tracker, caches: what is made once
+    for _ in range(3):  # create what is created once: fork server, resource tracker, caches
         use(**options)
 
     def settled():

@@ -1,7 +1,7 @@
-"""Pools that open and close, tasks, forks, kills, and limits that the user sets and takes back, in any order.
+"""Pools that open and close, tasks, forks, kills, and limits that the user sets and removes, in any order.
 
-After each step every task has what its budget and the user's limits allow, and the parent what it should.
-argv: kind, number of examples, and "random" for new ones each time.
+After each step every task must have what its budget and the user's limits allow, and the parent what it should. argv:
+kind, number of examples, and "random" for new examples each time.
 """
 
 import multiprocessing
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from pool_party import ComposablePool, _native
 
-_native.pretend_running(0)  # policies that lend take all CPUs to be idle, whatever else runs here
+_native.pretend_running(0)  # policies that lend then assume that all CPUs are idle, whatever else runs here
 
 N_CPUS, N_WORKERS = 4, 2
 ENOUGH = 1000  # more than any count
@@ -26,12 +26,12 @@ COUNTS = st.integers(1, 5)
 
 
 class Actor:
-    """A task that does what it is told."""
+    """A task that follows commands."""
 
     def __init__(self):
         self.here, self.there = multiprocessing.Pipe()
-        self.result = None  # of the task, while it runs
-        self.blocks = []  # the counts of those that are open in it
+        self.result = None  # the task's, while it runs
+        self.blocks = []  # the counts of the blocks that are open in it
 
     def ask(self, *command):
         self.here.send(command)
@@ -61,7 +61,7 @@ class Limits(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.pool = None
-        self.blocks = []  # the main thread's: each one's count, itself, and whether a pool has seen it being entered
+        self.blocks = []  # the main thread's blocks: count, block, and whether a pool was open when it was entered
         self.base = FOUND
         self.lends = False
 
@@ -103,7 +103,7 @@ class Limits(RuleBasedStateMachine):
     @precondition(lambda self: KIND == "process")
     @rule(i=st.integers(0, N_WORKERS - 1))
     def kill(self, i):
-        """The task is lost, and its blocks with it; another worker takes the place."""
+        """The task and its blocks are lost. Another worker replaces it."""
         actor = ACTORS[i]
         if actor.result is not None:
             os.kill(actor.ask("pid"), signal.SIGKILL)
@@ -159,11 +159,11 @@ class Limits(RuleBasedStateMachine):
     # ---- what must hold ----
 
     def innermost(self, *stacks):
-        """The least of the innermost blocks; 0: there is none."""
+        """The least of the innermost blocks; 0 if there is none."""
         return min((stack[-1] for stack in stacks if stack), default=0)
 
     def unseen(self):
-        """What the user has set for the process: a block that no pool has seen being entered is like a call."""
+        """What the user has set for the process. A block that was entered without an open pool counts like a call."""
         return next((n for n, _, is_seen in reversed(self.blocks) if not is_seen), self.base)
 
     def users(self, *stacks):
@@ -197,7 +197,10 @@ class Limits(RuleBasedStateMachine):
 
 
 def expect_here(n):
-    """The parent has this count as soon as the workers sleep: one that has just started may wake once more."""
+    """The parent must have this count as soon as the workers are idle.
+
+    A worker that has just started may become active once more.
+    """
     gates.wait_until(
         lambda: _native.process_limit() == 0 and set(tasks.openblas_count()) == {n},
         f"the parent has {n}",
@@ -211,7 +214,7 @@ def main():
     CONTEXT = multiprocessing.get_context("fork")
     os.environ["POOL_PARTY_CPU_COUNT"] = str(N_CPUS)
     (FOUND,) = set(tasks.openblas_count())
-    with ComposablePool(1, kind="thread") as pool:  # what the library has when a pool first sees it is its own choice
+    with ComposablePool(1, kind="thread") as pool:  # the count that a pool finds first is the library's own choice
         pool.apply(tasks.square, (3,))
     run_state_machine_as_test(
         Limits,
@@ -221,7 +224,7 @@ def main():
             deadline=None,
             database=None,
             derandomize=sys.argv[3:] != ["random"],
-            phases=[Phase.generate],  # what has failed once may have left tasks that wait
+            phases=[Phase.generate],  # examples that have failed may have left waiting tasks, so they are not repeated
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
@@ -229,6 +232,6 @@ def main():
 
 
 if __name__ == "__main__":
-    import limits_machine  # so that workers find its functions, and send no copies of the pipes
+    import limits_machine  # so that workers import its functions, and get no copies of the pipes
 
     limits_machine.main()

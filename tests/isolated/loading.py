@@ -1,4 +1,4 @@
-"""NumPy is imported by the first task of a thread pool: OpenBLAS's count in the second, and where its threads run."""
+"""The first task of a thread pool imports NumPy: OpenBLAS's count in the second task, and where its threads run."""
 
 import os
 import sys
@@ -16,4 +16,4 @@ with ComposablePool(2, kind="thread", threads_per_worker=1) as pool:
         for thread in map(int, os.listdir("/proc/self/task"))
         if thread not in workers and os.sched_getaffinity(thread) != all_cpus
     ]
-print(*counts, int(len(alone) <= 2 - len(workers)))  # a worker that ran none of the tasks is kept on its CPUs, too
+print(*counts, int(len(alone) <= 2 - len(workers)))  # a worker that ran no task is still pinned as well

@@ -1,4 +1,6 @@
-"""Libraries that are loaded while we look: what is found, what must not hang. argv: scenario, a library with OpenMP."""
+"""Libraries that are loaded while we look for them: what is found, and what must not hang. argv: scenario, an OpenMP
+library.
+"""
 
 import _ctypes
 import ctypes
@@ -16,7 +18,7 @@ from pool_party.budget import libraries
 
 
 def in_thread(function, *args):
-    """What it returns in a new thread."""
+    """Return what the function returns in a new thread."""
     results = []
     thread = threading.Thread(target=lambda: results.append(function(*args)))
     thread.start()
@@ -85,7 +87,7 @@ def refresh_in_many_threads(path):
 
 
 def unloading(path):
-    """Libraries that come and go: what we look at stays valid."""
+    """Libraries are loaded and unloaded. What we read must stay valid."""
     seen = {_native.n_loads()}
     for n in range(20):
         copy = shutil.copy(path, f"{path}.{n}.so")
@@ -107,7 +109,7 @@ def environment_is_left_alone(path):
 
 
 def loader_is_held(_):
-    """A thread that waits for the GIL with the loader's lock in its hands is not waited for."""
+    """We must not wait for a thread that holds the loader's lock while it waits for the GIL."""
     inside, answered = threading.Event(), threading.Event()
     seen = []
 
@@ -128,7 +130,7 @@ def loader_is_held(_):
 
 
 def forking(_):
-    """Children that are forked while another thread looks can load libraries."""
+    """Children that are forked while another thread looks must be able to load libraries."""
     is_over = threading.Event()
 
     def look():

@@ -1,4 +1,7 @@
-"""A program whose pool's regions wait for those of other programs: are its results right, did they pass the gate?"""
+"""A program whose pool's regions wait for those of other programs.
+
+Checks its results, and that regions passed the gate.
+"""
 
 from probe import ComposablePool, main, tasks
 
@@ -6,7 +9,7 @@ from pool_party import _native
 
 
 def run(policy):
-    gate = _native.Gate.machine(1)  # that of the pool, which has its own number of tokens
+    gate = _native.Gate.machine(1)  # the pool's gate, which keeps its own number of tokens
     before = gate.n_acquired
     with ComposablePool(2, kind="process", policy=policy, scope="machine") as pool:
         errors = pool.map(tasks.linear_algebra, range(6), 1)

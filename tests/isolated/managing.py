@@ -1,4 +1,4 @@
-"""Managers and shared memory of multiprocessing's, used by tasks."""
+"""Managers and shared memory of multiprocessing, used by tasks."""
 
 import pathlib
 from multiprocessing import Manager, shared_memory
@@ -39,7 +39,7 @@ def proxies(kind):
         assert event.is_set()
         nested = manager.list([manager.list()])
         assert list(pool.apply(make, (nested, 5))) == [5]
-        pool.close()  # `terminate` would interrupt proxies that say goodbye to the manager, and they would complain
+        pool.close()  # `terminate` would interrupt proxies while they disconnect, and the manager would complain
         pool.join(timeout=TIMEOUT_S)
 
 
@@ -49,7 +49,7 @@ def shared_memory_is_the_makers(kind):
     try:
         pool = ComposablePool(2, kind=kind)
         assert pool.apply(fill, (memory.name, 7)) and bytes(memory.buf[:4]) == b"\x07" * 4
-        if kind != "thread":  # where it is the caller's own object, which the task would close
+        if kind != "thread":  # in threads it is the caller's own object, which the task would close
             pool.apply(write, (memory,))
         pool.close()
         pool.join(timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Received and shared memory: given back when its values go, whoever dies, and its own in a forked child."""
+"""Received and shared memory: it is released with its values, whoever dies, and a forked child has its own."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ kept = []
 
 
 def file_mb():
-    """Memory of this process's memfds, in MB."""
+    """Return the memory of this process's memfds, in MB."""
     n_bytes, seen = 0, set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -42,7 +42,7 @@ def keep_and_die(blob):
 
 
 def results_that_are_kept(kind):
-    """Until they go, whatever becomes of the workers, and then memory and mappings go as well."""
+    """Results stay until they are dropped, whatever happens to the workers. Then memory and mappings go as well."""
     with ComposablePool(2, kind=kind, maxtasksperchild=3) as pool:
         pairs = [(2 * MiB + i, i) for i in range(12)]
         results = pool.starmap(tasks.make_blob, pairs, 1)
@@ -60,7 +60,7 @@ def results_that_are_kept(kind):
 
 
 def arguments_of_dead_workers(kind):
-    """Workers that keep what they got and die: more memory than that of two arguments at a time is never in use."""
+    """Workers keep what they got, and die. Never is more memory in use than that of two arguments."""
     blob = tasks.make_blob(8 * MiB, 1)
     with ComposablePool(1, kind=kind) as pool:
         for _ in range(12):
@@ -70,7 +70,7 @@ def arguments_of_dead_workers(kind):
 
 
 def results_in_a_forked_child(kind):
-    """A child's copy stays as it was at the fork, and the parent's as well."""
+    """A child's copy stays as it was at the fork, and so does the parent's."""
     with ComposablePool(2, kind=kind) as pool:
         result = pool.apply(tasks.make_blob, (4 * MiB, 5))
         expected = bytes(result.data)
@@ -87,7 +87,7 @@ def results_in_a_forked_child(kind):
         mine = bytes(result.data)
         del result
         gc.collect()
-        other += [pool.apply(tasks.make_blob, (4 * MiB, seed)) for seed in range(3)]  # in its block, if it were free
+        other += [pool.apply(tasks.make_blob, (4 * MiB, seed)) for seed in range(3)]  # these would reuse its block
         os.write(to_child[1], b"1")
         assert os.read(to_parent[0], 1) == b"1" and mine == expected
         os.write(to_child[1], b"1")
@@ -96,14 +96,14 @@ def results_in_a_forked_child(kind):
 
 
 def pss_mb():
-    """Memory of this process and its part of what it shares; the pool's file counts once, whoever maps it."""
+    """This process's memory and its part of shared memory. The pool's file counts once, whoever maps it."""
     with open("/proc/self/smaps_rollup") as file:
         private = sum(int(line.split()[1]) for line in file if line.startswith("Pss_Anon:")) / 1024
     return private + file_mb()
 
 
 def write_to(blob):
-    before, view, zeros = pss_mb(), memoryview(blob.data), bytes(MiB)  # in pieces: an allocator may keep what was large
+    before, view, zeros = pss_mb(), memoryview(blob.data), bytes(MiB)  # in pieces: an allocator may keep large buffers
     for at in range(0, len(view), MiB):
         view[at : at + MiB] = zeros
     gc.collect()
@@ -111,7 +111,7 @@ def write_to(blob):
 
 
 def results_that_are_written_to(kind):
-    """They are written where they are, while the pool lives, later, and by whoever got them."""
+    """Results are written in place, while the pool lives and later, by any thread."""
     with ComposablePool(2, kind=kind) as pool:
         first, second = pool.starmap(tasks.make_blob, [(32 * MiB, i) for i in range(2)], 1)
         grown = [write_to(first)]
@@ -124,7 +124,7 @@ def results_that_are_written_to(kind):
 def arguments_that_are_written_to(kind):
     with ComposablePool(1, kind=kind) as pool:
         blob = tasks.make_blob(32 * MiB, 1)
-        pool.apply(write_to, (tasks.make_blob(32 * MiB, 1),))  # imports what it needs
+        pool.apply(write_to, (tasks.make_blob(32 * MiB, 1),))  # import what it needs
         grown = pool.apply(write_to, (blob,))
         assert grown < 8, f"{grown} MB more than the argument"
         assert blob == tasks.make_blob(32 * MiB, 1)
@@ -132,7 +132,7 @@ def arguments_that_are_written_to(kind):
 
 
 def written_to_while_children_are_forked(kind):
-    """What other threads write at that moment is lost nowhere, and no child sees what was written later."""
+    """Nothing that other threads write at that moment is lost, and no child sees what was written later."""
     with ComposablePool(2, kind=kind) as pool:
         blobs = [pool.apply(tasks.make_blob, (4 * MiB, 0)) for _ in range(8)]
         for blob in blobs[:4]:
@@ -148,7 +148,7 @@ def fork_beside_a_writer(data):
     def write():
         nonlocal n_written
         while not stopped.is_set():
-            ctypes.memset(address, (n_written + 1) % 256, len(data))  # which needs no GIL
+            ctypes.memset(address, (n_written + 1) % 256, len(data))  # memset needs no GIL
             n_written += 1
 
     thread = threading.Thread(target=write)
@@ -174,14 +174,14 @@ def fork_beside_a_writer(data):
 
 
 def many_results_are_kept(kind):
-    """All at once, each in its block, with as many blocks in use."""
+    """Results are kept all at once, each in its own block."""
     with ComposablePool(2, kind=kind) as pool:
         results = pool.starmap(tasks.make_blob, [(2 * MiB, i % 7) for i in range(40)], 1)
         assert all(bytes(blob.data) == tasks.pattern(2 * MiB, i % 7) for i, blob in enumerate(results))
 
 
 def blocks_of_all_sizes(kind):
-    """Each begins with a page, is given back by itself, and is the child's own after a fork."""
+    """Each block begins with a page, is released separately, and becomes the child's own after a fork."""
     sizes = [1000 << i for i in range(13)]
     with ComposablePool(2, kind=kind) as pool:
         results = pool.map(tasks.make_blob, sizes, 1)
@@ -229,11 +229,11 @@ def bytes_that_never_arrive(kind):
         del pool, results
         gc.collect()
         sizes.append(psutil.Process().memory_info().rss / MiB)
-    assert sizes[-1] - sizes[0] < 300, f"{sizes} MB"  # each pool had some 60 MB under way; allocators keep some of it
+    assert sizes[-1] - sizes[0] < 300, f"{sizes} MB"  # each pool had some 60 MB on the way; allocators keep some of it
 
 
 class Wait:
-    """No result that comes after it is received until the worker does nothing more by itself, or is dead."""
+    """A result that stops the receiver until the worker waits or is dead. Results after it are received later."""
 
     def __reduce__(self):
         return _wait, (os.getpid(),)
@@ -257,7 +257,7 @@ def share_some():
 
 
 def worker_dies_in_the_next_task(kind):
-    """What it shared in the task before has arrived by then."""
+    """What it shared in the previous task has arrived by then."""
     with ComposablePool(1, kind=kind) as pool, gates.Gate(os.path.join(tempfile.mkdtemp(), "gate")) as gate:
         for _ in range(5):
             held = pool.apply_async(tasks.pass_gate, (gate.path,))
@@ -284,7 +284,7 @@ def worker_dies_with_a_handle(kind):
         gates.wait_until(lambda: not any("pool_party_share" in target for target in open_fds()), "it goes")
 
 
-IDLE_MB = 64 + 6  # what a pool may keep, the rings and tables beside it, and what a page more or less makes of it
+IDLE_MB = 64 + 6  # what a pool may keep, its rings and tables, and a few pages
 
 
 def wait_until_given_back(pool, living_mb=0):
@@ -293,7 +293,7 @@ def wait_until_given_back(pool, living_mb=0):
 
 
 def idle_after_results(kind):
-    """Memory goes back once nobody needs it, although the workers sleep."""
+    """Memory is given back once nobody needs it, although the workers sleep."""
     with ComposablePool(2, kind=kind) as pool:
         results = pool.starmap(tasks.make_blob, [(32 * MiB, i) for i in range(12)], 1)
         assert file_mb() >= 12 * 32

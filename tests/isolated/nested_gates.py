@@ -1,4 +1,4 @@
-"""A task in an interpreter opens and closes a gated pool of its own: the outer pool's regions stay gated."""
+"""A task in an interpreter opens and closes its own gated pool. The outer pool's regions must stay gated."""
 
 from probe import TIMEOUT_S, ComposablePool, main
 
@@ -21,7 +21,7 @@ def nested(policy):
 
 
 def run(outer_policy, inner_policy):
-    product(3)  # NumPy is here, too, where its OpenBLAS is looked for
+    product(3)  # load NumPy here as well, where its OpenBLAS is looked for
     with ComposablePool(2, kind="interp", policy=outer_policy) as pool:
         gate = pool._engine._workers.enforcer.gate
         for _ in range(2):

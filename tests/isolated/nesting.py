@@ -10,7 +10,7 @@ def nested(outer, inner):
     with ComposablePool(2, kind=outer) as pool:
         call = pool.starmap_async(tasks.nested_map, [(inner, 5), (inner, 10)], 1)
         assert call.get(TIMEOUT_S) == expected
-        # and once more in the same workers
+        # once more in the same workers
         call = pool.starmap_async(tasks.nested_map, [(inner, 5), (inner, 10)], 1)
         assert call.get(TIMEOUT_S) == expected
         pool.close()
@@ -23,7 +23,7 @@ def nested_executor(outer, inner):
 
 
 def forgotten_inside(outer, inner):
-    """A task forgets its pool; the worker must still end."""
+    """A task forgets its pool. The worker must still end."""
     with ComposablePool(1, kind=outer) as pool:
         assert pool.apply_async(tasks.forget_a_pool, (inner,)).get(TIMEOUT_S) == [1, 4]
         assert pool.apply_async(tasks.square, (3,)).get(TIMEOUT_S) == 9

@@ -1,4 +1,4 @@
-"""What preloading does in a fresh process: NumPy's OpenBLAS is limited before the first task, whatever the kind."""
+"""Preloading in a fresh process: NumPy's OpenBLAS is limited before the first task, for every kind."""
 
 import sys
 
@@ -8,7 +8,9 @@ from pool_party.budget.enforcer import Enforcer
 
 
 def limited(kind):
-    """A BLAS that workers preload has the worker's count in the first task of each, though the parent does not look."""
+    """A BLAS that workers preload has the worker's count in each worker's first task, although the parent does not
+    look.
+    """
     assert "numpy" not in sys.modules
     Enforcer.look = lambda self: None
     with ComposablePool(2, kind=kind, threads_per_worker=1, preload=["numpy"]) as pool:
@@ -18,7 +20,7 @@ def limited(kind):
 
 
 def limited_openmp(kind, folder, path, extension=None):
-    """The same for OpenMP, whose counts are those of a thread. In interpreters an extension module brings it along."""
+    """The same for OpenMP, whose counts are per thread. In interpreters an extension module loads it."""
     sys.path.insert(0, folder)
     Enforcer.look = lambda self: None
     with open(f"{folder}/openmp_module.py", "w") as module:

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: a hard time-out, and looks at processes."""
+"""Shared code of the programs in this folder: a hard time-out, and functions that inspect processes."""
 
 import contextlib
 import faulthandler
@@ -16,11 +16,11 @@ __all__ = ["ComposablePool", "gates", "main", "signal", "tasks"]
 
 TIMEOUT_S = 30
 
-_native.pretend_running(0)  # policies that lend take all CPUs to be idle, whatever else runs here
+_native.pretend_running(0)  # policies that lend then assume that all CPUs are idle, whatever else runs here
 
 
 def is_gone(pid):
-    """A process that ended: no more, or a zombie that its parent has yet to reap."""
+    """Whether a process has ended: it does not exist, or is a zombie that its parent has not reaped."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in "ZX"
@@ -29,7 +29,7 @@ def is_gone(pid):
 
 
 def open_fds():
-    """Targets of this process's file descriptors, without the one that lists them."""
+    """The targets of this process's file descriptors, without the one used for listing."""
     targets = []
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -38,7 +38,7 @@ def open_fds():
 
 
 def are_others_asleep():
-    """Whether every other thread of this process waits for something."""
+    """Whether every other thread of this process is waiting."""
     states = []
     for thread in thread_ids():
         with contextlib.suppress(FileNotFoundError), open(f"/proc/self/task/{thread}/stat") as stat:
@@ -52,7 +52,7 @@ def thread_ids():
 
 
 def children():
-    """Pids of this process's live children, whichever thread started them."""
+    """The pids of this process's live children, whichever thread started them."""
     pids = []
     for thread in os.listdir("/proc/self/task"):
         with (
@@ -64,7 +64,7 @@ def children():
 
 
 def descendants(pid):
-    """Pids of all live processes below `pid`."""
+    """The pids of all live processes below `pid`."""
     below, parents = [], [pid]
     by_parent = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -82,7 +82,7 @@ def descendants(pid):
 def shared_memory():
     """How many memfds this process has open or mapped, and the library's names in /dev/shm.
 
-    But for the gates of the machine, which stay, and which other programs make, too.
+    The machine-wide gates are left out: they stay, and other programs make them as well.
     """
     n_open = sum("memfd:" in target for target in open_fds())
     with open("/proc/self/maps") as maps:
@@ -92,7 +92,7 @@ def shared_memory():
 
 
 def resources():
-    """Everything that a closed pool must have given back."""
+    """Everything that a closed pool must have released."""
     n_open, n_mapped, names = shared_memory()
     return {
         "fds": len(open_fds()),
@@ -109,7 +109,7 @@ def worker_pids(pool):
 
 
 def expect(error_type, call, *args, **kwargs):
-    """The error of this type that the call raises."""
+    """Return the error of this type that the call raises."""
     try:
         value = call(*args, **kwargs)
     except error_type as error:

@@ -24,7 +24,7 @@ def make_path(name):
 
 @contextlib.contextmanager
 def ctrl_c():
-    """As the terminal: SIGINT for this process and all its children, which a KeyboardInterrupt ends here."""
+    """Send SIGINT to this process and all its children, as the terminal does. Here a KeyboardInterrupt ends it."""
     try:
         os.killpg(0, signal.SIGINT)
         time.sleep(TIMEOUT_S)
@@ -34,7 +34,7 @@ def ctrl_c():
         raise AssertionError("Ctrl-C did not arrive")
 
 
-# ---- a process that is none of ours ----------------------------------------
+# ---- a process of the program's own ----------------------------------------
 
 
 def wait_for_interrupt(sender):
@@ -46,7 +46,7 @@ def wait_for_interrupt(sender):
 
 
 def own_process_is_interrupted(method):
-    """The program's own process reacts to Ctrl-C, though a pool was the first to start what such processes need."""
+    """The program's own process reacts to Ctrl-C, although a pool was first to start the helpers of such processes."""
     with make_pool(method) as pool:
         assert pool.apply(tasks.square, (2,)) == 4
         receiver, sender = multiprocessing.Pipe(False)
@@ -71,7 +71,7 @@ def run_program(path):
 
 
 def programs_of_tasks_are_interrupted(method):
-    """Ctrl-C ends them, and neither the worker nor its task."""
+    """Ctrl-C ends the programs, but neither the worker nor its task."""
     path = make_path("pid")
     with make_pool(method, 1) as pool:
         pids = worker_pids(pool)
@@ -83,7 +83,7 @@ def programs_of_tasks_are_interrupted(method):
 
 
 def read_in_c(gate_path):
-    """One byte from the gate's pipe, by a system call that nobody begins again if a signal interrupts it."""
+    """Read one byte from the gate's pipe by a system call that is not repeated if a signal interrupts it."""
     with open(gate_path + ".pass", "rb", 0) as file, open(gate_path + ".arrived", "wb", 0) as arrived:
         arrived.write(b"%d\n" % os.getpid())
         return ctypes.CDLL(None, use_errno=True).read(file.fileno(), ctypes.create_string_buffer(1), 1)
@@ -129,7 +129,7 @@ def forked_children_are_interrupted(method):
 
 
 def kill_server(workers):
-    """Until `multiprocessing` takes all its children for dead."""
+    """Kill the fork server, and wait until `multiprocessing` takes all its children for dead."""
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
     for worker in workers:
         assert connection.wait([worker.process.sentinel], TIMEOUT_S) and not worker.process.is_alive()
@@ -157,7 +157,7 @@ def terminate_after_the_servers_death(method):
     with gates.Gate(make_path("gate")) as gate, make_pool(method) as pool:
         pool.map_async(tasks.pass_gate, [gate.path] * 2, 1)
         pids = gate.wait_arrived(2)
-        workers = list(pool._pool)  # kept: a Process that goes takes its worker with it
+        workers = list(pool._pool)  # keep them: a Process that is collected takes its worker with it
         kill_server(workers)
         pool.terminate()
         pool.join(timeout=TIMEOUT_S)
@@ -173,7 +173,7 @@ def n_descriptors():
 
 def released_at_once(method):
     if method == "forkserver":
-        forkserver.ensure_running()  # stays, with the resource tracker
+        forkserver.ensure_running()  # it stays, with the resource tracker
     elif method == "spawn":
         resource_tracker.ensure_running()
     before = n_descriptors()
@@ -201,7 +201,7 @@ def released_at_once(method):
 
 
 class OwnProcess:
-    """A process object with what `multiprocessing` documents, and nothing else."""
+    """A process object with the attributes that `multiprocessing` documents, and nothing else."""
 
     def __init__(self, **kwargs):
         self._inner = multiprocessing.get_context("spawn").Process(**kwargs)

@@ -1,4 +1,4 @@
-"""The thread that reads what others use: how many there are, and when. argv: scenario, kind."""
+"""The thread that reads what other programs use: how many there are, and when. argv: scenario, kind."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ def n_readers():
 
 
 def one(kind):
-    """One for all pools that lend; none for those that do not, and none where the system does not say what runs."""
+    """There is one for all pools that lend, none for other pools, and none if the system does not report what runs."""
     with ComposablePool(2, kind=kind, policy="dynamic"):
         assert n_readers() == 0 and _native.cpus_left(4) == 4
     gates.wait_until(lambda: _native.cpus_left(4) == 0, "nothing is known any more")

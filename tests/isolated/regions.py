@@ -1,4 +1,4 @@
-"""OpenBLAS's regions on our threads: the same results, from many threads at once, after forks, and undone."""
+"""OpenBLAS's regions on our threads: the same results, from many threads at once, after forks, and after removal."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ def prepare():
 
 
 def results(n_threads, n_python_threads, n_tokens, exclusive, n_rounds):
-    """Equal to the serial ones, and every region passed the gate."""
+    """Results equal the serial ones, and every region passed the gate."""
     operations, expected = prepare()
     gate = Gate(int(n_tokens)) if int(n_tokens) else None
     with Gated(gate, exclusive=exclusive == "exclusive") as gated:
@@ -85,7 +85,7 @@ def inside_a_hold():
 
 
 def forks():
-    """Children make threads of their own; fork waits until regions of other threads have ended."""
+    """Children start their own threads. A fork waits until regions of other threads have ended."""
     operations, expected = prepare()
     gate = Gate(2)
     with Gated(gate) as gated:
@@ -108,9 +108,9 @@ def forks():
 
 
 def forks_meanwhile():
-    """Regions run in other threads while this one forks; the parent's results stay right.
+    """Regions run in other threads while this one forks. The parent's results must stay right.
 
-    Without LU: its updates are on OpenBLAS's own threads, which lose a job now and then to a fork, with us or without.
+    LU is left out: its updates run on OpenBLAS's own threads, which sometimes lose a job to a fork, with us or without.
     """
     operations, expected = prepare()
     del operations["solve"]
@@ -135,7 +135,7 @@ def forks_meanwhile():
 
 
 def undone():
-    """Installed and removed again and again under running calls; then OpenBLAS has its own threads back."""
+    """Install and remove under running calls, many times. Then OpenBLAS must have its own threads again."""
     operations, expected = prepare()
     stop = threading.Event()
 
@@ -161,7 +161,7 @@ def undone():
 
 
 def threads_deaf_and_wide():
-    """Our threads block every signal and have the process's CPUs, although a narrow thread came first."""
+    """Our threads block every signal and have the process's CPUs, although a pinned thread came first."""
     operations, _ = prepare()
     everywhere = os.sched_getaffinity(0)
 
@@ -179,7 +179,7 @@ def threads_deaf_and_wide():
         blocked = int(status["SigBlk"], 16)
         blockable = (1 << 64) - 1 & ~(
             1 << 8 | 1 << 18 | 1 << 31 | 1 << 32
-        )  # but KILL, STOP, and two of the C library's
+        )  # all but KILL, STOP, and two of the C library's
         assert blocked & blockable == blockable, hex(blocked)
         assert os.sched_getaffinity(ours[0]) == everywhere
 

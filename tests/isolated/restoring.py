@@ -1,4 +1,4 @@
-"""What a pool does to libraries, masks and other threads of its own process, and that it is undone however it ends."""
+"""What a pool changes in libraries, masks and other threads of its process is undone, however it ends."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ from pool_party.workers.thread import ThreadWorker
 
 
 class Own:
-    """A policy that a balancer asks again and again."""
+    """A policy that a balancer asks repeatedly."""
 
     def shares(self, state):
         return [WorkerBudget(3, state.cpus)] * len(state.own)
@@ -31,7 +31,7 @@ def openblas():
 
 
 def settings():
-    """What a closed pool must have given back."""
+    """The settings that a closed pool must have restored."""
     counts = [_native.call_getter(library.getter) for library in openblas()]
     return counts, _native.process_limit(), arbiter._gated, os.sched_getaffinity(0)
 
@@ -75,7 +75,7 @@ def break_initializer(make):
 
 
 def fail_to_start(make):
-    """The second worker cannot be made."""
+    """Make the start of the second worker fail."""
     original = ThreadWorker.__init__
 
     def init(self, channel, n, setup):
@@ -94,7 +94,7 @@ ENDS = {f.__name__: f for f in (close_and_join, leave_block, forget, shut_down, 
 
 
 def ends(name, kind):
-    """Each way to end a pool, with each policy: it may take a moment where nobody waits for the workers' end."""
+    """Try each way to end a pool with each policy. It may take a moment if nobody waits for the workers' end."""
     openblas()
     before, threads = settings(), len(thread_ids())
     for policy in POLICIES.values():
@@ -106,7 +106,7 @@ def ends(name, kind):
 
 
 def settings_of_ones_own():
-    """What the user has set between two pools is what comes back."""
+    """What the user has set between two pools is restored after the second."""
     (library, *_) = openblas()
     for n in (3, 5):
         _native.call_setter(library.setter, n)
@@ -116,7 +116,7 @@ def settings_of_ones_own():
 
 
 def masks_of_others():
-    """A pool that counts on fewer CPUs than there are leaves other threads where they are."""
+    """A pool that counts on fewer CPUs than there are must not move other threads."""
     stop = threading.Event()
     other = threading.Thread(target=stop.wait)
     other.start()
@@ -130,9 +130,9 @@ def masks_of_others():
 
 
 def threads_of_libraries():
-    """Threads that a library makes for a budget may run everywhere, though workers are kept on a CPU each."""
+    """Threads that a library starts for a budget may run everywhere, although workers are pinned to one CPU each."""
     everywhere = os.sched_getaffinity(0)
-    openblas()  # it starts with a thread for each CPU, and so makes more here
+    openblas()  # it starts with a thread per CPU, and so starts more here
     with ComposablePool(len(everywhere), kind="thread", affinity=True, oversubscription=3.0) as pool:
         assert set(pool.apply(tasks.openblas_count)) == {3}
         narrow = [thread for thread in thread_ids() if os.sched_getaffinity(thread) != everywhere]
@@ -140,7 +140,7 @@ def threads_of_libraries():
 
 
 def numba_elsewhere():
-    """Numba's count is each thread's own: that of the thread which opens a pool is not touched."""
+    """Numba's count is per thread. That of the thread that opens a pool must not change."""
     openblas()
     called = []
     sys.modules["numba"] = types.SimpleNamespace(

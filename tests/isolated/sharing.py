@@ -1,4 +1,4 @@
-"""One pool used from eight threads at once, all verbs mixed, then ended under them."""
+"""One pool is used from eight threads at once, with all verbs, and then ended while they use it."""
 
 import threading
 
@@ -30,7 +30,7 @@ def eight_threads(kind):
 
 
 def ended_under_eight_threads(kind):
-    """Every call returns, or fails because the pool was ended; none hangs."""
+    """Every call returns, or fails because the pool was ended. None hangs."""
     for end in ("close", "terminate"):
         with ComposablePool(2, kind=kind) as pool:
             working = threading.Barrier(9)
@@ -53,7 +53,7 @@ def ended_under_eight_threads(kind):
 
 
 def ten_pools_at_once(kind):
-    """Pools made, used and ended by several threads at the same time."""
+    """Several threads make, use and end pools at the same time."""
 
     def use(seed):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Workers that do not get ready: the others work, the numbers tell, and every end is an end."""
+"""Workers that do not become ready: the others work, the counts say so, and every way to end the pool works."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from pool_party import InitializerFailed
 
 
 def one_is_held(kind):
-    """In its initializer; it joins in later."""
+    """One worker is held in its initializer, and joins in later."""
     with gates.Gate(os.path.join(tempfile.mkdtemp(), "gate")) as gate:
         with ComposablePool(2, tasks.pass_gate, (gate.path,), kind=kind) as pool:
             gate.wait_arrived(2)
@@ -44,7 +44,7 @@ def forgotten(kind):
 
 
 class FailingStarts:
-    """The first starts of workers fail, from now on, for want of memory or of descriptors, say."""
+    """Makes the next starts of workers fail, as without memory or descriptors."""
 
     def __init__(self, pool, n):
         self.workers, self.n_left = pool._engine._workers, n
@@ -58,7 +58,7 @@ class FailingStarts:
 
 
 def one_replacement_fails(kind):
-    """Later there is enough again."""
+    """Later starts succeed again."""
     logging.disable(logging.ERROR)
     with ComposablePool(2, kind=kind, maxtasksperchild=2) as pool:
         failing = FailingStarts(pool, 1)
@@ -68,7 +68,7 @@ def one_replacement_fails(kind):
 
 
 def replacements_fail_for_a_while(kind):
-    """Nothing else happens to the pool meanwhile: it is time that has them tried again."""
+    """Nothing else happens to the pool meanwhile, so only the passing of time triggers the retries."""
     logging.disable(logging.ERROR)
     with ComposablePool(1, kind=kind, maxtasksperchild=1) as pool:
         failing = FailingStarts(pool, 4)
@@ -78,7 +78,7 @@ def replacements_fail_for_a_while(kind):
 
 
 def replacements_always_fail(kind):
-    """A pool without workers that can make none is broken, and says why."""
+    """A pool that has no workers and cannot start any is broken, and says why."""
     logging.disable(logging.ERROR)
     with ComposablePool(1, kind=kind, maxtasksperchild=1) as pool:
         FailingStarts(pool, 10**9)

@@ -1,4 +1,4 @@
-"""Many tasks while workers are killed at random: every task has exactly one outcome.
+"""Many tasks while workers are killed at random. Every task must have exactly one outcome.
 
 python stress_kill.py --tasks 100000 --kills 200
 """
@@ -60,13 +60,13 @@ class Killer:
     def _run(self):
         while self.n_left:
             self._is_time.wait()
-            time.sleep(self._rng.random() * 0.002)  # to come at any instant of a worker's loop
+            time.sleep(self._rng.random() * 0.002)  # to hit any instruction of a worker's loop
             self._kill()
             self._goal = self._n_done + self._every
             self._is_time.clear()
 
     def _kill(self):
-        while self.n_left:  # a worker that died already does not count; while all are being replaced there is none
+        while self.n_left:  # a dead worker does not count, and while all are being replaced there is none
             pid = self._rng.choice(worker_pids(self.pool) or [None])
             if pid is not None and not is_gone(pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -81,7 +81,7 @@ class Killer:
 
 
 def run(n_tasks, n_kills, context, seed, n_workers):
-    """At least n_tasks tasks, and as many more as it takes until the last worker is killed."""
+    """Run at least n_tasks tasks, and more until the last worker is killed."""
     outcomes = []
     n_lost_by_get = 0
     with ComposablePool(n_workers, context=context, kind="process") as pool:
@@ -127,7 +127,7 @@ def main():
     faulthandler.dump_traceback_later(args.hang_s, exit=True)
     context = args.start_method and multiprocessing.get_context(args.start_method)
 
-    run(500, 5, context, args.seed, args.workers)  # what is made once, is made
+    run(500, 5, context, args.seed, args.workers)  # create what is created once
     gc.collect()
     before, below = resources(), len(descendants(os.getpid()))
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Faults, each in a fresh process with a time-out: nothing hangs, nothing is lost but one task."""
+"""Faults, each in a fresh process with a time-out: nothing hangs, and only one task is lost."""
 
 import os
 import pathlib
@@ -71,15 +71,15 @@ INTERRUPTED_VERBS = {"map": 2, "apply": 1, "get": 1, "get with a time-out": 2, "
 
 
 def interrupt(how, verb, kind, gate):
-    """Run until its tasks stand at the gate, then do as the terminal does on Ctrl-C."""
+    """Run the program until its tasks are at the gate, and then do what the terminal does on Ctrl-C."""
     process = fresh.start([HERE / "interrupting.py", how, verb, kind, gate.path])
     try:
-        gate.wait_arrived(INTERRUPTED_VERBS[verb])  # all: an interrupted import would leave files for -W error
+        gate.wait_arrived(INTERRUPTED_VERBS[verb])  # all: an interrupted import would leave files open for -W error
         os.killpg(process.pid, signal.SIGINT)
         if how == "caught":
             line = process.stdout.readline()
             assert line == "caught\n", fresh.finish(process)
-        gate.close()  # let go what cannot be killed: threads and interpreters
+        gate.close()  # release what cannot be killed: threads and interpreters
     except BaseException:
         fresh.end(process)
         raise
@@ -90,7 +90,7 @@ def interrupt(how, verb, kind, gate):
 
 
 def pids_of_session(session):
-    """Live processes of the session of a finished process."""
+    """Return the live processes in the session of a finished process."""
     import probe
 
     gates.wait_until(lambda: not list(find(session, probe.is_gone)), "its session is empty", 10)
@@ -107,7 +107,7 @@ def find(session, is_gone):
 
 
 def test_programs_react_to_signals_whoever_started_the_tests():
-    """As `( pytest & )` and nohup do; Ctrl-C would have no effect in all tests below."""
+    """`( pytest & )` and nohup ignore signals. Then Ctrl-C would have no effect in all tests below."""
     numbers = fresh.IGNORED_BY_SHELLS
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
@@ -128,14 +128,14 @@ def test_ctrl_c_is_one_keyboard_interrupt(kind, gate, verb):
 
 def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
     completed = interrupt("uncaught", "map", kind, gate)
-    # Before 3.14 the process's note of an uncaught Ctrl-C is lost when another interpreter runs code at the end.
+    # Before 3.14 Python loses its note of an uncaught Ctrl-C if another interpreter runs code at the end.
     statuses = {-signal.SIGINT, 1} if kind == "interp" and sys.version_info < (3, 14) else {-signal.SIGINT}
     assert completed.returncode in statuses, completed
     assert completed.err.count("KeyboardInterrupt") == 1, completed
     assert completed.err.count("Traceback") == 1, completed
 
 
-# Each n-th place: a start of an interpreter or a process takes its time.
+# Only each n-th place is tried, because starting an interpreter or a process takes long.
 @pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 5), ("interp", 29)])
 def test_ctrl_c_amid_the_pools_own_work(kind, step):
     check("interrupting.py", "at_each_place", kind, step)
@@ -148,7 +148,7 @@ def test_alarm_while_a_pool_opens(kind, step):
 
 @pytest.mark.parametrize(("kind", "step"), [("thread", 3), ("process", 23), ("interp", 41)])
 def test_ctrl_c_amid_a_pools_life(kind, step):
-    # No errors for warnings: of a pool that nobody has got a hold of, or of a file that an interrupted import had open.
+    # Warnings are no errors here: they concern a pool that nobody got hold of, or a file of an interrupted import.
     check("interrupting.py", "at_each_place_of_a_life", kind, step, options=("-W", "ignore::ResourceWarning"))
 
 
@@ -177,7 +177,7 @@ def test_fork_in_a_process_with_a_pool(kind, how):
 
 
 def test_fork_beside_interpreters_leaves_the_parent_alone():
-    # The child reports its crash on stderr, as faulthandler does.
+    # The child's crash is reported on stderr, as by faulthandler.
     completed = run("forking.py", "fork_beside_interpreters")
     assert completed.returncode == 0, completed
 
@@ -199,14 +199,14 @@ FORGOTTEN = (
 )
 
 
-# The end of a program must wait for an interpreter that is inside a C function: a limit that docs/limits.md states.
+# The end of a program must wait for an interpreter inside a C function, a limit that docs/limits.md states.
 FORGOTTEN_OF_KINDS = [(kind, how) for kind in KINDS for how in FORGOTTEN if (kind, how) != ("interp", "stuck")]
 
 
 @pytest.mark.parametrize(("kind", "how"), FORGOTTEN_OF_KINDS)
 def test_shutdown_with_a_forgotten_pool_is_quiet(kind, how, tmp_path, monkeypatch):
     monkeypatch.setenv("GATE", str(tmp_path / "gate"))
-    # The default filters: a forgotten pool's ResourceWarning is for those who ask for it.
+    # With the default filters, which do not show the ResourceWarning of a forgotten pool.
     fresh.check(run("ending.py", how, kind, options=()), "")
 
 
@@ -294,7 +294,7 @@ WAYS_TO_END = (
 )
 
 
-# Ten find what each pool leaves; thirty, what is left now and then.
+# Ten pools show what each one leaves; thirty show what is left occasionally.
 several = pytest.mark.parametrize("n_pools", [10, pytest.param(30, marks=pytest.mark.slow)])
 
 
@@ -340,7 +340,7 @@ def test_memory_goes_with_its_values(kind, how):
 @pytest.mark.parametrize("kind", ["process", "interp"])
 def test_memory_where_pages_are_larger(kind, pages_library):
     extra = {"LD_PRELOAD": str(pages_library), "POOL_PARTY_PAGE": "65536"}
-    options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is on purpose
+    options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is intended
     process = fresh.start([HERE / "memory.py", "blocks_of_all_sizes", kind], options=options, extra=extra)
     fresh.check(fresh.finish(process, timeout=100))
 
@@ -363,7 +363,7 @@ def test_an_idle_pool_gives_memory_back(kind, how):
     ],
 )
 def test_memory_of_processes_that_die_or_fork(how):
-    options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is on purpose
+    options = (*fresh.STRICT, "-W", "ignore::DeprecationWarning")  # of the fork, which is intended
     check("memory.py", how, "process", options=options, timeout=100)
 
 

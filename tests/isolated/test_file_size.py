@@ -1,4 +1,4 @@
-"""Pools where files may not be large (`ulimit -f`): they work within that, or say what is in their way."""
+"""Pools under a file size limit (`ulimit -f`): they work within it, or say what prevents that."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Worker processes beside other processes: what they are started with, what their tasks start, what they leave."""
+"""Worker processes beside other processes: what they inherit, what their tasks start, and what they leave."""
 
 import pathlib
 
@@ -37,4 +37,4 @@ def test_process_objects_that_multiprocessing_did_not_make():
 
 def test_opening_with_few_descriptors_left(start_method):
     completed = fresh.run([HERE / "few_descriptors.py", start_method])
-    assert completed.returncode == 0, completed  # a fork server that has none left prints a traceback
+    assert completed.returncode == 0, completed  # a fork server without descriptors prints a traceback

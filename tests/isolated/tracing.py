@@ -1,4 +1,4 @@
-"""Traces at the program's end, in forked children, and beside workers that are killed at random."""
+"""Traces at the program's end, in forked children, and while workers are killed at random."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ from pool_party import ComposableExecutor, WorkerLost
 from pool_party.observe import chrome
 from pool_party.observe.events import TASK
 
-forgotten = []  # what still lives at shutdown
+forgotten = []  # keeps objects alive until shutdown
 
 
 def at_exit(kind, path):
-    """The pool is forgotten: its file is written nevertheless."""
+    """The pool is forgotten, but its file is written."""
     pool = ComposablePool(2, kind=kind)
     pool.trace(path)
     pool.map(tasks.square, range(10), 1)
@@ -28,7 +28,7 @@ def at_exit_of_an_executor(kind, path):
 
 
 def in_a_forked_child(path):
-    """A child stops the trace, too: neither file nor workers are its own."""
+    """A child stops the trace as well, although neither file nor workers are its own."""
     with ComposablePool(2, kind="thread") as pool, pool.trace(path) as tracing:
         pool.map(tasks.square, range(10), 1)
         pid = os.fork()
@@ -40,12 +40,12 @@ def in_a_forked_child(path):
 
 
 def amid_random_kills(path):
-    """Every task that returned is in the file once, and every one that was lost."""
+    """Every task that returned is in the file once, and so is every one that was lost."""
     random.seed(1)
     with ComposablePool(3, kind="process") as pool, pool.trace(path):
         outcomes = [pool.apply_async(tasks.square, (n,)) for n in range(3000)]
         for _ in range(8):
-            with contextlib.suppress(ProcessLookupError):  # one that was killed before
+            with contextlib.suppress(ProcessLookupError):  # the worker was killed before
                 os.kill(random.choice(worker_pids(pool)), signal.SIGKILL)
             pool.apply_async(tasks.square, (0,)).wait(TIMEOUT_S)
         n_lost = sum(is_lost(outcome) for outcome in outcomes)

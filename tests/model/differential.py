@@ -1,10 +1,10 @@
-"""Random programs run with the standard library's pool and with ours, `python differential.py kind`: what they see is
-the same, wherever the standard library defines the answer.
+"""Runs random programs with the standard library's pool and with ours, `python differential.py kind`: what they see
+must be the same wherever the standard library defines the answer.
 
-A program is a list of statements on one pool. Each statement gives a line of what was seen: the value, or the type and
-the arguments of the error, and which callbacks were called with what. Left out is what the standard library leaves to
-chance (which of several errors arrives first) or would hang at (SystemExit, raising callbacks), and what we do another
-way on purpose (docs/migrating.md).
+A program is a list of statements on one pool. Each statement yields a line of what was seen: the value, or the type and
+the arguments of the error, and the callbacks that were called, with their arguments. Left out is what the standard
+library leaves to chance (which of several errors arrives first), what makes it hang (SystemExit, raising callbacks),
+and intended differences (docs/migrating.md).
 """
 
 import argparse
@@ -30,7 +30,7 @@ NUMBERS = st.lists(st.integers(-3, 9), max_size=12)
 GOOD = st.one_of(
     NUMBERS.map(lambda xs: [abs(x) * 2 for x in xs]), st.lists(st.sampled_from(["a", "b" * 50_000]), max_size=4)
 )
-ONE_ODD = NUMBERS.map(lambda xs: [2 * x for x in xs] + [7] + [2] * (len(xs) // 2))  # one failure: no race of errors
+ONE_ODD = NUMBERS.map(lambda xs: [2 * x for x in xs] + [7] + [2] * (len(xs) // 2))  # one failure: errors do not race
 FUNCTIONS = st.sampled_from(["identity", "fail_if_odd", "make_lock"])
 CHUNKS = st.sampled_from([None, 1, 2, 5])
 SHAPES = st.sampled_from(["list", "tuple", "generator", "failing generator", "range"])
@@ -57,11 +57,11 @@ STATEMENTS = st.one_of(
 )  # fmt: skip
 ENDINGS = st.sampled_from(["close", "terminate", "with", "close twice", "close, terminate", "terminate, close"])
 
-# ---- how it is run ---------------------------------------------------------
+# ---- how programs are run --------------------------------------------------
 
 
 def shaped(items, shape):
-    """The input as the program gives it."""
+    """Return the input in the shape that the program uses."""
     if shape == "generator":
         return iter(items)
     if shape == "failing generator":
@@ -77,7 +77,7 @@ def _failing(items):
 
 
 def seen(function, *args, **kwargs):
-    """A value, or an error, as something that can be compared."""
+    """Return a value or an error in a form that can be compared."""
     try:
         return "value", plain(function(*args, **kwargs))
     except Exception as error:
@@ -87,7 +87,7 @@ def seen(function, *args, **kwargs):
 def error_seen(error):
     if isinstance(error, multiprocessing.pool.MaybeEncodingError):
         return "error", "MaybeEncodingError"
-    if isinstance(error, ValueError):  # ours are of subclasses of it, and our messages say more
+    if isinstance(error, ValueError):  # ours are subclasses of it, with longer messages
         return "error", "ValueError", str(error) if type(error) is ValueError and "odd" in str(error) else ""
     args = () if isinstance(error, (TypeError, multiprocessing.TimeoutError)) else plain(error.args)
     return "error", type(error).__name__, args
@@ -98,7 +98,7 @@ def plain(value):
 
 
 def with_callbacks(start, *args, wanted):
-    """Start a call, wait for it, and say which callbacks were called; they run before get returns."""
+    """Start a call, wait for it, and return which callbacks were called. They run before get returns."""
     calls = []
     callbacks = {
         "callback": lambda value: calls.append(("callback", plain(value))),
@@ -113,7 +113,7 @@ def with_callbacks(start, *args, wanted):
 
 
 def iterate(iterator, chunk):
-    """What an iterator gives; beyond an error in a chunk of several the standard library gives nothing more."""
+    """Return what an iterator yields. After an error in a chunk of several the standard library yields nothing more."""
     outcomes = []
     while True:
         outcome = seen(next, iterator)
@@ -167,7 +167,7 @@ def run_iterator(pool, verb, items, shape, chunk):
     function = tasks.fail_if_odd if all_numbers(items) else tasks.identity
     source = shaped(items, shape)
     if shape == "failing generator" and chunk > 1:
-        source = shaped(items, "generator")  # where the error comes depends on the chunk's size there
+        source = shaped(items, "generator")  # with larger chunks the place of the error depends on the chunk size
     outcomes = iterate(getattr(pool, verb)(function, source, chunk), chunk)
     if verb == "imap":
         return outcomes
@@ -222,7 +222,7 @@ def end(pool, how):
 
 
 def transcript(pool, statements, ending):
-    """All that a program sees, line by line; each with its statement."""
+    """Return everything that a program sees, line by line, each with its statement."""
     import gates
 
     def hold():

@@ -1,7 +1,7 @@
-"""What the random programs have workers do: each task notes that it began, then does one deed.
+"""The tasks of the random programs: each task notes that it began, and then does one deed.
 
-A deed is a tuple: its name, then its arguments. What a task may come to follows from its deed and the kind of worker
-alone; `verdict.py` knows it. Everything here loads in workers of every kind.
+A deed is a tuple: its name and its arguments. The possible outcomes of a task depend only on its deed and on the kind
+of worker; `verdict.py` knows them. Everything here loads in workers of every kind.
 """
 
 import os
@@ -13,14 +13,14 @@ import tasks
 
 
 def pattern(ident, size):
-    """Bytes that tell tasks apart."""
+    """Bytes that identify a task."""
     return bytes([ident & 255]) * size
 
 
 def note(log, ident):
-    """Add a line to a log: a path, or a descriptor where worker and parent are one process.
+    """Add a line to a log, which is a path, or a descriptor if worker and parent are one process.
 
-    A task of a thread that is terminated may be stopped between any two lines: it must not open anything.
+    The task of a terminated thread may be stopped between any two lines, so it must not open anything.
     """
     if isinstance(log, int):
         os.write(log, f"{ident}\n".encode())
@@ -56,16 +56,16 @@ def spin(ident, n):
 
 
 def hold(ident, gate):
-    """Ends when the file `gate` is no more."""
+    """Wait until the file `gate` has been removed."""
     _wait_for(lambda: not os.path.exists(gate))
     return ident
 
 
 def meet(ident, log, n):
-    """Ends when `n` tasks have come here, so that each needs a worker of its own."""
+    """Wait until `n` tasks have come here, so that each needs a worker of its own."""
     note(log, ident)
     status = os.fstat if isinstance(log, int) else os.stat
-    pause_s = n / 3000  # so that those that wait look 3,000 times a second in all, and leave the CPUs to others
+    pause_s = n / 3000  # all waiting tasks together look 3,000 times a second, and leave the CPUs to others
     _wait_for(lambda: status(log).st_size >= n * len(f"{ident}\n"), pause_s)
     return ident
 
@@ -75,7 +75,7 @@ def _wait_for(condition, pause_s=0.002):
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError("nobody came")
-        time.sleep(pause_s)  # so many processes shall not keep the CPUs from those that are yet to come
+        time.sleep(pause_s)  # so that many processes do not keep the CPUs from those still to come
 
 
 def fail(ident, name):
@@ -95,7 +95,7 @@ def explode(ident):
 
 
 def die(ident, how):
-    """A worker process that ends amid its task."""
+    """End this worker process during its task."""
     if how == "exit":
         os._exit(3)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -103,7 +103,7 @@ def die(ident, how):
 
 
 def doomed(ident, seconds):
-    """A worker process that is killed at about the moment when it sends its result."""
+    """Kill this worker process at about the moment when it sends its result."""
     killer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
     killer.daemon = True
     killer.start()
@@ -114,11 +114,11 @@ DEEDS = {f.__name__: f for f in (value, slow, spin, hold, meet, fail, pid, lock,
 
 
 class Bomb:
-    """An argument whose pickling raises what is no Exception, as a test's time-out or a second Ctrl-C may."""
+    """An argument whose pickling raises a BaseException, as a test's time-out or a second Ctrl-C may."""
 
     def __reduce__(self):
         raise BombError
 
 
 class BombError(BaseException):
-    """What a Bomb raises."""
+    """The exception that a Bomb raises."""

@@ -1,6 +1,6 @@
-"""The machine against a pool with one fault on purpose, `python faulty.py fault`: it must not pass.
+"""Runs the machine against a pool with one intended fault, `python faulty.py fault`. It must fail.
 
-The fault is in a class between the machine and the real pool of threads; with the fault "none" the machine passes.
+The fault is in a class between the machine and the real pool of threads. With the fault "none" the machine passes.
 """
 
 import os
@@ -14,7 +14,7 @@ from pool_party import ComposablePool
 
 
 class Wrapped:
-    """What a call returned, with some methods of our own."""
+    """The result of a call, with some methods replaced."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -90,7 +90,7 @@ FAULTS = {
     "rerun": Rerun,
     "hang": Hang,
 }
-NEEDED = {"late": "punctual", "descriptor": "flat"}  # properties that a fault offends, of those that may be forgiven
+NEEDED = {"late": "punctual", "descriptor": "flat"}  # properties, of those that may be forgiven, that a fault violates
 
 if __name__ == "__main__":
     fault = sys.argv.pop()

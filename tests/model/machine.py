@@ -1,12 +1,12 @@
 """Random programs against the public interface, `python play.py kind`: a state machine for hypothesis.
 
-One example is the life of a pool and, at times, of an executor beside it. Its rules submit calls with every verb, from
+One example is the life of a pool and sometimes of an executor beside it. Its rules submit calls with every verb, from
 the main thread and two others, wait for them with and without a time-out, cancel them, kill workers, interrupt the main
 thread, and end the pool. `verdict.py` says what may be observed of each call. A step that takes too long ends the
 program with its journal and every thread's stack, so a hang is a failure.
 
-By default the same examples come every time. `--profile random` takes new ones, from a seed that is printed;
-`--seconds` goes on for so long. `--forgive` leaves out properties that are known to be broken.
+By default the examples are the same every time. `--profile random` uses new ones, from a seed that is printed.
+`--seconds` sets how long. `--forgive` leaves out properties that are known to be broken.
 """
 
 import argparse
@@ -50,9 +50,9 @@ from pool_party._core.threads import start_thread
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
 KINDS = ("thread", "process", "interp")
 EXAMPLES = {"thread": 25, "process": 6, "interp": 12}  # about 15 s on two busy cores
-STEP_S = float(os.environ.get("POOL_PARTY_MODEL_STEP_S", "60"))  # no step takes so long, on any machine
-# How late a timed wait may be beyond what the system itself is late. The pool promises 20 ms; a machine that runs
-# several test suites at once is not the place to measure that.
+STEP_S = float(os.environ.get("POOL_PARTY_MODEL_STEP_S", "60"))  # no step takes this long, on any machine
+# How late a timed wait may be, beyond the system's own lateness. The pool promises 20 ms, but a machine that runs
+# several test suites at once cannot measure that.
 LATE_S = 0.15
 TIMED_OUT = (multiprocessing.TimeoutError, TimeoutError)
 PROPERTIES = {
@@ -95,7 +95,7 @@ ON_EXECUTOR = ("submit", "executor.map")
 
 
 def deeds_of(kind):
-    """Mostly what succeeds; in processes now and then what kills its worker."""
+    """Mostly deeds that succeed; in processes sometimes deeds that kill their worker."""
     many = [SIMPLE, SIMPLE, SIMPLE, FAILING]
     return st.one_of(*many, DOOMED) if kind == "process" else st.one_of(*many)
 
@@ -104,7 +104,7 @@ def deeds_of(kind):
 
 
 class Call:
-    """A call that was submitted, and everything that was seen of it."""
+    """A submitted call, and everything that was seen of it."""
 
     def __init__(self, verb, items, chunk):
         self.verb, self.n_items = verb, len(items)
@@ -113,14 +113,14 @@ class Call:
         self.handle = None
         self.is_cancelled = False
         self.is_held = any(deed[0] == "hold" for _, deed in items)
-        self.outcome = None  # the first that was seen
-        self.callbacks = []  # (success, value) of each that ran
+        self.outcome = None  # the first outcome seen
+        self.callbacks = []  # (success, value) of each callback that ran
         self.wants_callbacks = False
         self.stream = None
         self.in_use = threading.Lock()  # iterators belong to one thread at a time
-        self.n_read = 0  # of an unsized input
+        self.n_read = 0  # items read of an unsized input
         self.n_taken = 0
-        self.window = None  # how far it may be read ahead
+        self.window = None  # how far the input may be read ahead
 
     def __repr__(self):
         return f"{self.verb} of {self.n_items} in {len(self.chunks)}"
@@ -130,12 +130,12 @@ class Call:
 
 
 def is_same(first, second):
-    """Whether two looks at a call saw the same; each look at a future that was cancelled makes an error of its own."""
+    """Whether two looks at a call saw the same. Each look at a cancelled future makes a new error."""
     return first is second or (type(first) is type(second) and type(first).__name__ == "CancelledError")
 
 
 class Trap:
-    """Sends a signal to this thread at the n-th line that it runs in the package, wherever that is."""
+    """Sends a signal to this thread at the n-th line that it runs in the package."""
 
     def __init__(self, number, n_lines):
         self.number, self.n_left = number, n_lines
@@ -163,7 +163,7 @@ class Trap:
 
 
 class Alarm:
-    """Sends a signal to this process after a delay, from a thread: it comes between any two instructions."""
+    """Sends a signal to this process after a delay, from a thread, so that it arrives between any two instructions."""
 
     def __init__(self, number, delay_s):
         self._number, self._delay_s = number, delay_s
@@ -171,7 +171,7 @@ class Alarm:
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self):
-        start_thread(self._thread)  # what its signal raises amid `Thread.start` would be an error about a lock
+        start_thread(self._thread)  # an exception during `Thread.start` would surface as an error about a lock
         return self
 
     def __exit__(self, *exc_info):
@@ -184,7 +184,7 @@ class Alarm:
 
 
 class TimeIsUp(Exception):
-    """What a program's own handler of SIGALRM raises."""
+    """Raised by the program's own handler of SIGALRM."""
 
 
 # ---- the machine -----------------------------------------------------------
@@ -202,12 +202,12 @@ class Program:
         self.folder = tempfile.mkdtemp(prefix="pool-party-model-")
         self.n_examples = 0
         self.tally = collections.Counter()
-        self.watchdog.arm_backstop(20 * STEP_S)  # has a thread of its own
+        self.watchdog.arm_backstop(20 * STEP_S)  # it has a thread of its own
         self._warm_up()
         self.at_rest = resources()
 
     def _warm_up(self):
-        """What is made once in a process, is made."""
+        """Create what is created once per process."""
         for context in ("fork", "forkserver") if self.kind == "process" else (None,):
             with ComposablePool(2, kind=self.kind, context=context) as pool:
                 pool.map(duties.perform, [(os.devnull, 1, ("value", 300_000), b"\1" * 300_000)] * 8, 1)
@@ -236,19 +236,22 @@ class PoolMachine(RuleBasedStateMachine):
         self.n_steps = self.n_chunks = self.n_floods = 0
         self.calls, self.maybe = [], set()  # maybe: idents of tasks whose submission was interrupted
         self.idents = itertools.count(p.n_examples * 100_000)
-        self.fds = []  # of logs
+        self.fds = []  # descriptors of logs
         self.log = self.open_log("log")
-        self.gate = os.path.join(p.folder, f"gate-{p.n_examples}-0")  # held tasks wait for its end
-        # What is drawn next depends on these alone, which only the main thread changes: else no example came twice.
+        self.gate = os.path.join(p.folder, f"gate-{p.n_examples}-0")  # held tasks wait for its removal
+        # The next drawing depends on these only, which the main thread changes. Otherwise no example could be repeated.
         self.is_ending, self.n_pids = False, 0
-        self.pids = []  # of workers, as tasks told them
+        self.pids = []  # pids of workers, as reported by tasks
         self.pool = self.executor = None
         self.opening = threading.Lock()
         self.in_callback = 0
-        self.may_miss_callbacks = False  # the main thread was interrupted, and may have been amid a callback
+        self.may_miss_callbacks = False  # the main thread was interrupted, perhaps during a callback
 
     def open_log(self, name):
-        """A file that tasks write to: its path, or a descriptor where they run in this process; see duties.note."""
+        """Open a file that tasks write to.
+
+        Return its path, or a descriptor if tasks run in this process; see duties.note.
+        """
         path = os.path.join(self.program.folder, f"{name}-{self.program.n_examples}-{self.n_steps}")
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         self.fds.append(fd)
@@ -261,7 +264,7 @@ class PoolMachine(RuleBasedStateMachine):
         ending=st.sampled_from(["close", "terminate", "with"]),
     )
     def open(self, n, max_tasks, context, ending):
-        # Workers that are replaced after each task shall not make an example long.
+        # Replacing workers after each task must not make an example long.
         context = None if self.kind != "process" else "fork" if max_tasks else context
         self.note(f"open {n} workers, max_tasks {max_tasks}, context {context}, ending {ending}")
         self.n_workers, self.ending, self.replaces_workers = n, ending, max_tasks is not None
@@ -270,13 +273,13 @@ class PoolMachine(RuleBasedStateMachine):
             ComposableExecutor, n, kind=self.kind, context=context, max_tasks_per_child=max_tasks
         )
 
-    # ---- doing things ----
+    # ---- actions ----
 
     def note(self, text):
         self.program.journal.note(text)
 
     def act(self, actor, what, deed, *args):
-        """Do something in one of three threads; only the main thread waits for it."""
+        """Do something in one of three threads. Only the main thread waits for it."""
         self.n_steps += 1
         self.program.tally[what.split()[0]] += 1
         if actor and len(self.program.actors) >= actor:
@@ -297,14 +300,14 @@ class PoolMachine(RuleBasedStateMachine):
         return result
 
     def hold(self):
-        """A deed that ends when somebody calls let_go."""
+        """Return a deed that ends when let_go is called."""
         if not os.path.exists(self.gate):
             with open(self.gate, "w"):
                 pass
         return "hold", self.gate
 
     def let_go(self):
-        """Nobody is held any more, so that a wait without a time-out ends."""
+        """Release all held tasks, so that a wait without a time-out ends."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.gate)
         self.gate += "+"
@@ -318,7 +321,7 @@ class PoolMachine(RuleBasedStateMachine):
         return items
 
     def plan(self, verb, deeds, chunk=1):
-        """A call that is about to be submitted."""
+        """Note a call that is about to be submitted."""
         call = Call(verb, self.make_items(deeds), chunk)
         self.n_pids += call.verb == "apply_async" and deeds[0][0] == "pid"
         self.calls.append(call)
@@ -347,7 +350,7 @@ class PoolMachine(RuleBasedStateMachine):
         self._submit_drawn(**drawn)
 
     @any_call
-    def submit_another(self, **drawn):  # so that it comes as often as two other rules
+    def submit_another(self, **drawn):  # a second rule doubles its frequency
         self._submit_drawn(**drawn)
 
     def _submit_drawn(self, data, actor, verb, n, chunk, ballast, callback, sized, buffersize):
@@ -362,7 +365,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 3), verb=st.sampled_from(["apply_async", "submit", "map_async"]))
     def submit_held(self, n, verb):
-        """Tasks that stay in their workers until somebody lets them go."""
+        """Submit tasks that stay in their workers until they are released."""
         n = 1 if self.replaces_workers else n
         for _ in range(n if verb != "map_async" else 1):
             n_items = n if verb == "map_async" else 1
@@ -394,7 +397,7 @@ class PoolMachine(RuleBasedStateMachine):
             raise Violation("refused though nobody ended the pool") from error
 
     def _start(self, call, arguments, callback, sized, buffersize):
-        """Submit; blocking verbs give their outcome."""
+        """Submit a call. Blocking verbs return their outcome."""
         verb, pool, chunk = call.verb, self.pool, len(call.chunks[0]) if call.chunks else 1
         callbacks = self.callbacks_of(call, callback) if call.wants_callbacks else {}
         if verb == "apply":
@@ -426,7 +429,7 @@ class PoolMachine(RuleBasedStateMachine):
         return None
 
     def read(self, call, arguments):
-        """An input without a length, which may be read so far ahead only."""
+        """Yield an input without a length, checking how far it is read ahead."""
         for argument in arguments:
             window = call.window
             if (
@@ -471,10 +474,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.note(repr(error))
         self.program.actors[0].errors.append(error)
 
-    # ---- looking ----
+    # ---- observations ----
 
     def see(self, call, outcome):
-        """An outcome was observed: it is allowed, and the same each time; callbacks have run."""
+        """Check that an observed outcome is allowed and the same each time, and that callbacks have run."""
         if call.outcome is None:
             call.outcome = outcome
             verdict.check_whole(call, outcome, self.world_of(call))
@@ -524,7 +527,7 @@ class PoolMachine(RuleBasedStateMachine):
             self._look_result(call, "get", None)
 
     def timed(self, timeout, function, *args):
-        """The outcome of a wait, or None if its time was over; checks that it is punctual."""
+        """Return the outcome of a wait, or None if its time was over. Check that it is punctual."""
         before = time.monotonic()
         try:
             outcome = True, function(*args, timeout=timeout)
@@ -546,7 +549,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def _look_result(self, call, how, timeout):
         result = call.handle
-        if result is None:  # a call that waits for its outcome itself, or was refused, or is yet to be submitted
+        if result is None:  # the call waits itself, was refused, or is not submitted yet
             return
         if how == "ask" or how == "cancel":
             ready = result.ready()
@@ -594,7 +597,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.see(call, (False, value) if how == "wait" else (success, value))
 
     def _next(self, call, timeout):
-        """Take one result of an iterator; whether there may be more."""
+        """Take one result of an iterator. Return whether there may be more."""
         if not call.in_use.acquire(blocking=False):
             return False
         try:
@@ -620,7 +623,7 @@ class PoolMachine(RuleBasedStateMachine):
             call.n_taken -= len(call.chunks[0]) if call.chunks else 1
             return False
         elif call.verb == "executor.map" and isinstance(value, PoolClosed) and world.is_closing:
-            call.stream.is_over = True  # the executor took no more of its input
+            call.stream.is_over = True  # the executor read no more of its input
         else:
             call.stream.take_error(value, world)
         return True
@@ -640,21 +643,21 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(call.verb in STREAMS for call in self.calls))
     @rule(index=st.integers(0, 1_000))
     def drop(self, index):
-        """Nobody wants an iterator any more."""
+        """Drop an iterator that nobody wants any more."""
         streams = [call for call in self.calls if call.verb in STREAMS]
         call = streams[index % len(streams)]
         self.act(0, f"drop {call!r}", self._drop, call)
 
     def _drop(self, call):
-        if call.in_use.acquire(blocking=False):  # for good
+        if call.in_use.acquire(blocking=False):  # never released
             call.handle = None
 
-    # ---- disturbing ----
+    # ---- disturbances ----
 
     @precondition(lambda self: self.kind == "process" and self.n_pids and not self.is_ending)
     @rule(actor=ACTORS, index=st.integers(0, 1_000), delay=st.sampled_from([0, 0, 0.0002, 0.002]))
     def kill(self, actor, index, delay):
-        self.world.n_kills += 1  # those whose pids are known are the pool's
+        self.world.n_kills += 1  # known pids are those of the pool
         self.act(actor, "kill", self._kill, index, delay)
 
     def _kill(self, index, delay):
@@ -672,7 +675,7 @@ class PoolMachine(RuleBasedStateMachine):
         ),
     )
     def lose(self, verb, delays):
-        """Workers that are killed when they send their result, or between that and the end of their task."""
+        """Kill workers when they send their result, or between that and the end of their task."""
         self.let_go()
         deeds = [("value", 0) if delay is None else ("doomed", delay) for delay in delays]
         call = self.plan(verb, deeds)
@@ -681,7 +684,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kind == "process" and not self.is_ending)
     @rule(n=st.integers(3, 6), ordered=st.booleans(), every=st.integers(1, 4))
     def shoot(self, n, ordered, every):
-        """Workers that are killed as soon as their result is here: they may not have ended their task yet."""
+        """Kill workers as soon as their result is here, when they may not have ended their task."""
         self.let_go()
         self.world.n_kills += n
         call = self.plan("imap" if ordered else "imap_unordered", [("pid",)] * n)
@@ -703,7 +706,7 @@ class PoolMachine(RuleBasedStateMachine):
             call.stream.end(self.world)
 
     def _shoot_at(self, pid):
-        """At once, for the moment counts; no pid comes twice in so short a time."""
+        """Kill at once, as the moment matters. No pid is reused in such a short time."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -717,7 +720,7 @@ class PoolMachine(RuleBasedStateMachine):
         how=st.sampled_from(["get", "wait", "next", "result"]),
     )
     def flood(self, verb, how):
-        """A timed wait, while many results of another call arrive."""
+        """Wait with a time-out while many results of another call arrive."""
         self.n_floods += 1
         self.act(0, f"flood by {verb}, {how}", self._flood, verb, how)
 
@@ -738,11 +741,11 @@ class PoolMachine(RuleBasedStateMachine):
         else:
             self._look_result(late, how, 0.02)
 
-    # A task that is killed would miss the meeting.
+    # A task that is killed would be missing.
     @precondition(lambda self: not self.is_ending and self.n_steps > 2 and self.world.n_kills == 0)
     @rule(verb=st.sampled_from(["apply_async", "map_async", "imap", "submit"]), ballast=SIZES, sized=st.booleans())
     def meet(self, verb, ballast, sized):
-        """As many tasks as there are workers, which end when all have begun."""
+        """Submit as many tasks as there are workers. They end when all have begun."""
         if not self.program.forgives("workers-busy"):
             self.let_go()
             self.act(0, f"meet {verb} {ballast}", self._meet, verb, ballast, sized)
@@ -760,10 +763,13 @@ class PoolMachine(RuleBasedStateMachine):
             self._finish(call)
 
     def work(self, n_rounds):
-        """What a program does when a signal comes: verbs of all sorts. If it is interrupted, tasks may run or not."""
+        """Do what a program does when a signal comes: verbs of all sorts.
+
+        If it is interrupted, tasks may have run or not.
+        """
         try:
             self._work(n_rounds)
-        except PoolClosed as error:  # another thread ended the pool meanwhile, or the signal's handler
+        except PoolClosed as error:  # another thread, or the signal's handler, ended the pool meanwhile
             self._check_refused(error, self.world)
         except pool_party.WorkerLost as error:
             self.world.blame_kill(error)
@@ -781,7 +787,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_ending and self.n_steps > 2)
     @rule(spring=st.one_of(st.integers(1, 600), st.floats(0, 0.003)), n_rounds=st.integers(1, 3))
     def interrupt(self, spring, n_rounds):
-        """Ctrl-C at any moment; the program catches it and goes on with the pool."""
+        """Press Ctrl-C at any moment. The program catches it and continues with the pool."""
         if not self.program.forgives("interrupts"):
             self.let_go()
             self.act(0, f"interrupt {spring}", self._interrupt, signal.SIGINT, KeyboardInterrupt, spring, n_rounds)
@@ -789,9 +795,10 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_ending and self.n_steps > 8)
     @rule(spring=st.floats(0, 0.003), n_rounds=st.integers(1, 3))
     def alarm(self, spring, n_rounds):
-        """An exception of another signal's handler; after that the program ends the pool.
+        """Raise an exception in another signal's handler. After that the program ends the pool.
 
-        No trap at a line, which would raise where no signal can: at the end of a with block, before its exit.
+        No trap at a line is used, since it would raise where no signal can: at the end of a with block, before its
+        exit.
         """
         if self.program.forgives("alarms"):
             return
@@ -809,7 +816,7 @@ class PoolMachine(RuleBasedStateMachine):
         self._end("terminate")
 
     def _interrupt(self, number, error_type, spring, n_rounds):
-        """Work until a signal comes; what its handler raises must come out, or be reported by Python as unraisable."""
+        """Work until a signal comes. Its handler's exception must come out, or be reported by Python as unraisable."""
         self.may_miss_callbacks = self.program.forgives("callbacks-apart")
         unraisable = []
         before, sys.unraisablehook = sys.unraisablehook, lambda info: unraisable.append(info.exc_type)
@@ -819,7 +826,7 @@ class PoolMachine(RuleBasedStateMachine):
             try:
                 with trap:
                     self.work(n_rounds)
-                # The thread that sends it was joined: its signal is here, or has come already.
+                # The thread that sends it was joined, so the signal is pending or has been handled.
                 deadline = time.monotonic() + 1
                 while trap.has_sprung and time.monotonic() < deadline and not unraisable:
                     time.sleep(0)
@@ -834,7 +841,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_ending and self.n_steps > 8)
     @rule(spring=st.one_of(st.integers(1, 900), st.floats(0, 0.004)))
     def terminate_in_handler(self, spring):
-        """The usual handler of SIGTERM ends the pool, whatever the main thread is in."""
+        """End the pool in a handler of SIGTERM, as programs usually do, whatever the main thread is doing."""
         if not self.program.forgives("terminate-in-handler"):
             self.let_go()
             self.is_ending = True
@@ -858,7 +865,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kind != "thread" and not self.is_ending)
     @rule(verb=st.sampled_from(["apply_async", "map_async", "imap", "imap_unsized", "submit"]), where=st.integers(0, 2))
     def bomb(self, verb, where):
-        """Pickling an argument raises a BaseException: it comes out somewhere, and the pool goes on."""
+        """Pickling an argument raises a BaseException. It must come out somewhere, and the pool must continue."""
         if not self.program.forgives("bombs"):
             self.let_go()
             self.act(0, f"bomb {verb} {where}", self._bomb, verb, where)
@@ -940,12 +947,12 @@ class PoolMachine(RuleBasedStateMachine):
             self.close_logs()
 
     def close_logs(self):
-        """After the last task: nothing else may get a descriptor that a task still writes to."""
+        """After the last task: no other file may get a descriptor that a task still writes to."""
         while self.fds:
             os.close(self.fds.pop())
 
     def _give_up(self):
-        """A violation was seen: end everything, so that another example may be tried."""
+        """After a violation: end everything, so that another example can be tried."""
         self.let_go()
         for world in (self.world, self.executor_world):
             world.is_closing = world.is_terminating = True
@@ -963,7 +970,7 @@ class PoolMachine(RuleBasedStateMachine):
         for actor in program.actors:
             actor.wait_idle()
         gc.collect()
-        gc.disable()  # from here on what goes must go without its help
+        gc.disable()  # from here on objects must be freed without the garbage collector
         try:
             program.watchdog.allow(STEP_S, f"{self.ending}, join")
             self.note(f"teardown: {self.ending}")
@@ -986,7 +993,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = self.executor = self.make_executor = None
 
     def _check_calls(self):
-        """Every call has its one outcome now."""
+        """Check that every call has its one outcome now."""
         for call in self.calls:
             if call.handle is not None and call.stream is None:
                 is_done = call.handle.done() if call.verb == "submit" else call.handle.ready()
@@ -1005,7 +1012,9 @@ class PoolMachine(RuleBasedStateMachine):
                 raise Violation(f"{call!r}: callbacks {call.callbacks!r}")
 
     def _check_runs(self):
-        """No task was run twice; those whose values were seen ran once; those that were cancelled did not."""
+        """Check that no task ran twice, that those whose values were seen ran once, and that cancelled ones did not
+        run.
+        """
         with open(self.fds[0], closefd=False) as log:
             log.seek(0)
             ran = collections.Counter(map(int, log))
@@ -1069,7 +1078,7 @@ def run(options):
 
 
 def run_random(machine, options):
-    """New examples, for so many seconds; each batch has a seed of its own."""
+    """Run new examples for the given seconds. Each batch has its own seed."""
     number = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
     deadline = time.monotonic() + options.seconds
     while True:

@@ -1,4 +1,4 @@
-"""Runs the machine, `python play.py kind`: a main module that is quick to import, as each worker process imports it."""
+"""Runs the machine, `python play.py kind`. Each worker process imports this main module, so it imports quickly."""
 
 if __name__ == "__main__":
     import machine

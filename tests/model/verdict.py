@@ -1,6 +1,8 @@
-"""The oracle: what may be observed of a task and of a call, from what was asked of them and what was done to the pool.
+"""The oracle: which observations of a task and of a call are allowed, given what was asked and what was done to the
+pool.
 
-A *chunk* is what one worker is handed: a list of (ident, deed). It has exactly one outcome: its values, or one error.
+A *chunk* is what one worker gets at a time: a list of (ident, deed). It has exactly one outcome: its values, or one
+error.
 """
 
 import multiprocessing.pool
@@ -15,19 +17,19 @@ from pool_party import PoolTerminated, WorkerLost
 
 
 class Violation(AssertionError):
-    """The pool did what it must never do."""
+    """The pool did something that is never allowed."""
 
 
 class World:
-    """What was done to a pool up to now, as far as it may be seen in outcomes. Threads only ever raise the numbers."""
+    """What was done to a pool so far, as far as outcomes may show it. Threads only ever increase the numbers."""
 
     def __init__(self, kind):
         self.kind = kind
-        self.n_kills = 0  # signals to workers, from outside or by doomed tasks, which may hit their successor
+        self.n_kills = 0  # signals to workers, from outside or by doomed tasks; these may hit a successor
         self.is_closing = False  # close, shutdown or terminate may have begun
         self.is_closed = False  # one of them has returned
         self.is_terminating = False
-        self.n_blamed = 0  # chunks that only a kill from outside explains
+        self.n_blamed = 0  # chunks whose outcome only a kill from outside explains
 
     def blame_kill(self, error):
         self.n_blamed += 1
@@ -44,7 +46,7 @@ def may_be_value(deed, kind):
 
 
 def is_value(ident, deed, value):
-    """Whether a value is the one that the task must have."""
+    """Whether a value is the one that the task must return."""
     name = deed[0]
     if name == "value":
         return value == duties.value(ident, *deed[1:])
@@ -92,9 +94,9 @@ def check_values(chunk, values, kind):
 
 
 def explains(chunk, error, kind):
-    """Whether the chunk's own tasks explain the error: its first task that fails ends it.
+    """Whether the chunk's own tasks explain the error. The first task that fails ends the chunk.
 
-    A result that does not travel fails the chunk after all its tasks.
+    A result that does not travel fails the chunk after all its tasks have run.
     """
     if is_own_death(chunk, error):
         return True
@@ -107,7 +109,7 @@ def explains(chunk, error, kind):
 
 
 def check_fate(error, world, is_cancelled):
-    """An error that no task explains comes of what was done to the pool."""
+    """An error that no task explains must come from what was done to the pool."""
     if isinstance(error, PoolTerminated):
         if not world.is_terminating:
             raise Violation("PoolTerminated though nobody terminated the pool") from error
@@ -126,7 +128,7 @@ def check_fate(error, world, is_cancelled):
 
 
 def check_whole(call, outcome, world):
-    """The outcome of a call with one answer: apply_async, submit, map_async, starmap_async."""
+    """Check the outcome of a call with one answer: apply_async, submit, map_async, starmap_async."""
     success, result = outcome
     if success:
         values = result if call.is_list else [result]
@@ -140,8 +142,8 @@ class Stream:
 
     def __init__(self, chunks, ordered, ends_at_error):
         self._ordered, self._ends_at_error = ordered, ends_at_error
-        self._left = dict(enumerate(chunks))  # those without an outcome
-        self._begun = {}  # values that came of each chunk that is not complete
+        self._left = dict(enumerate(chunks))  # chunks without an outcome
+        self._begun = {}  # values received of each incomplete chunk
         self._unknown = []  # errors of imap_unordered that do not name their task
         self.is_over = False
 
@@ -156,7 +158,7 @@ class Stream:
             del self._left[key], self._begun[key]
 
     def _find(self, value):
-        """The chunk that the next value of imap_unordered belongs to: values of one chunk come together."""
+        """Find the chunk to which imap_unordered's next value belongs. The values of one chunk come together."""
         if self._begun:
             return next(iter(self._begun))
         return next((key for key, chunk in self._left.items() if is_value(*chunk[0], value)), None)
@@ -181,14 +183,14 @@ class Stream:
         self.is_over |= self._ends_at_error
 
     def end(self, world):
-        """The iterator is exhausted."""
+        """Note that the iterator is exhausted."""
         if not self.is_over and len(self._left) != len(self._unknown):
             raise Violation(f"{len(self._left)} chunks left, but {len(self._unknown)} errors came: {self._left}"[:600])
         self.is_over = True
         self._match(world)
 
     def _match(self, world):
-        """Give each error of imap_unordered to a chunk of its own that explains it; what is left over, to a kill."""
+        """Assign each error of imap_unordered to a chunk that explains it. Those left over are blamed on a kill."""
         owners = {}  # chunk -> error
         for n, error in enumerate(self._unknown):
             if not self._give(n, owners, set(), world):
@@ -196,7 +198,7 @@ class Stream:
         self._unknown.clear()
 
     def _give(self, n, owners, tried, world):
-        """Find a chunk for the n-th error; others may have to move to another one."""
+        """Find a chunk for the n-th error. Others may have to move to another chunk."""
         for key, chunk in self._left.items():
             if key not in tried and explains(chunk, self._unknown[n], world.kind):
                 tried.add(key)

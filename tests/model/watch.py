@@ -1,4 +1,4 @@
-"""How a random program watches itself: a journal, a limit to each step, the noise of the clock, threads that act."""
+"""How a random program watches itself: a journal, a limit for each step, the clock's noise, and threads that act."""
 
 import collections
 import faulthandler
@@ -12,7 +12,7 @@ import traceback
 
 
 class Journal:
-    """The newest steps of a program. It is printed if the program fails, for what ran at once never comes again so."""
+    """The newest steps of a program, printed if it fails, since parallel runs cannot be repeated exactly."""
 
     def __init__(self):
         self._lines = collections.deque(maxlen=400)
@@ -39,11 +39,11 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def allow(self, seconds, what):
-        """The main thread begins a step that may take so long."""
+        """Note that the main thread begins a step that may take this long."""
         self._what, self._deadline = what, time.monotonic() + seconds
 
     def arm_backstop(self, seconds):
-        """For a hang that holds the interpreter's lock, so that our own thread cannot see it."""
+        """Arm a time-out for a hang that holds the GIL, which our own thread cannot see."""
         faulthandler.dump_traceback_later(seconds, exit=True)
 
     def rest(self):
@@ -60,7 +60,7 @@ class Watchdog:
 
 
 class Metronome:
-    """Measures how late the system wakes a thread that sleeps; no call can be expected to be more punctual."""
+    """Measures how late the system wakes a sleeping thread. No call can be more punctual."""
 
     PERIOD_S = 0.005
 
@@ -77,7 +77,7 @@ class Metronome:
             self._late.append((now, now - before - self.PERIOD_S))
 
     def noise_since(self, when):
-        """The worst lateness since a moment, in seconds. It counts the beat that is under way."""
+        """The worst lateness since a moment, in seconds, including the present beat."""
         seen = [late for ended, late in list(self._late) if ended >= when]
         return max(0.0, time.monotonic() - self._before - self.PERIOD_S, *seen) if seen else time.monotonic() - when
 
@@ -97,7 +97,7 @@ class Actor:
         self._inbox.put(functools.partial(deed, *args))
 
     def wait_idle(self):
-        """Wait until all is done; raises the first error."""
+        """Wait until all is done, and raise the first error."""
         with self._is_idle:
             self._is_idle.wait_for(lambda: self._n_done == self._n_posted)
         errors, self.errors = self.errors, []
@@ -120,7 +120,7 @@ class Actor:
 
 
 def wait_flat(measure, before, seconds):
-    """Wait until each count of `measure()` is back at what it was; what is not, or {}."""
+    """Wait until each count of `measure()` is back at its old value. Return those that are not, or {}."""
     deadline = time.monotonic() + seconds
     while True:
         now = measure()

@@ -1,6 +1,6 @@
-"""No worker is idle while a task waits, `python wide.py kind n_workers`: n tasks that each wait for all others end.
+"""No worker may be idle while a task waits, `python wide.py kind n_workers`: n tasks that each wait for all others end.
 
-With many workers, arguments of many sizes, and every verb. A pool that leaves a worker idle hangs here, and is shown.
+It uses many workers, arguments of many sizes, and every verb. A pool that leaves a worker idle hangs here.
 """
 
 import os
@@ -13,7 +13,7 @@ from watch import Journal, Watchdog
 from pool_party import ComposableExecutor, ComposablePool
 
 SIZES = (0, 200, 30_000, 300_000)
-MEMORY = 64_000_000  # of all arguments of one call
+MEMORY = 64_000_000  # bytes of all arguments of one call
 STEP_S = float(os.environ.get("POOL_PARTY_MODEL_STEP_S", "50"))
 
 
@@ -21,7 +21,7 @@ def tasks_that_meet(folder, name, n, size, is_shared):
     path = os.path.join(folder, name)
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     log = fd if is_shared else path
-    idents = range(1_000_000, 1_000_000 + n)  # all of one length: the size of the log counts them
+    idents = range(1_000_000, 1_000_000 + n)  # all of one length, so that the size of the log counts them
     return [(os.devnull, ident, ("meet", log, n), duties.pattern(ident, size)) for ident in idents]
 
 
@@ -53,7 +53,7 @@ def run(kind, n):
     pool, executor = ComposablePool(n, kind=kind, context=context), None
     with tempfile.TemporaryDirectory(prefix="pool-party-wide-") as folder:
         for verb in (apply_async, map_async, imap, imap_unsized, submit):
-            if verb is submit:  # not beside the pool: so many workers are enough for one machine
+            if verb is submit:  # not beside the pool: one set of so many workers is enough for a machine
                 pool.terminate()
                 pool.join()
                 pool = executor = ComposableExecutor(n, kind=kind, context=context)

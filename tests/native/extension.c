@@ -1,5 +1,5 @@
 /* An extension module that does not support interpreters: it keeps a count for the process. NAME is its name in C; with
- * MULTI_PHASE its init has two phases. As modules made with pybind11, it creates thread-specific keys and keeps one. */
+ * MULTI_PHASE it uses multi-phase initialization. Like pybind11 modules, it creates thread-specific keys and keeps one. */
 #include <Python.h>
 
 #define JOIN(a, b) a##b
@@ -14,7 +14,7 @@ static PyObject *count(PyObject *module, PyObject *ignored) {
 }
 
 static int use_keys(void) {
-    int (*volatile create)(Py_tss_t *) = PyThread_tss_create;   /* its address is in another table than what is called */
+    int (*volatile create)(Py_tss_t *) = PyThread_tss_create;   /* an address is in another ELF table (.got) than a call (.got.plt) */
     int failed = create(&kept) || PyThread_tss_create(&deleted);
     PyThread_tss_delete(&deleted);
     return failed ? -1 : 0;

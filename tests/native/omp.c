@@ -1,4 +1,4 @@
-/* OpenMP as a library uses it: its counts are those of the calling thread. Built by tests/conftest.py. */
+/* A library that uses OpenMP. Its thread counts are those of the calling thread. Built by tests/conftest.py. */
 #include <omp.h>
 
 int n_threads_max(void) { return omp_get_max_threads(); }

@@ -1,5 +1,5 @@
-/* Preloaded, it makes a program believe that pages have POOL_PARTY_PAGE bytes, and ends it where it asks the kernel for less than whole
- * pages of a file: on such a system that would fail, or give no memory back. */
+/* A preload library that makes a program believe that pages have POOL_PARTY_PAGE bytes. It aborts a program whose file
+ * requests do not cover whole pages: on such a system they would fail, or free no memory. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

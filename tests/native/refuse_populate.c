@@ -1,5 +1,5 @@
-/* madvise without MADV_POPULATE_WRITE, as Linux before 5.14 has it: link with -Wl,--wrap=madvise. qemu-user needs this: it says
- * of advice that it does not know that it was followed, and what should have become private memory stays shared. */
+/* madvise without MADV_POPULATE_WRITE, as on Linux before 5.14: link with -Wl,--wrap=madvise. qemu-user needs this: it
+ * reports success for advice that it does not know, so memory that should have become private would stay shared. */
 #include <errno.h>
 #include <stddef.h>
 

@@ -1,13 +1,13 @@
-/* Stress test of the channel alone: segment.c, channel.c, blocks.c and prim/linux.c, without Python.
+/* Stress test of the channel without Python: segment.c, channel.c, blocks.c and prim/linux.c.
  *
  *   stress units                             single cases, in one thread
  *   stress threads   SEED ROUNDS WORKERS       workers are threads, which also end by themselves now and then
  *   stress processes SEED ROUNDS WORKERS       workers are forked processes, which are SIGKILLed at random instants
  *   stress stop      SEED ROUNDS WORKERS       STOP in mid-flight, again and again
  *
- * A round puts some tasks and waits until each has its outcome, so that a wake-up that is lost is a hang and not a
- * delay: SIGALRM then ends the test. The last tasks of some rounds wait for each other: they are as many as there are
- * workers, so none may sleep while one of them waits.
+ * A round puts some tasks and waits until each has an outcome, so that a lost wake-up is a hang, which SIGALRM ends,
+ * instead of a delay. The last tasks of some rounds wait for each other. There are as many as workers, so no worker may
+ * sleep while one of them waits.
  */
 #include "native.h"
 
@@ -30,7 +30,7 @@
 #define WORKERS_MAX 64
 #define KEPT_MAX 37
 
-enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* a slot's tags, as channel.c has them */
+enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* slot tags, as in channel.c */
 enum { PENDING, DONE, TAKEN_BACK, LOST };                    /* a task's outcome */
 enum { QUICK, MEETING };                                     /* a task's mode: MEETING waits until WORKERS have begun */
 enum { NOBODY, FOREGROUND, BACKGROUND };                     /* who leads */
@@ -41,7 +41,7 @@ typedef struct {
     pthread_t thread;
 } worker_t;
 
-typedef struct {                                             /* the parent's side of one pool */
+typedef struct {                                             /* the parent's side of a pool */
     pp_segment_t *segment;
     pp_parent_t parent;
     pp_arena_t *arena;
@@ -50,18 +50,18 @@ typedef struct {                                             /* the parent's sid
     uint64_t n_max;
     _Atomic uint64_t n_put;
     _Atomic uint32_t n_settled, n_revoked, n_lost, n_deaths; /* n_settled: futex word of the waiting main thread */
-    _Atomic uint32_t round;                                  /* futex word of the foreground thread when it is away */
+    _Atomic uint32_t round;                                  /* futex word of the foreground thread while it is away */
     _Atomic uint8_t *outcomes;
     _Atomic bool is_stopping, is_over, is_claimed, no_kills, no_revokes;
-    pthread_mutex_t lock;                                    /* guards what follows */
+    pthread_mutex_t lock;                                    /* guards the following fields */
     int leader;
     worker_t workers[WORKERS_MAX];
     unsigned dead[WORKERS_MAX], n_dead;
-    pp_memory_t *kept[KEPT_MAX];                             /* results, by whoever leads */
+    pp_memory_t *kept[KEPT_MAX];                             /* results that the leader keeps */
     uint64_t kept_ids[KEPT_MAX];
 } pool_t;
 
-static _Atomic uint32_t *n_met;                              /* MEETING tasks begun, by their index; shared with processes */
+static _Atomic uint32_t *n_met;                              /* number of MEETING tasks that have begun, by task; shared with processes */
 
 static _Noreturn void fail(const char *file, int line, const char *what, const char *why, uint64_t value) {
     fprintf(stderr, "%s:%d: not %s: %s (%llu)\n", file, line, what, why, (unsigned long long)value);
@@ -93,7 +93,7 @@ static void check_payload(const void *from, uint32_t size, uint64_t id) {
 
 /* ---- a worker ---- */
 
-/* 0, EAGAIN or ECANCELED. */
+/* Returns 0, EAGAIN or ECANCELED. */
 static int reply(pp_worker_t *end, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
     uint32_t size = size_of(task->job, 2);
     pp_blockref_t ref;
@@ -123,7 +123,7 @@ static void run(pp_worker_t *end, const pp_slot_t *task, const void *payload) {
         if (task->job % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_worker, &kept) == 0) {
             pp_worker_copied(end, task, true);
             check_payload(pp_memory_start(kept), size, task->job);
-            memset(pp_memory_start(kept), 0, size);          /* nobody sees this */
+            memset(pp_memory_start(kept), 0, size);          /* a private copy: nobody sees this */
             pp_memory_unref(kept);
         } else {
             CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", task->job);
@@ -142,7 +142,7 @@ static void run(pp_worker_t *end, const pp_slot_t *task, const void *payload) {
     }
 }
 
-/* Until the pool ends, or n_left tasks have run. */
+/* Serves until the pool ends, or n_left tasks have run. */
 static void serve(pp_segment_t *s, unsigned worker, uint64_t n_left) {
     static _Thread_local unsigned char payload[PP_INLINE_MAX], buffer[PP_INLINE_MAX];
     pp_worker_t end;
@@ -158,7 +158,7 @@ static void serve(pp_segment_t *s, unsigned worker, uint64_t n_left) {
         }
         run(&end, &task, payload);
         if (reply(&end, arena, &task, buffer) != 0)
-            break;                                           /* it still holds the task, which is lost */
+            break;                                           /* it still holds the task, which is then lost */
         pp_worker_finish(&end);
         n_left--;
     }
@@ -213,7 +213,7 @@ static void settle(pool_t *p, uint64_t id, uint8_t outcome) {
     pp_futex_wake(&p->n_settled, 1, UINT32_MAX);
 }
 
-/* It holds what was sent, whatever has happened to its worker since. */
+/* A kept result still has its contents, whatever has happened to its worker since. */
 static void drop_kept(pool_t *p, unsigned i) {
     if (p->kept[i] == NULL)
         return;
@@ -232,7 +232,7 @@ static unsigned take_slot(pool_t *p, unsigned worker) {
             void *memory;
             memcpy(&ref, f + 1, sizeof ref);
             pp_store_seq_cst(&pp_segment_flags(p->segment, 1 + worker)->in_use[ref.id], PP_KEPT);
-            pp_memory_t **kept = &p->kept[id % KEPT_MAX];    /* now and then one is kept until much later */
+            pp_memory_t **kept = &p->kept[id % KEPT_MAX];    /* some results are kept until much later */
             if (*kept == NULL && id % 3 == 0 && pp_memory_keep(p->segment, 1 + worker, &ref, PP_KEPT, kept) == 0) {
                 p->kept_ids[id % KEPT_MAX] = id;
             } else {
@@ -257,13 +257,13 @@ static void reap(pool_t *p, unsigned worker) {
     uint32_t index;
     take_slot(p, worker);
     if (pp_parent_reap(&p->parent, worker, &job, &index)) {
-        pp_add_seq_cst(&n_met[index], 1);                    /* those that wait for it */
+        pp_add_seq_cst(&n_met[index], 1);                    /* wakes the tasks that wait for it */
         settle(p, job, LOST);
     }
     pp_add_seq_cst(&p->n_deaths, 1);
 }
 
-/* As leader. Threads tell of their end by their worker slot's state; the dead processes are in a list. */
+/* For the leader. Threads report their end by the state of their worker slot; dead processes are in a list. */
 static void handle_events(pool_t *p) {
     if (!pp_swap_seq_cst(&p->segment->shared->events, 0))
         return;
@@ -274,7 +274,7 @@ static void handle_events(pool_t *p) {
     for (unsigned i = 0; i < p->n_workers; i++)
         if (!p->by_process && p->workers[i].alive &&
             pp_load_acquire(&pp_segment_worker(p->segment, i)->state) == PP_WORKER_EXITED)
-            dead[n++] = i;                                   /* alive until its successor is: `reap` waits for that */
+            dead[n++] = i;                                   /* counts as alive until it has a successor: `reap` waits for that */
     pthread_mutex_unlock(&p->lock);
     for (unsigned i = 0; i < n; i++) {
         if (!p->by_process)
@@ -316,8 +316,8 @@ static unsigned take_all(pool_t *p) {
     return n;
 }
 
-/* Leads for a number of results, or for a while; sometimes sleeps on the job, until rings are full. Then goes away, often
- * until the next round, so that the rest of this one is the background thread's. */
+/* Leads for a number of results, or for a while; sometimes sleeps as leader until rings are full. Then it goes away,
+ * often until the next round, and the background thread handles the rest of this one. */
 static void *run_foreground(void *arg) {
     pool_t *p = arg;
     uint32_t r = mix(p->seed, 11);
@@ -328,7 +328,7 @@ static void *run_foreground(void *arg) {
             if (draw(&r, 8) == 0)
                 usleep(draw(&r, 4000));
             while (n < n_wanted && !pp_load_seq_cst(&p->is_over) && (deadline_ns < 0 || pp_now_ns() < deadline_ns)) {
-                uint32_t bell = pp_load_seq_cst(&p->segment->shared->bell);   /* a claim after this changes it */
+                uint32_t bell = pp_load_seq_cst(&p->segment->shared->bell);   /* a later claim changes it */
                 if (pp_load_seq_cst(&p->is_claimed))
                     break;
                 unsigned n_more = take_all(p);
@@ -351,7 +351,7 @@ static void *run_background(void *arg) {
     pool_t *p = arg;
     while (!pp_load_seq_cst(&p->is_over)) {
         pp_parent_wait_background(&p->parent, -1);
-        if (pp_load_seq_cst(&p->segment->shared->events)) {   /* it alone is woken for dead workers: it wants the lead */
+        if (pp_load_seq_cst(&p->segment->shared->events)) {   /* only this thread is woken for dead workers, since it wants the lead */
             pp_store_seq_cst(&p->is_claimed, 1);
             pp_parent_rouse_leader(&p->parent);
         }
@@ -366,9 +366,9 @@ static void *run_background(void *arg) {
     return NULL;
 }
 
-static bool may_be_revoked(uint64_t id) { return mix(id, 3) % 8 < 3; }   /* MEETING tasks are such that may not */
+static bool may_be_revoked(uint64_t id) { return mix(id, 3) % 8 < 3; }   /* MEETING tasks may not */
 
-static void take_back(pool_t *p, uint64_t id) {                 /* a task's number is its slot's sequence */
+static void take_back(pool_t *p, uint64_t id) {                 /* task numbers are slot sequences */
     pp_slot_t copy;
     if (!pp_parent_revoke(&p->parent, id, &copy))
         return;
@@ -377,7 +377,7 @@ static void take_back(pool_t *p, uint64_t id) {                 /* a task's numb
     settle(p, id, TAKEN_BACK);
 }
 
-/* Takes tasks back, as any thread of the parent may. */
+/* Revokes tasks, as any thread of the parent may. */
 static void *run_revoker(void *arg) {
     pool_t *p = arg;
     uint32_t r = mix(p->seed, 12);
@@ -460,7 +460,7 @@ static unsigned put_batch(pool_t *p, uint32_t *r, unsigned n) {
 
 static void put_meeting(pool_t *p, uint32_t index) {
     for (unsigned i = 0; i < p->n_workers; i++) {
-        while (may_be_revoked(pp_load_relaxed(&p->n_put))) { /* a place that the revoker may take */
+        while (may_be_revoked(pp_load_relaxed(&p->n_put))) { /* the revoker may take this place */
             put(p, QUICK, 0);
             pp_parent_wake(&p->parent, 1);
         }
@@ -481,8 +481,8 @@ static pool_t *open_pool(bool by_process, unsigned seed, uint64_t n_max, unsigne
     return p;
 }
 
-/* Nobody uses the segment any more: nothing may be in use. A process killed just between forgetting an argument's block
- * and releasing it leaks that block: as many as that may be, they are counted. */
+/* No process uses the segment any more, so nothing may be in use. A process that is killed between forgetting an
+ * argument's block and releasing it leaks that block; the check allows for a few of these. */
 static unsigned check_unused(pool_t *p) {
     unsigned n_leaked = 0;
     for (unsigned i = 0; i < KEPT_MAX; i++)
@@ -512,7 +512,7 @@ static void close_pool(pool_t *p) {
     free(p);
 }
 
-static void reap_dead(pool_t *p) {                               /* the workers that are left end by themselves */
+static void reap_dead(pool_t *p) {                               /* the remaining workers end by themselves */
     for (unsigned i = 0; i < p->n_workers; i++) {
         int status = 0;
         pthread_mutex_lock(&p->lock);
@@ -559,7 +559,7 @@ static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n
     if (by_process)
         pthread_join(killer, NULL);
     wait_settled(p);
-    put_batch(p, &r, PP_SLOTS / 2);                          /* DRAIN still runs what is there */
+    put_batch(p, &r, PP_SLOTS / 2);                          /* DRAIN still runs waiting tasks */
     pp_store_seq_cst(&p->no_revokes, true);
     pthread_join(revoker, NULL);
     pp_parent_stop(&p->parent, PP_DRAIN);
@@ -578,7 +578,7 @@ static void stress(bool by_process, unsigned seed, unsigned n_rounds, unsigned n
     close_pool(p);
 }
 
-/* STOP while tasks wait and rings are full: each task is done, lost with the worker that held it, or taken back. */
+/* Stops while tasks wait and rings are full. Each task must be done, lost with its worker, or taken back. */
 static void stop_once(unsigned seed, unsigned n_workers) {
     pool_t *p = open_pool(seed % 2, seed, PP_SLOTS, n_workers);
     pthread_t foreground, background;
@@ -607,7 +607,7 @@ static void stop_once(unsigned seed, unsigned n_workers) {
     for (unsigned i = 0; i < n_workers; i++) {
         if (!p->by_process && p->workers[i].alive)
             pthread_join(p->workers[i].thread, NULL);
-        if (p->by_process || p->workers[i].alive)            /* else the leader has reaped it */
+        if (p->by_process || p->workers[i].alive)            /* otherwise the leader has reaped it */
             reap(p, i);
     }
     check_unused(p);
@@ -664,7 +664,7 @@ static void test_kept_blocks(void) {
     memset(memory, 2, 16 << 20);
     CHECK(pp_block_open(arena, 16 << 20, &sent, &memory) == 0, "open", 0);
     CHECK(pp_memory_keep(s, 1, &small, PP_KEPT, &kept[0]) == 0 && pp_memory_keep(s, 1, &large, PP_KEPT, &kept[1]) == 0, "keep", 0);
-    pp_arena_free(arena);                                    /* its owner dies, and another comes */
+    pp_arena_free(arena);                                    /* its owner dies, and is replaced */
     pp_arena_forget(s, 1);
     arena = pp_arena_new(s, 1);
     for (int i = 0; i < 50; i++) {
@@ -674,7 +674,7 @@ static void test_kept_blocks(void) {
         pp_block_release(s, 1, next.id);
     }
     CHECK(pp_memory_start(kept[0])[99] == 1 && pp_memory_start(kept[1])[(16 << 20) - 1] == 2, "still what was sent", 0);
-    pp_memory_before_fork();                                 /* from here on it is memory of our own */
+    pp_memory_before_fork();                                 /* from here on the memory is private */
     pp_memory_after_fork();
     CHECK(pp_arena_open_bytes(arena) == 0 && pp_block_open(arena, 100, &next, &memory) == 0, "released", 0);
     pp_arena_forget(s, 1);
@@ -683,7 +683,7 @@ static void test_kept_blocks(void) {
     pp_memory_unref(kept[1]);
     CHECK(pp_block_open(arena, 100, &next, &memory) == 0, "open", 0);
     while (pp_block_open(arena, 100, &next, &memory) == 0 && pp_memory_keep(s, 1, &next, PP_KEPT, &more[n]) == 0)
-        n++;                                                 /* a receiver that keeps everything leaves the owner some */
+        n++;                                                 /* a receiver that keeps everything must leave the owner some */
     CHECK(n == PP_BLOCKS / 2, "kept at most", n);
     while (n-- > 0)
         pp_memory_unref(more[n]);
@@ -708,7 +708,7 @@ static void test_stack(void) {
 
 #define CLOSED_BYTES (4u << 20)
 
-/* Not under qemu-user, which does not pass MADV_REMOVE on to the kernel. */
+/* Skipped under qemu-user, which does not pass MADV_REMOVE on to the kernel. */
 static void check_file_bytes(int fd, uint64_t expected, const char *when) {
     struct stat status;
     CHECK(fstat(fd, &status) == 0, "fstat", errno);
@@ -729,7 +729,7 @@ static bool is_all(const pp_memory_t *m, char byte) {
     return p[0] == byte && memcmp(p, p + 1, pp_memory_size(m) - 1) == 0;
 }
 
-/* A closed segment keeps nothing but what is kept of it, also while values are released by threads and a child is forked. */
+/* A closed segment frees everything except kept values, even while threads release values and a child is forked. */
 static void test_close(void) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -752,11 +752,11 @@ static void test_close(void) {
         if (i == 4)
             kept_at = (off_t)ref.at;
         CHECK(pp_block_open(arenas[i % 2], CLOSED_BYTES / 2, &ref, &memory) == 0, "open", i);
-        memset(memory, 99, CLOSED_BYTES / 2);                /* on its way to nobody */
+        memset(memory, 99, CLOSED_BYTES / 2);                /* not sent to anyone */
     }
     for (int i = 0; i < 2; i++)
         pp_arena_free(arenas[i]);
-    for (uintptr_t i = 0; i < 4; i++)                        /* released before the close, amid it, or after it */
+    for (uintptr_t i = 0; i < 4; i++)                        /* released before, during, or after the close */
         CHECK(pthread_create(&threads[i], NULL, release_one, kept[i]) == 0, "thread", i);
     pp_segment_ref(s);
     pp_segment_close(s);
@@ -786,7 +786,7 @@ static void test_close(void) {
     close(fd);
 }
 
-/* A process keeps no more blocks than it can map, however many workers and pools they come from. */
+/* A process keeps no more blocks than it can map, regardless of the number of workers and pools. */
 static void test_kept_at_most(void) {
     enum { N_SEGMENTS = 9, N_MAX = 16384 };
     pp_segment_t *s[N_SEGMENTS];
@@ -816,7 +816,7 @@ static void test_kept_at_most(void) {
 
 #define MANY 70
 
-/* Closed segments of which something is kept have a descriptor each, but not more than 64: what is kept of others is copied. */
+/* Closed segments with kept values have a descriptor each, up to 64 in all; further values are copied. */
 static void test_many_closed(void) {
     pp_segment_t *s[MANY];
     pp_memory_t *kept[MANY];
@@ -844,7 +844,7 @@ static void test_many_closed(void) {
     }
 }
 
-/* A program that has closed all descriptors, or uses their numbers for its own files, keeps its values, and its files. */
+/* A program that closes all descriptors, or reuses their numbers for its own files, keeps its values and its files. */
 static void test_stolen_descriptor(bool forks) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -875,8 +875,8 @@ static void test_stolen_descriptor(bool forks) {
     pp_segment_unref(s);
 }
 
-/* Payloads of all sizes, in arenas that RLIMIT_FSIZE has made small: there is room as soon as nothing is on its way, and what never
- * fits is told. */
+/* Payloads of all sizes, in arenas that RLIMIT_FSIZE has made small. There is room as soon as no payload is in flight,
+ * and a payload that never fits is reported. */
 static void test_small_arenas(void) {
     enum { N_SIZES = 16 };
     struct rlimit before, small;
@@ -960,7 +960,7 @@ static void test_shared_memory(void) {
     pp_memory_unref(same);
     pid_t pid = fork();
     if (pid == 0) {
-        handle.readonly = 1;                                 /* so that it is not the mapping that was inherited */
+        handle.readonly = 1;                                 /* so that it is not the inherited mapping */
         CHECK(pp_memory_attach(&handle, &same) == 0 && same != m && pp_memory_start(same)[9999] == 5, "attach", errno);
         pp_memory_start(m)[9999] = 6;
         CHECK(pp_memory_start(same)[9999] == 6, "shared", 0);
@@ -980,7 +980,7 @@ static void test_shared_memory(void) {
 static int n_dropped;
 static void drop(void *object) { n_dropped += *(int *)object; }
 
-/* An object changes hands once; nobody's is dropped with its block, with the arena, or with the pool if it is on its way. */
+/* A loaned object changes owners once. It is not dropped with its block, its arena or its pool while it is in flight. */
 static void test_loans(void) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -1013,7 +1013,8 @@ static void test_loans(void) {
     CHECK(n_dropped == 110, "dropped once", n_dropped);
 }
 
-/* Several receivers keep one block, each privately and for as long as its task's block: also through a fork, and the segment's end. */
+/* Several receivers keep one block, each privately and as long as its task's block. This also holds after a fork, and
+ * after the segment is gone. */
 static void test_common(void) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -1078,7 +1079,7 @@ static void *spin_pinned(void *can_spin) {
     return NULL;
 }
 
-/* What counts are the CPUs of the process, though a thread that is pinned asks first; a child may have others. */
+/* The CPUs of the process count, even if a pinned thread asks first; a child may have others. */
 static void test_spin_of_pinned_threads(void) {
     pthread_t thread;
     bool can_spin;
@@ -1097,7 +1098,7 @@ static void test_spin_of_pinned_threads(void) {
     CHECK(waitpid(pid, &status, 0) == pid && status == 0, "child on one CPU", status);
 }
 
-/* Long until nothing came a few times in a row, then rarely, until something comes. */
+/* Spinning is long until several misses in a row, then rare until something comes. */
 static void test_spin(void) {
     pp_spin_t spin = {0};
     pp_spin_begin(&spin, 1000000000, 1000);
@@ -1179,7 +1180,7 @@ static void test_wrap_around(void) {
     pp_segment_unref(s);
 }
 
-/* What a worker leaves that is killed right after its compare-and-swap, before it moves the head on. */
+/* Leaves the state of a worker that was killed right after its compare-and-swap, before it advanced the head. */
 static void claim_and_die(pp_segment_t *s, uint64_t sequence, unsigned worker) {
     uint64_t ready = sequence << 16 | READY;
     CHECK(pp_cas_seq_cst(&s->shared->slots[sequence % PP_SLOTS].state, &ready, sequence << 16 | worker << 4 | CLAIMED), "claim", worker);
@@ -1201,7 +1202,7 @@ static void test_death(void) {
     CHECK(!pp_parent_reap(&h, 2, &job, &index), "held nothing", job);
     CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 100, "lost", job);
     CHECK(!pp_parent_reap(&h, 1, &job, &index), "lost twice", job);
-    for (uint64_t i = 2; i < 2 * PP_SLOTS; i++)              /* nobody helps: the parent moves the head itself */
+    for (uint64_t i = 2; i < 2 * PP_SLOTS; i++)              /* no worker helps: the parent advances the head itself */
         if (put_one(&h, i, 8, PP_IN_PLACE) == UINT64_MAX) {
             for (uint64_t done = i - PP_SLOTS; done < i; done++) {
                 claim_and_die(s, done, 1);
@@ -1212,7 +1213,7 @@ static void test_death(void) {
         }
     CHECK(claims(&ends[2], PP_SLOTS + 2, 8), "claim after deaths", 0);
 
-    /* Killed while the block was its own: released once, with or without `holds`. */
+    /* Killed while it owned the block: the block is released once, with or without `holds`. */
     pp_arena_t *arena = pp_arena_new(s, 0);
     for (int with_holds = 0; with_holds < 2; with_holds++) {
         CHECK(pp_block_open(arena, 5000, &ref, &memory) == 0, "open", 0);
@@ -1229,8 +1230,8 @@ static void test_death(void) {
         pp_parent_open_slot(&h, 1);
     }
 
-    /* It held the oldest slot when it died, and the others have finished all the rest: no put can succeed before the
-     * burial, so nobody may try again and again. */
+    /* It held the oldest slot when it died, and the other workers have finished all the rest. No put can succeed before
+     * it is reaped, so no thread may retry in a loop. */
     uint64_t first = put_one(&h, 700, 8, PP_IN_PLACE), last = first;
     claim_and_die(s, first, 1);
     while ((sequence = put_one(&h, 701, 8, PP_IN_PLACE)) != UINT64_MAX) {
@@ -1238,7 +1239,7 @@ static void test_death(void) {
         CHECK(claims(&ends[2], 701, 8), "claim", sequence);
     }
     CHECK(last - first < PP_SLOTS && pp_parent_n_waiting(&h) == 0, "full of finished tasks", last - first);
-    pp_parent_take_room(&h);                                    /* that of earlier burials */
+    pp_parent_take_room(&h);                                    /* the room from reaping earlier workers */
     pp_parent_note_full(&h);
     CHECK(pp_parent_is_starved(&h) && !pp_parent_take_room(&h), "room before the burial", last);
     CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 700, "lost", job);
@@ -1247,14 +1248,14 @@ static void test_death(void) {
     pp_parent_note_full(&h);
     CHECK(!pp_parent_is_starved(&h), "nothing waits and nobody holds anything: try at once", last);
 
-    /* Claimed by a worker that died before the putting thread, stopped in pp_parent_put, could count the task. */
+    /* Claimed by a worker that died before the putting thread, which is stopped in pp_parent_put, could count the task. */
     sequence = put_one(&h, 500, 8, PP_IN_PLACE);
     pp_store_relaxed(&h.tail, sequence);
     claim_and_die(s, sequence, 1);
     CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 500, "lost while it was put", job);
     pp_arena_free(arena);
 
-    /* A dead seeker had been counted on. */
+    /* The parent had counted on a seeker that is now dead. */
     pp_store_seq_cst(&ends[1].own->park, PP_SEEKING);
     pp_store_seq_cst(&ends[2].own->park, PP_ASLEEP);
     pp_store_relaxed(&h.tail, sequence + 1);
@@ -1265,7 +1266,7 @@ static void test_death(void) {
     pp_segment_unref(s);
 }
 
-/* Whoever takes or takes back the task half way through those that wait tells that there is room, not its result. */
+/* The worker or thread that takes the middle one of the waiting tasks reports the room; its result does not. */
 static void test_room(void) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -1292,7 +1293,8 @@ static void test_room(void) {
     pp_segment_unref(s);
 }
 
-/* Killed between the reply and pp_worker_finish: the result counts, whether it was taken before the burial or long ago. */
+/* Killed between the reply and pp_worker_finish: the result counts, whether it was taken just before the reaping or
+ * long ago. */
 static void test_delivered(void) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -1314,7 +1316,8 @@ static void test_delivered(void) {
     pp_segment_unref(s);
 }
 
-/* A seeker that takes a task passes the parent's count on, also if the next task's claimer has not moved the head on yet. */
+/* A seeker that takes a task passes the parent's count on, even if the claimer of the next task has not advanced the
+ * head yet. */
 static void test_pass_on(void) {
     pp_segment_t *s;
     pp_parent_t h;
@@ -1327,14 +1330,14 @@ static void test_pass_on(void) {
         pp_parent_wake(&h, 1);
     }
     CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_ASLEEP, "the seeker counts", 0);
-    claim_and_die(s, 1, 0);                                  /* worker slot 0 was busy; it goes on after the seeker's look */
+    claim_and_die(s, 1, 0);                                  /* worker slot 0 was busy; it continues after the seeker's look */
     CHECK(claims(&ends[1], 0, 8), "claim", 0);
     CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
     pp_segment_unref(s);
 }
 
-/* A worker is killed between making a sleeper SEEKING and waking it: its burial does that, or the sleeper would be counted
- * on for ever. */
+/* A worker is killed after it made a sleeper SEEKING, before it woke it. Reaping must wake the sleeper, or the parent
+ * would count on it for ever. */
 static void *claim_one(void *arg) {
     static unsigned char payload[PP_INLINE_MAX];
     pp_worker_t *end = arg;
@@ -1356,7 +1359,7 @@ static void test_half_wake(void) {
     pthread_create(&sleeper, NULL, claim_one, &ends[0]);
     while (pp_load_seq_cst(&ends[0].own->park) != PP_ASLEEP)
         usleep(100);
-    usleep(20000);                                           /* now it sleeps in the kernel, too */
+    usleep(20000);                                           /* by now it sleeps in the kernel, too */
     CHECK(pp_cas_seq_cst(&ends[0].own->park, &asleep, PP_SEEKING), "asleep", asleep);
     CHECK(!pp_parent_reap(&h, 1, &job, &index), "held nothing", job);
     put_one(&h, 1, 8, PP_IN_PLACE);
@@ -1374,7 +1377,7 @@ static void test_stop(void) {
     pp_parent_stop(&h, PP_DRAIN);
     CHECK(pp_worker_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8) && pp_worker_wait(&ends[0]) == ECANCELED, "drain", 0);
     pp_parent_stop(&h, PP_STOP);
-    pp_parent_stop(&h, PP_DRAIN);                               /* of two threads that stop, the stricter prevails */
+    pp_parent_stop(&h, PP_DRAIN);                               /* if two threads stop, the stricter mode wins */
     CHECK(pp_worker_must_stop(&ends[0]), "stop", 0);
     pp_segment_unref(s);
 }
@@ -1386,7 +1389,7 @@ static void on_alarm(int signal) {
     abort();
 }
 
-/* A trace's reader sees whole events in order, whatever the writer overwrites meanwhile, and counts the others. */
+/* A reader of a trace sees whole events in order, even if the writer overwrites some meanwhile, and counts the lost ones. */
 
 enum { TRACED = 3 * PP_EVENTS + 7 };
 
@@ -1432,7 +1435,7 @@ static void test_trace(void) {
     pp_segment_unref(s);
 }
 
-/* A task is going on until its end was recorded, though the worker holds it until its outcome was sent. */
+/* A task counts as running until its end is recorded, though the worker holds it until its outcome is sent. */
 static void test_present(void) {
     pp_segment_t *s;
     pp_worker_t e;

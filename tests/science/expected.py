@@ -1,6 +1,6 @@
-"""What cannot pass in an interpreter, and what must not be tried there, each with its reason.
+"""Tests that cannot pass in an interpreter, and tests that must not be tried there, each with its reason.
 
-A test is named by its pytest id below site-packages, and names are patterns as in fnmatch ("[" only in "[[]").
+A test is named by its pytest id below site-packages. Names are patterns as in fnmatch ("[" only in "[[]").
 """
 
 from fnmatch import fnmatchcase
@@ -9,7 +9,7 @@ FORK = "forks or starts a process, which CPython forbids in such interpreters"
 DAEMON = "starts a daemon thread, as multiprocessing's pools, queues and managers do; CPython forbids that there"
 TRACEMALLOC = "uses tracemalloc, which CPython forbids there"
 
-# Errors that say themselves what is forbidden.
+# Errors whose message says what is forbidden.
 ERRORS = {
     "fork not supported for isolated subinterpreters": FORK,
     "exec not supported for isolated subinterpreters": FORK,
@@ -19,21 +19,21 @@ ERRORS = {
 
 # Tests that fail.
 FAILING = {
-    # ProcessPoolExecutor's queue starts one; the error is then that a process ended abruptly
+    # ProcessPoolExecutor's queue starts a thread; the error is then that a process ended abruptly
     "numpy/_core/tests/test_multiprocessing.py::test_read_write_bool_array": DAEMON,
 }
 
-# Tests that are not run: they would crash or hang the process, or change it for other tests.
+# Tests that are not run, since they would crash or hang the process, or change it for other tests.
 LEFT_OUT: dict[str, str] = {}
 
 
 def explain(test, error):
-    """Why this test is expected to fail with this error, or None."""
+    """Return why this test is expected to fail with this error, or None."""
     reasons = [reason for part, reason in ERRORS.items() if part in error]
     reasons += [reason for pattern, reason in FAILING.items() if fnmatchcase(test, pattern)]
     return reasons[0] if reasons else None
 
 
 def why_left_out(test):
-    """Why this test is not run, or None."""
+    """Return why this test is not run, or None."""
     return next((reason for pattern, reason in LEFT_OUT.items() if fnmatchcase(test, pattern)), None)

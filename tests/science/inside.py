@@ -1,7 +1,7 @@
-"""Run one suite by pytest in interpreters, or in another kind of worker, and say for each test what came of it.
+"""Runs one suite by pytest in interpreters, or in another kind of worker, and reports the outcome of each test.
 
-Started by suites.py with the name of a file that says what to do. Each worker writes to a pipe of its own, one JSON
-list a line: ["start", test], then ["end", test, outcome, text, seconds]; at the end ["status", pytest's, output].
+suites.py starts it with the name of a file that contains its orders. Each worker writes to its own pipe, one JSON list
+per line: ["start", test], then ["end", test, outcome, text, seconds]; at the end ["status", pytest's, output].
 """
 
 import fnmatch
@@ -10,13 +10,13 @@ import os
 import sys
 import time
 
-# Their features act on the whole process, or need what CPython forbids in an interpreter.
+# These plugins act on the whole process, or need what CPython forbids in an interpreter.
 NO_PLUGINS = ("faulthandler", "cacheprovider", "timeout", "threadexception", "unraisableexception")
-MAX_TEXT = 600  # so that a line is shorter than PIPE_BUF, and is written at once
+MAX_TEXT = 600  # so that a line is shorter than PIPE_BUF, and is written atomically
 
 
 class Outcomes:
-    """A pytest plugin that writes what happens to a pipe, and leaves tests out that were run before."""
+    """A pytest plugin that writes events to a pipe, and skips tests that were run before."""
 
     def __init__(self, job, n):
         self._pipe = job["pipes"][n]
@@ -65,13 +65,13 @@ def _reason(report):
 
 
 def _error(report):
-    """The error in a line: the first that pytest marks in the traceback."""
+    """Return the error in one line: the first that pytest marks in the traceback."""
     errors = [line for line in report.longreprtext.splitlines() if line.startswith("E  ")]
     return " ".join((errors[0][1:] if errors else report.longreprtext[-200:]).split())[:MAX_TEXT]
 
 
 def run(job, n):
-    """Runs in worker n; returns pytest's exit status and the end of what it printed."""
+    """Run in worker n. Return pytest's exit status and the end of its output."""
     import importlib.util
     import io
     import types
@@ -79,7 +79,7 @@ def run(job, n):
 
     import pytest
 
-    if job["kind"] == "interp":  # the tests that use it fail, and not the whole file
+    if job["kind"] == "interp":  # so that only the tests that use it fail, and not the whole file
         sys.modules["tracemalloc"] = types.ModuleType("tracemalloc")
     name, _, part = job["suite"].partition("/")
     spec = importlib.util.find_spec(name)

@@ -7,11 +7,11 @@
     python tests/science/run.py --compare numpy.ma               # in both, and every difference is shown
 
 A suite is a module or package, or a file below one ("numpy._core/tests/test_umath.py"). It runs in a fresh process. A
-test that crashes that, or does not end within --timeout, is noted as failed, and the suite goes on behind it. Tests
-that fail are run again in a plain main interpreter: those that fail there, too, are not ours.
+test that crashes that process, or that does not end within --timeout, counts as failed, and the suite continues after
+it. Failed tests are run again in a plain main interpreter: those that fail there as well are not our concern.
 
-Exits with 0 exactly if all that failed is in expected.py or fails in the main interpreter, too, nothing crashed, and
-all interpreters saw the same. Needs pytest and what the suites need (hypothesis, pooch), which no test of ours does.
+Exits with 0 only if all failures are in expected.py or fail in the main interpreter as well, nothing crashed, and all
+interpreters saw the same. Needs pytest and what the suites need (hypothesis, pooch).
 """
 
 import argparse
@@ -38,7 +38,7 @@ IN_MAIN = "fails in the main interpreter, too"
 
 
 def judge(suite, seen, options):
-    """Why each test failed: {test: (error, reason or None)}."""
+    """Return why each test failed: {test: (error, reason or None)}."""
     failures = {test: error for one in seen for test, error in one.failures().items()}
     judged = {test: (error, explain(test, error)) for test, error in failures.items()}
     unknown = [test for test, (_, reason) in judged.items() if reason is None]
@@ -49,7 +49,7 @@ def judge(suite, seen, options):
 
 
 def differences(seen):
-    """Tests that did not end in the same way for all: {test: outcomes}."""
+    """Return tests that did not end in the same way everywhere: {test: outcomes}."""
     outcomes = {
         test: [one.outcomes.get(test, ("not run", "")) for one in seen] for one in seen for test in one.outcomes
     }
@@ -85,7 +85,7 @@ def show_details(seen, options):
 
 
 def check_suite(suite, options):
-    """Run a suite and print what came of it; whether that is as expected."""
+    """Run a suite, print its outcome, and return whether that is as expected."""
     start = time.perf_counter()
     how = {"options": options.option, "left_out": [] if options.kind == "main" else list(LEFT_OUT)}
     seen, faults = run_suite(suite, options.kind, options.interpreters, options.timeout, **how)

@@ -1,4 +1,4 @@
-"""Run a suite in a fresh process, past tests that crash or hang, and keep what each worker said of each test."""
+"""Runs a suite in a fresh process, continues after tests that crash or hang, and keeps each worker's reports."""
 
 import json
 import os
@@ -17,14 +17,14 @@ GOOD = (0, 1, 5)  # pytest's exit status: all passed, some failed, none collecte
 
 @dataclass
 class Seen:
-    """What one worker said."""
+    """The reports of one worker."""
 
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)  # test: outcome, text
     seconds: dict[str, float] = field(default_factory=dict)
     running: str | None = None
     status: int | None = None  # pytest's, once it has ended
     output: str = ""
-    printed: str = ""  # by its process, past pytest
+    printed: str = ""  # what its process printed outside pytest
     _rest: bytes = b""
 
     def read(self, data):
@@ -44,7 +44,7 @@ class Seen:
         self.running, self.status, self.output, self._rest = None, None, "", b""
 
     def fail_running(self, text):
-        """Its process ended under it."""
+        """Note that the process ended during the running test."""
         if self.running is not None:
             self.outcomes[self.running] = "failed", text
 
@@ -58,8 +58,8 @@ class Seen:
 def run_suite(suite, kind, n, timeout_s, options=(), only=None, left_out=()):
     """Run a suite in n workers at the same time.
 
-    Returns what each has Seen, and a list of what went wrong beside the tests: crashes and tests without an end, after
-    which the suite went on, and what ended it early. What the process wrote past pytest is in `printed` of the first.
+    Returns what each has Seen, and a list of problems besides the tests: crashes and tests without an end, after which
+    the suite continued, and what ended it early. What the process printed outside pytest is in `printed` of the first.
     """
     seen, faults = [Seen() for _ in range(n)], []
     while True:
@@ -79,7 +79,7 @@ def run_suite(suite, kind, n, timeout_s, options=(), only=None, left_out=()):
 
 
 def _run_once(job, seen, timeout_s):
-    """Run what is left of a suite; how the process ended if not well."""
+    """Run the rest of a suite. Return how the process ended, if not well."""
     pipes = [os.pipe() for _ in seen]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         job |= {"pipes": [write for _, write in pipes], "done": [list(one.outcomes) for one in seen]}
@@ -92,7 +92,7 @@ def _run_once(job, seen, timeout_s):
             stdout=errors,
             stderr=errors,
             cwd=folder,
-            env={**os.environ, "PYTHONHASHSEED": "0"},  # orders of sets are part of the names of tests
+            env={**os.environ, "PYTHONHASHSEED": "0"},  # names of tests contain the order of sets
             start_new_session=True,
         )
         for _, write in pipes:
@@ -122,7 +122,7 @@ def _run_once(job, seen, timeout_s):
 
 
 def _listen(seen, timeout_s):
-    """Read from the pipes {fd: Seen} to their end; False if one test of all takes longer than this."""
+    """Read from the pipes {fd: Seen} to their end. False if a test takes longer than timeout_s."""
     with selectors.DefaultSelector() as selector:
         for pipe in seen:
             selector.register(pipe, selectors.EVENT_READ)

@@ -1,5 +1,5 @@
-/* Explores the programs that it is linked with (pool.c or tokens.c) under the scheduler. Ends with 1, and the trace of the run, if one
- * breaks a promise.
+/* Explores the linked programs (pool.c or tokens.c) under the scheduler. If one breaks a promise, exits with status 1
+ * and prints the trace of the run.
  *
  *   explore exhaust PROGRAM SECONDS PREEMPTIONS KILLS DELAYS VAIN-WAKES    every run with at most so many of each
  *   explore random PROGRAM SECONDS SEED                                    runs SEED, SEED + 1, ...
@@ -7,9 +7,9 @@
  *   explore replay PROGRAM SEED                                            one random run, with its trace
  *   explore list                                                           the programs
  *
- * Exhaustive: depth first over the decisions, and a state that was seen before is not explored again. It is compared by a hash: of
- * the shared words, the pending stores, and all that each actor has read. Random: half of the runs go by priorities that change at
- * a few random steps (PCT: Burckhardt and others, 2010), half change the actor at random. */
+ * Exhaustive: a depth-first search over the decisions, which skips known states. States are compared by a hash of the
+ * shared words, the pending stores, and everything that each actor has read. Random: half of the runs use priorities
+ * that change at a few random steps (PCT: Burckhardt and others, 2010); half choose the actor at random. */
 #include "scheduler.h"
 
 #include <stdio.h>
@@ -19,10 +19,10 @@
 
 #define DEPTH_MAX 20000
 #ifndef STATES_MAX
-#define STATES_MAX (1u << 23)   /* known states; what comes after that many is explored without them */
+#define STATES_MAX (1u << 23)   /* known states; further states are explored without being recorded */
 #endif
 #define CHANGES_MAX 6
-#define LENGTH_GUESS 300        /* decisions of a run: about as many */
+#define LENGTH_GUESS 300        /* approximate number of decisions in a run */
 
 /* Of this process's own computing: how much is explored must not depend on what else runs on the machine. */
 static double seconds(void) {
@@ -33,7 +33,7 @@ static double seconds(void) {
 
 /* ---- states ---- */
 
-static const char *name;               /* of the program that is explored */
+static const char *name;               /* of the explored program */
 static const sch_program_t *explored;
 static uint64_t *states;
 static unsigned n_states;
@@ -43,7 +43,7 @@ static void open_program(unsigned i) {
     explored = program_open(i);
 }
 
-/* Whether this state was noted before; notes it. */
+/* Returns whether this state is known; records it. */
 static bool note_state(void) {
     uint64_t state = sch_mix(sch_state(), explored->state()) | 1;
     unsigned i = (unsigned)(state >> 20) % STATES_MAX;
@@ -60,7 +60,7 @@ static bool note_state(void) {
 
 static void forget_states(void) {
     free(states);
-    if ((states = calloc(STATES_MAX, sizeof *states)) == NULL)   /* memory only where it is touched */
+    if ((states = calloc(STATES_MAX, sizeof *states)) == NULL)   /* pages take memory only once they are written */
         exit(2);
     n_states = 0;
 }
@@ -126,7 +126,7 @@ static uint64_t random_state;
 static unsigned n_decisions, n_changes, changes[CHANGES_MAX];
 static int priority[ACTORS_MAX], lowest;
 static bool by_priority;
-static unsigned oddity;         /* one odd deed in so many that offer themselves */
+static unsigned oddity;         /* one in so many possible unusual events happens */
 
 static unsigned draw(unsigned below) {
     random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
@@ -183,7 +183,7 @@ static unsigned decide_first(const sch_option_t *options, unsigned n) {
     return decide_random(options, n);
 }
 
-/* Up to the first decision, from where random runs begin. */
+/* Runs up to the first decision, where random runs begin. */
 static void prepare(void) {
     sch_run(explored, decide_first, (sch_budget_t){.preemptions = 1u << 30}, false);
 }
@@ -215,7 +215,7 @@ static int explore_random(double limit_s, uint64_t seed) {
     return 0;
 }
 
-/* All programs in turn, for as long as nothing is found; without a trace. */
+/* Explores all programs in turn until it finds an error or the time is over; without a trace. */
 static int hunt(double limit_s, uint64_t seed) {
     double start = seconds();
     unsigned long n_runs = 0;

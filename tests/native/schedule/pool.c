@@ -1,10 +1,11 @@
-/* A small pool on the real channel. What Python and calls.c, results.c and waiting.c do around it is here as few lines of C, with the names and the order
- * that they have there: tasks are offered, and whoever finds nobody at it puts them (`feed`); waiters submit a task each and wait for
- * it, as leader or follower; the background thread takes results when nobody leads, reaps workers and starts others; a watcher
- * reports workers that have ended. Once every task has its outcome the pool is stopped, and everybody must end.
+/* A small pool on the real channel. It replaces the Python side (calls.c, results.c and waiting.c) by a few lines of C,
+ * with the same names and the same order. Tasks are offered, and a thread that finds no other thread putting puts them
+ * (`feed`). Each waiter submits a task and waits for it, as leader or follower. The background thread takes results
+ * while nobody leads, reaps workers and starts others; a watcher reports workers that have ended. Once every task has
+ * its outcome the pool is stopped, and every actor must end.
  *
- * A task is over at once, or lasts until nobody can do anything else: what is left undone then would be left undone for as long as
- * tasks last. */
+ * A task ends at once, or lasts until no actor can do anything else. What is not done by then would not be done while
+ * such tasks last. */
 #include "scheduler.h"
 
 #include <ctype.h>
@@ -18,13 +19,13 @@
 
 typedef struct {
     const char *name;
-    unsigned n_slots;                          /* PP_SLOTS of the build that it is for */
-    unsigned n_workers, n_tasks, n_each;       /* n_each: a worker ends after so many tasks; 0: with the pool */
-    const char *waiters;                       /* beside the background thread, see run_waiter and run_main */
-    const char *where;                         /* of each task in turn: its argument is in its (p)lace, in the (r)ing, in a (b)lock, or in one
-                                                * that the worker (k)eeps, or in such a one that names a (c)ommon block; in upper case, its result
-                                                * is in a block, too. Or it is in its place, and
-                                                * pickling it (n)ests: waits for another task; or raises an (e)xception, once */
+    unsigned n_slots;                          /* PP_SLOTS of the build that this pool needs */
+    unsigned n_workers, n_tasks, n_each;       /* n_each: tasks after which a worker ends; 0: it ends with the pool */
+    const char *waiters;                       /* besides the background thread, see run_waiter and run_main */
+    const char *where;                         /* of each task in turn: its argument is in its (p)lace, in the (r)ing, in a (b)lock, in a
+                                                * block that the worker (k)eeps, or in a kept block that names a (c)ommon block; in upper
+                                                * case, its result is in a block, too. Or it is in its place, and pickling it (n)ests, that
+                                                * is, waits for another task; or raises an (e)xception, once */
     bool cancels, is_patient, at_once, trims;  /* at_once: tasks come while workers start; trims: idle blocks lose their memory */
 } pool_t;
 
@@ -59,9 +60,9 @@ static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker
     {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false, false},
 };
 
-enum { READY = 1, CLAIMED = 2 };               /* a slot's tags, as channel.c has them */
+enum { READY = 1, CLAIMED = 2 };               /* slot tags, as in channel.c */
 enum { PENDING, DONE, LOST, TAKEN_BACK };
-enum { ENDED = TASKS_MAX, TICKETS, NOBODY };  /* what one can wait for: tasks, and the end of the pool */
+enum { ENDED = TASKS_MAX, TICKETS, NOBODY };  /* what an actor can wait for: tasks, and the end of the pool */
 #define BATCH 2
 
 typedef struct { unsigned arena, id, task; } block_t;
@@ -71,8 +72,8 @@ uint64_t schedule_idle_max;
 static const pool_t *pool;
 static pp_segment_t *segment;
 static pp_parent_t parent;
-static struct {                                /* what the parent keeps; under Python's locks unless atomic */
-    _Atomic uint32_t n_offered, n_put;         /* the backlog is what is between */
+static struct {                                /* the parent's state; under Python's locks unless atomic */
+    _Atomic uint32_t n_offered, n_put;         /* tasks between the two are the backlog */
     _Atomic uint32_t done[TICKETS], is_idle;
     bool is_put[TASKS_MAX], is_being_put[TASKS_MAX], is_pickled[TASKS_MAX], is_pickling[ACTORS_MAX];
     bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
@@ -82,19 +83,19 @@ static struct {                                /* what the parent keeps; under P
     uint64_t sequence[TASKS_MAX];              /* + 1; 0: not put */
     int worker[WORKERS_MAX];                   /* its actor + 1; 0: none */
     int background;
-    unsigned dead;                             /* workers whose end was reported: bits */
-    bool is_copying[WORKERS_MAX];              /* in pp_worker_copied */
+    unsigned dead;                             /* a bit for each worker whose end was reported */
+    bool is_copying[WORKERS_MAX];              /* while in pp_worker_copied */
     bool is_burying;
-    unsigned revoked;                          /* the task that is being taken back, + 1 */
+    unsigned revoked;                          /* the task that is being revoked, + 1 */
     struct {
-        unsigned needed_by;                    /* a task, + 1; 0: nobody needs what is in the block */
+        unsigned needed_by;                    /* a task, + 1; 0: nobody needs the contents of the block */
         uint64_t at;
-        bool is_received;                      /* a result's, by the parent */
-        unsigned keeper;                       /* a worker's worker slot, + 1 */
+        bool is_received;                      /* a result, received by the parent */
+        unsigned keeper;                       /* the slot of the worker that keeps it, + 1 */
     } blocks[1 + WORKERS_MAX][PP_BLOCKS];      /* of each arena */
-    struct { unsigned n_pins; bool is_held; } commons[PP_BLOCKS];   /* of the parent's arena: tasks that name it; the call's memo has it */
-    unsigned current, common_of[TASKS_MAX];    /* the block of each, + 1 */
-    block_t values[TASKS_MAX];                 /* that lie in blocks, and that the parent's program still has */
+    struct { unsigned n_pins; bool is_held; } commons[PP_BLOCKS];   /* of the parent's arena; n_pins: by tasks; is_held: by the call's memo */
+    unsigned current, common_of[TASKS_MAX];    /* common_of: the block of each task, + 1 */
+    block_t values[TASKS_MAX];                 /* values in blocks that the parent's program still holds */
     unsigned n_values;
 } m;
 
@@ -103,7 +104,7 @@ static struct {                                /* what the parent keeps; under P
 static _Alignas(4096) unsigned char core[1 << 20], arenas[(1 + WORKERS_MAX) * PP_ARENA_BYTES], core_at_start[sizeof core];
 #define ARENAS_AT (1ull << 30)
 #define BLOCK_BYTES 4096
-#define PLACES 8                               /* for blocks, that a run uses of an arena */
+#define PLACES 8                               /* blocks of an arena that a run uses */
 
 int pp_memfd(const char *name, uint64_t size, int *fd) {
     (void)name, (void)size;
@@ -138,7 +139,7 @@ void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
 
 uint64_t pp_file_size_max(void) { return UINT64_MAX; }
 
-/* What else the channel calls, of which this pool has nothing. */
+/* Other functions that the channel calls; this pool does not need them. */
 bool pp_memory_close(pp_segment_t *s) { return s->shared != NULL; }
 bool pp_pins_have_own(const pp_pins_t *pins) { return pins != NULL; }
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) { (void)s, (void)pins; }
@@ -150,7 +151,7 @@ void pp_budget_leave(pp_budget_t *b) { (void)b; }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence) { (void)shared, (void)sequence; }
 void pp_trace_budget(pp_worker_t *e) { (void)e; }
 
-/* ---- blocks (the linker sends here what other files than blocks.c release) ---- */
+/* ---- blocks (the linker redirects releases from other files than blocks.c to here) ---- */
 
 static uint64_t word(const void *at, unsigned size) {
     uint64_t value = 0;
@@ -179,7 +180,7 @@ static bool has_kept_arguments(void) { return strpbrk(pool->where, "kKcC") != NU
 void __real_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id) {
-    bool may_be_again = m.is_burying && has_kept_arguments();   /* README.md: two name it, and it is not in use again */
+    bool may_be_again = m.is_burying && has_kept_arguments();   /* README.md: two may name it, and it is not in use again */
     if (m.revoked && m.blocks[owner][id].needed_by == m.revoked)
         m.blocks[owner][id].needed_by = 0;
     sch_check(in_use(owner, id) || may_be_again, "block %u of arena %u is released, but not open", id, owner);
@@ -187,10 +188,10 @@ void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id) {
     check_blocks();
 }
 
-/* Nobody needs it from now on: before it is released. */
+/* Nobody needs the block from now on; called before its release. */
 static void need_no_more(unsigned owner, unsigned id) { m.blocks[owner][id].needed_by = m.blocks[owner][id].keeper = 0; }
 
-/* As common.c has it: a block that several tasks name, for as long as the call's memo or a task pins it. */
+/* As in common.c: several tasks may name one block, which lives while a task or the call's memo pins it. */
 static void drop_common(unsigned id) {
     if (m.commons[id].is_held || m.commons[id].n_pins > 0)
         return;
@@ -206,9 +207,9 @@ void pp_pins_free(pp_pins_t *pins) {
     drop_common(id);
 }
 
-/* The owners' own halves of arenas: memory of the process, in a place of our own so that it can be copied. */
+/* The owners' own halves of arenas: process memory, at a fixed place so that it can be copied. */
 static _Alignas(64) unsigned char halves[1 + WORKERS_MAX][640];
-static unsigned next_half;                     /* + 1; 0: something else is allocated */
+static unsigned next_half;                     /* + 1; 0: the next allocation is not a half */
 
 static pp_arena_t *half(unsigned owner) { return (pp_arena_t *)halves[owner]; }
 
@@ -297,7 +298,7 @@ static int name_common(unsigned task) {
     return 0;
 }
 
-/* The call's memo lets go of what it has: the call has been put, or others are used more. */
+/* The call's memo drops its blocks: the call has been put, or other blocks are used more. */
 static void forget_common(void) {
     unsigned id = m.current - 1;
     m.current = 0;
@@ -346,7 +347,7 @@ static int put(unsigned id) {
     return error;
 }
 
-/* The oldest task that is not being put by a frame further out: pickling may run code that uses the pool. -1: none. */
+/* Returns the oldest task that no outer frame is putting; -1: none. Pickling may run code that uses the pool. */
 static int next_entry(void) {
     unsigned id = 0, n = pp_load_seq_cst(&m.n_offered);
     while (id < n && (m.is_put[id] || m.is_being_put[id]))
@@ -371,7 +372,7 @@ static bool put_waiting(void) {
         } else {
             sch_say("      task %d is put", id);
             m.is_put[id] = true;
-            pp_parent_wake(&parent, 1);              /* at once: nothing between may stand in for its fences */
+            pp_parent_wake(&parent, 1);              /* immediately: code in between could hide a missing fence */
             pp_add_seq_cst(&m.n_put, 1);
         }
     }
@@ -414,7 +415,7 @@ static bool feed_as_leader(bool is_timed) {
     return true;
 }
 
-/* The task that was submitted. */
+/* Returns the submitted task. */
 static unsigned submit(void) {
     unsigned id = pp_add_seq_cst(&m.n_offered, 1);
     pp_store_seq_cst(&parent.must_feed, 1);
@@ -463,7 +464,8 @@ static void check_leads(const char *what) {
 
 static void await(unsigned ticket);
 
-/* False: an exception. Once for each task. In the background thread it does not wait: nobody would reap workers (README.md, Limits). */
+/* False: an exception. Called once for each task. It does not wait in the background thread, as nobody would reap
+ * workers (README.md, Limits). */
 static bool pickle(unsigned id) {
     int me = sch_current();
     bool is_nested = m.is_pickling[me];
@@ -484,7 +486,7 @@ static bool pickle(unsigned id) {
     return true;
 }
 
-/* To decode a result may run code that itself uses the pool. */
+/* Decoding a result may run code that itself uses the pool. */
 static void decode(void) {
     int me = sch_current();
     if (!m.has_nested[me])
@@ -494,7 +496,7 @@ static void decode(void) {
     await(submit());
 }
 
-/* As results.c has them: what is known of a result once it has been taken. */
+/* As in results.c: what is known of a result once it has been taken. */
 typedef struct {
     uint64_t id, value;
     bool is_in_block;
@@ -502,7 +504,7 @@ typedef struct {
     pp_blockref_t block;
 } result_t;
 
-static struct {                                /* results whose values the background thread is to make; as m */
+static struct {                                /* results that the background thread has to decode; copied like m */
     result_t queue[TASKS_MAX];
     unsigned first, last;
 } postponed;
@@ -522,7 +524,7 @@ static void take_result(unsigned worker, const pp_frame_t *f, result_t *r) {
     pp_parent_take(&parent, worker, f);
 }
 
-/* The value; if it lies in the block, and the program chooses to keep it, the block stays. */
+/* Decodes the value. If it lies in the block, and the program chooses to keep it, the block stays. */
 static void decode_result(result_t *r) {
     decode();
     if (r->is_in_block)
@@ -560,7 +562,8 @@ static void deliver_postponed(void) {
     }
 }
 
-/* `alone_for`: the caller waits for this with a timeout, and leaves others' slow results to the background thread; or NOBODY. */
+/* `alone_for`: the task that the caller awaits with a timeout, so it leaves other slow results to the background
+ * thread; or NOBODY. */
 static void take_one(unsigned worker, const pp_frame_t *f, unsigned alone_for) {
     result_t r;
     take_result(worker, f, &r);
@@ -572,7 +575,7 @@ static void take_one(unsigned worker, const pp_frame_t *f, unsigned alone_for) {
     drop_result(&r);
 }
 
-/* The program lets go of a value that lies in a block, at any moment. */
+/* The program may drop a value that lies in a block at any moment. */
 static bool has_to_collect(void) { return m.n_values > 0 || m.is_over; }
 
 static void run_collector(int number) {
@@ -609,7 +612,7 @@ static unsigned take_batch(unsigned alone_for) {
 
 static bool is_met(unsigned ticket) { return pp_load_seq_cst(&m.done[ticket]); }
 
-/* Once, a signal handler of a waiter's may wait for the first task. */
+/* Once, a waiter's signal handler may wait for the first task. */
 static uint32_t run_handlers(void) {
     int me = sch_current();
     uint32_t before = pp_load_seq_cst(&segment->shared->bell);
@@ -628,7 +631,7 @@ static void wait_for_news(unsigned ticket, int64_t deadline_ns, uint32_t before)
     check_leads("a leader spins");
     if (!pool->is_patient && pp_parent_spin(&parent))
         return;
-    pp_lead_for(&parent, &m.done[ticket]);        /* again: code that ran meanwhile may have waited for something else */
+    pp_lead_for(&parent, &m.done[ticket]);        /* again: code that ran meanwhile may have waited for another ticket */
     if (is_met(ticket))
         return;
     check_leads("a leader sleeps");
@@ -691,7 +694,7 @@ static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns) {
     return is_there;
 }
 
-/* For as long as it takes; the program catches exceptions. */
+/* Waits without a timeout; the program catches exceptions. */
 static void await(unsigned ticket) {
     while (!wait_for_ticket(ticket, -1)) {}
 }
@@ -729,7 +732,7 @@ static bool is_held_by(unsigned worker, unsigned task) {
     return is_held;
 }
 
-/* What the dead worker has needed, nobody needs any more. */
+/* From now on nobody needs what the dead worker needed. */
 static bool reap(unsigned worker, uint64_t *job, uint32_t *index) {
     for (unsigned id = 0; id < PP_BLOCKS; id++) {
         if (m.blocks[0][id].keeper == worker + 1 || (m.blocks[0][id].needed_by && is_held_by(worker, m.blocks[0][id].needed_by - 1)))
@@ -777,7 +780,7 @@ static void fill_places(void) {
 }
 
 static void attend(void) {
-    if (!feed() || !take_results())            /* the exception is logged, and the thread goes on */
+    if (!feed() || !take_results())            /* the exception is logged, and the thread continues */
         return;
     if (pp_load_seq_cst(&m.is_idle))
         m.is_stopping = true;
@@ -811,10 +814,10 @@ static void run_background(int number) {
     m.is_over = true;
 }
 
-/* ---- threads that wait ---- */
+/* ---- waiting threads ---- */
 
-/* Waits for a task of its own: (w) for as long as it takes; (t) with a timeout; (n) decoding its first result waits for another; (s) a
- * signal handler waits for another. */
+/* Waits for its own task: (w) without a timeout; (t) with a timeout; (n) decoding its first result waits for another
+ * task; (s) a signal handler waits for another task. */
 static void run_waiter(int number) {
     char how = pool->waiters[number];
     int me = sch_current();
@@ -828,7 +831,7 @@ static void run_waiter(int number) {
     sch_say("      waiter %d ends", number);
     sch_forget(4);
     if (sch_note(m.has_nested[me]))
-        submit();                              /* that did not come about: the task is in the count */
+        submit();                              /* counts as submitted although put failed */
 }
 
 /* ---- the other threads of the parent ---- */
@@ -856,7 +859,7 @@ static void run_watcher(int number) {
     }
 }
 
-/* Its block is released amid that. */
+/* Called while the task is being revoked: releases its block. */
 static bool revoke(unsigned id, uint64_t sequence, pp_slot_t *copy) {
     m.revoked = 1 + id;
     bool is_ours = pp_parent_revoke(&parent, sequence, copy);
@@ -864,7 +867,7 @@ static bool revoke(unsigned id, uint64_t sequence, pp_slot_t *copy) {
     return is_ours;
 }
 
-/* Takes one task back, whichever the scheduler chooses. */
+/* Revokes one task, which the scheduler chooses. */
 static bool is_any_put(void) { return m.sequence[0] > 0; }
 
 static void run_canceller(int number) {
@@ -879,7 +882,7 @@ static void run_canceller(int number) {
             continue;
         sch_check(copy.index == id, "another task was taken back");
         settle(id, TAKEN_BACK);
-        pp_store_seq_cst(&parent.must_feed, 1);   /* its slot is free for another, and no worker will say so */
+        pp_store_seq_cst(&parent.must_feed, 1);   /* its slot has become free, and no worker will report that */
         pp_parent_notify(&parent);
     }
 }
@@ -897,7 +900,7 @@ static void run_main(int number) {
     (void)number;
     pp_parent_init(&parent, segment);
     new_half(0);
-    for (unsigned i = 0; i <= pool->n_workers; i++) {   /* maps each arena's window, once */
+    for (unsigned i = 0; i <= pool->n_workers; i++) {   /* maps the window of each arena once */
         pp_blockref_t ref = {.at = pp_segment_arena_at(segment, i), .size = 8};
         read_block(&ref);
     }
@@ -933,7 +936,7 @@ static void run_main(int number) {
 
 /* ---- a worker ---- */
 
-/* The last value in a block that this worker has kept goes: as memory.c has it. */
+/* Releases the value in a block that this worker has kept, as memory.c does. */
 static void release_kept(block_t *kept) {
     sch_check(value_of(kept) == argument_of(kept->task), "the argument of task %u has changed", kept->task);
     if (names_common(kept->task))
@@ -943,8 +946,9 @@ static void release_kept(block_t *kept) {
     kept->task = TASKS_MAX;
 }
 
-/* Keeps the block or not, as memory.c and payload.c have it. All that lies in a block which is kept may go at once: so it is no longer
- * named as the argument by then, else a worker that is killed before pp_worker_copied releases what may be in use again. */
+/* Keeps the block or not, as memory.c and payload.c do. All values in a kept block may be released at once, so by then
+ * it must not be named as the argument. Otherwise, if the worker is killed before pp_worker_copied, a block that may be
+ * in use again would be released. */
 static void copied(pp_worker_t *end, const pp_slot_t *task, block_t *kept) {
     uint32_t id = ((const pp_blockref_t *)task->data)->id;
     if (kept) {
@@ -980,7 +984,7 @@ static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned cha
     if (task->where == PP_IN_BLOCK)
         copied(end, task, is_kept_by_worker(id) && sch_choose(2) ? kept : NULL);
     if (sch_choose(2))
-        sch_task();                            /* else it is over at once */
+        sch_task();                            /* otherwise it ends at once */
 }
 
 static void reply(pp_worker_t *end, const pp_slot_t *task) {
@@ -1013,7 +1017,7 @@ static void run_worker(int worker) {
             if (error == ECANCELED)
                 break;
             if (error == EINTR)
-                sch_task();                    /* a signal handler, which takes its time */
+                sch_task();                    /* a slow signal handler */
             continue;
         }
         if (kept.task < TASKS_MAX)
@@ -1030,7 +1034,7 @@ static void run_worker(int worker) {
     pp_worker_state(&end, PP_WORKER_EXITED);
 }
 
-/* ---- checks while nobody can do anything, but perhaps end a task ---- */
+/* ---- checks while no actor can do anything, except perhaps end a task ---- */
 
 static int idle_worker(void) {
     for (unsigned i = 0; i < pool->n_workers; i++)
@@ -1039,7 +1043,7 @@ static int idle_worker(void) {
     return -1;
 }
 
-/* Every actor sleeps: whoever is to do something must have been told. */
+/* Every actor sleeps: each actor that has something to do must have been told. */
 static void check_leading(void) {
     uint64_t leader = word(&parent.leading.leader, 8);
     sch_check(word(&parent.leading.mutex, 4) == 0, "the mutex is held for ever");
@@ -1051,7 +1055,7 @@ static void check_leading(void) {
         sch_check(m.awaits[i] == 0 || word(&m.done[m.awaits[i] - 1], 4) == 0, "%s sleeps, and its result is there", sch_name_of(i));
 }
 
-/* While nobody asks for another trim: what is in no use has no memory, since what may lie idle is nothing here. */
+/* While nobody requests another trim: unused blocks have no memory, as this pool's limit for idle blocks is zero. */
 static void check_trimmed(void) {
     for (unsigned i = 0; i <= pool->n_workers; i++)
         for (unsigned id = 0; id < PP_BLOCKS; id++)
@@ -1176,11 +1180,11 @@ static unsigned list_memory(sch_region_t *out) {
     memcpy(out, regions, sizeof regions);
     for (unsigned i = 0; i < n_arenas(); i++)
         for (unsigned k = 0; k < PLACES; k++)
-            out[n++] = (sch_region_t){place(i, k), 8};   /* a payload is no larger */
+            out[n++] = (sch_region_t){place(i, k), 8};   /* no payload is larger */
     return n;
 }
 
-/* The i-th of those that are for so many slots. */
+/* Returns the i-th pool for this number of slots. */
 static const pool_t *find_pool(unsigned i) {
     for (unsigned n = 0; n < sizeof pools / sizeof *pools; n++)
         if (pools[n].n_slots == PP_SLOTS && i-- == 0)

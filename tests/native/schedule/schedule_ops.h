@@ -1,5 +1,5 @@
-/* What native.h's atomic operations are in a build with PP_SCHEDULE: calls of a scheduler, which may run any other actor before
- * each of them, and which keeps relaxed and releasing stores back for a while. The segment is so small that a few tasks fill it. */
+/* The atomic operations of native.h in a build with PP_SCHEDULE. They call a scheduler, which may run any other actor
+ * before each of them, and which delays relaxed and releasing stores. The segment is so small that a few tasks fill it. */
 #ifndef SCHEDULE_OPS_H
 #define SCHEDULE_OPS_H
 
@@ -35,13 +35,14 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_INLINE_MAX 8u
 #define PP_TASK_BYTES 8u       /* one payload */
 #define PP_RESULT_BYTES 64u    /* two results */
-#define PP_BLOCKS 8u   /* more than tasks can have at once: those that wait, and one for each worker */
+#define PP_BLOCKS 8u   /* more than tasks can use at once: the waiting ones, and one per worker */
 #define PP_ARENA_BYTES (1ull << 16)
 #define PP_EVENTS 1u
 #define PP_IDLE_MAX schedule_idle_max
-extern uint64_t schedule_idle_max;   /* pool.c: no limit, or 0 where blocks are trimmed */
+extern uint64_t schedule_idle_max;   /* pool.c: no limit, or 0 if blocks are trimmed */
 
-/* A mutex: whoever finds it locked waits until it is not. A robust one tells the next that its owner has died with it. */
+/* A mutex: an actor that finds it locked waits until it is unlocked. A robust mutex tells the next owner that the last
+ * one died with it. */
 void sch_mutex_init(void *mutex, const pthread_mutexattr_t *attributes);
 int sch_mutex_lock(void *mutex);
 int sch_mutex_trylock(void *mutex);
@@ -49,12 +50,12 @@ int sch_mutex_consistent(void *mutex);
 int sch_mutex_unlock(void *mutex);
 #define pthread_mutex_init(mutex, attributes) (sch_mutex_init(mutex, attributes), 0)
 #define pthread_mutex_lock(mutex) sch_mutex_lock(mutex)
-#define pthread_mutex_timedlock(mutex, until) ((void)(until), sch_mutex_lock(mutex))   /* no owner is stopped for so long */
+#define pthread_mutex_timedlock(mutex, until) ((void)(until), sch_mutex_lock(mutex))   /* no owner is stopped that long */
 #define pthread_mutex_trylock(mutex) sch_mutex_trylock(mutex)
 #define pthread_mutex_consistent(mutex) sch_mutex_consistent(mutex)
 #define pthread_mutex_unlock(mutex) sch_mutex_unlock(mutex)
 
-/* A worker's process number is that of its actor, so that the parent's side sees another process. */
+/* Returns the number of the actor, so that the parent's side sees workers as other processes. */
 pid_t sch_getpid(void);
 #define getpid sch_getpid
 

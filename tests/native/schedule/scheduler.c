@@ -1,11 +1,13 @@
 /* The scheduler; see scheduler.h. It also stands in for prim/linux.c: futexes, clock, spinning, and a "file" in plain memory.
  *
- * An actor runs until a step: just before an operation on a word that others may read or write. There the scheduler may let
- * another one go on instead (a pre-emption), or kill this one. Whoever cannot go on (a futex, a lock) gives way to any other.
+ * An actor runs until a step: just before an operation on a word that others may read or write. There the scheduler may
+ * switch to another actor (a pre-emption), or kill this one. An actor that has to wait (for a futex or a lock) yields
+ * to any other.
  *
- * Weak memory: a relaxed or releasing store may stay in its actor's buffer, unseen by others, until the actor's next sequentially
- * consistent store, read-modify-write or system call, or until it drains by itself. Relaxed stores to other words overtake those
- * that are pending; a releasing one does not. So stores are seen late and out of order; loads are never early. */
+ * Weak memory: a relaxed or releasing store may stay in its actor's buffer, unseen by others, until the actor's next
+ * sequentially consistent store, read-modify-write or system call, or until it drains by itself. Relaxed stores to
+ * other words overtake pending stores; a releasing store does not. So stores become visible late and out of order;
+ * loads are never early. */
 #include "scheduler.h"
 
 #include <errno.h>
@@ -20,7 +22,7 @@
 #define STACK_BYTES (64 << 10)
 #define PENDING_MAX 16
 #define OPTIONS_MAX 64
-#define STEPS_MAX 6000         /* more in one run is going in circles */
+#define STEPS_MAX 6000         /* a run with more steps is assumed to loop */
 #define NAMES_MAX 400
 #define CONSTANTS_MAX 8
 
@@ -38,18 +40,18 @@ typedef struct {
     char name[16];
     int number;
     bool may_die, has_begun, has_deadline;
-    int64_t deadline_ns, now_ns;   /* its own clock: a sleep that ends at its deadline sets it */
+    int64_t deadline_ns, now_ns;   /* the actor's own clock: a sleep that ends at its deadline sets it */
     const void *mutex;
-    const uint32_t *own;       /* the word on its own stack that it has used last */
+    const uint32_t *own;       /* the word on its own stack that it used last */
     void (*run)(int number);
     _Atomic uint32_t *futex;
     uint32_t bits;
     int woken_with;
     sch_condition_t condition;
-    uint64_t history;          /* hash of all that it has read and may remember: with its program, that is where it stands */
+    uint64_t history;          /* hash of everything it has read and may remember: with its program, this defines its state */
     pending_t pending[PENDING_MAX];
     unsigned n_pending;
-    unsigned char *low;        /* of its stack: nothing below matters */
+    unsigned char *low;        /* of its stack: contents below do not matter */
     jmp_buf at;
 } actor_t;
 
@@ -61,7 +63,7 @@ static sch_budget_t left;
 static const sch_program_t *program;
 static sch_decide_t decide;
 bool sch_is_traced;
-static bool is_free;           /* there are decisions; before, all goes the plainest way */
+static bool is_free;           /* decisions are being made; before that, actors run without a choice */
 static unsigned n_steps;
 static char failure[400];
 static jmp_buf driver;
@@ -202,9 +204,9 @@ uint64_t sch_state(void) {
     return sch_mix(state, rest ^ (uint64_t)current);
 }
 
-/* ---- who goes on ---- */
+/* ---- which actor runs next ---- */
 
-enum { OWNER = 0xff, ROBUST = 0x100, INCONSISTENT = 0x200, LOST = 0x400 };   /* a mutex's word */
+enum { OWNER = 0xff, ROBUST = 0x100, INCONSISTENT = 0x200, LOST = 0x400 };   /* the word of a mutex */
 
 static bool has_dead_owner(uint32_t word) { return (word & ROBUST) && (word & OWNER) && sch_has_ended((int)(word & OWNER) - 1); }
 
@@ -228,7 +230,7 @@ static _Noreturn void resume(int i) {
     abort();
 }
 
-/* With room for what the compiler keeps below a frame. */
+/* Leaves room for what the compiler keeps below a frame. */
 static inline __attribute__((always_inline)) unsigned char *low_here(void) { return (unsigned char *)__builtin_frame_address(0) - 512; }
 
 static void go(int i) {
@@ -288,7 +290,7 @@ static unsigned add_timeouts(sch_option_t *options, unsigned n, sleep_t which) {
 
 static unsigned ask(const sch_option_t *options, unsigned n) { return is_free && n > 1 ? decide(options, n) : 0; }
 
-/* Deeds after which somebody still has to be chosen to go on. */
+/* Events after which an actor still has to be chosen. */
 static void perform(sch_option_t o) {
     if (o.deed == SCH_KILL) {
         kill_actor(o.actor);
@@ -338,7 +340,7 @@ static unsigned add_tasks(sch_option_t *options) {
     return n;
 }
 
-/* The current actor cannot go on. */
+/* Chooses an actor, since the current one has to wait. */
 static int pick_next(void) {
     for (;;) {
         sch_option_t options[OPTIONS_MAX], chosen;
@@ -366,7 +368,7 @@ static int pick_next(void) {
     }
 }
 
-/* Before each operation on a word that others use. */
+/* Called before each operation on a shared word. */
 static void step(void) {
     if (++n_steps > STEPS_MAX)
         sch_fail("goes in circles");
@@ -503,7 +505,7 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value) {
     return before == wanted;
 }
 
-/* ---- what prim/linux.c does otherwise ---- */
+/* ---- replacements for prim/linux.c ---- */
 
 int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits) {
     step();
@@ -538,7 +540,7 @@ uint64_t pp_run_delay_ns(void) { return 0; }
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) { (void)s, (void)long_ns, (void)short_ns; }
 bool pp_spin_once(const pp_spin_t *s) {
     (void)s;
-    return left.preemptions > 1000 && is_free && sch_choose(2);   /* spinning is being pre-empted while one looks: random runs only */
+    return left.preemptions > 1000 && is_free && sch_choose(2);   /* a spinning actor is pre-empted while it looks: random runs only */
 }
 void pp_spin_end(pp_spin_t *s, bool was_found) { (void)s, (void)was_found; }
 
@@ -553,7 +555,7 @@ void sch_mutex_init(void *mutex, const pthread_mutexattr_t *attributes) {
     *(uint32_t *)mutex = robust == PTHREAD_MUTEX_ROBUST ? ROBUST : 0;
 }
 
-/* While nobody alive has it. */
+/* Takes the mutex unless a live actor holds it. */
 static int take_mutex(uint32_t *mutex) {
     if (*mutex & LOST)
         return ENOTRECOVERABLE;
@@ -668,7 +670,7 @@ sch_result_t sch_run(const sch_program_t *p, sch_decide_t d, sch_budget_t budget
     return (sch_result_t)(code - 1);
 }
 
-/* ---- going back: all that a run changes is copied, the actors' stacks too, to the same addresses ---- */
+/* ---- going back: everything that a run changes is copied, including the actors' stacks, to the same addresses ---- */
 
 struct sch_saved {
     jmp_buf at;
@@ -687,7 +689,7 @@ static void list_regions(sch_saved_t *s) {
     s->n_regions = program->regions(s->regions);
     s->regions[s->n_regions++] = (sch_region_t){actors, (size_t)n_actors * sizeof *actors};
     for (int i = 0; i < n_actors; i++)
-        if (i == current || has_stack(&actors[i]))   /* one that has just ended chooses who goes on */
+        if (i == current || has_stack(&actors[i]))   /* an actor that has just ended still chooses the next one */
             s->regions[s->n_regions++] = (sch_region_t){actors[i].low, (size_t)(stacks[i + 1] - actors[i].low)};
     s->n_bytes = 0;
     for (unsigned i = 0; i < s->n_regions; i++)

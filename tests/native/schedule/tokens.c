@@ -1,12 +1,14 @@
-/* The gate's tokens, as a program for the scheduler: threads of two or three processes take and give back tokens of the real gate.c,
- * and die at any step, while they hold some, wait for some or have the mutex. A dead thread is found by what a /proc of our own says.
+/* The gate's tokens, as a program for the scheduler. Threads of two or three processes take and return tokens of the
+ * real gate.c. They die at any step: while they hold tokens, wait for some, or hold the mutex. A simulated /proc shows
+ * which threads are dead.
  *
- * Each thread goes through a script: (1), (2) takes so many tokens; (t) takes one for a task, which covers its process's other threads and its
- * descendants; (j) waits until all that it covers have ended; (c) takes one, and gives up if it has to wait; (w) takes one, and is stopped if it
- * has to wait; (s) is stopped; (r) gives back; (x) ends, with what it holds. At the end the main thread takes all tokens there are: then all
- * must be back. Who is stopped goes on at once, or once nobody else does anything.
+ * Each thread follows a script: (1), (2) takes so many tokens; (t) takes one for a task, which covers the other threads
+ * and the descendants of its process; (j) waits until everything that it covers has ended; (c) takes one, and gives up
+ * if it has to wait; (w) takes one, and is stopped if it has to wait; (s) is stopped; (r) returns its tokens; (x) ends
+ * without returning them. At the end the main thread takes all tokens, so all must have been returned. A stopped thread
+ * continues at once, or once no other thread does anything.
  *
- * gate.c is included, not linked: what it keeps for each thread must change with the actor, and rows are looked at. */
+ * gate.c is included, not linked: its thread-local state must change with the actor, and its rows are inspected. */
 #include "scheduler.h"
 
 #include <errno.h>
@@ -26,14 +28,14 @@
 #define USERS_MAX 4
 #define FIRST_PROCESS 50
 #define FIRST_THREAD 100
-#define BACK_NS 400000000        /* README.md: so long after a death, at most, its tokens are back */
+#define BACK_NS 400000000        /* README.md: the most time until a dead thread's tokens are back */
 
 typedef struct {
     const char *name;
     unsigned n_tokens;
     struct { unsigned process; const char *script; } users[USERS_MAX];
-    bool is_watched;                           /* a parent sees deaths and tells the gate */
-    bool is_line;                              /* each process is the child of the one before; else of the main thread's */
+    bool is_watched;                           /* a parent sees deaths and reports them to the gate */
+    bool is_line;                              /* each process is a child of the previous one; otherwise of the main thread's */
 } gate_t;
 
 static const gate_t gates[] = {
@@ -55,16 +57,16 @@ static const gate_t *config;
 static pp_gate_t *gate;
 static unsigned n_users;
 
-enum { OUTSIDE, WAITS, HOLDS, PASSES };       /* PASSES: it goes on without tokens */
+enum { OUTSIDE, WAITS, HOLDS, PASSES };       /* PASSES: it continues without tokens */
 static struct {
     struct {
         int actor;
-        unsigned where, asked, held;           /* asked, held: tokens, as the thread itself knows */
+        unsigned where, asked, held;           /* asked, held: tokens, according to the thread itself */
         bool covers, joins, is_stopped, was_stopped;
         unsigned came, queued;                 /* the moments when it began to ask, and when it was told to wait */
-        unsigned left;                         /* the moment when it last gave back what covered others */
-        int64_t queued_ns, held_ns;            /* queued on the clock; when it got what it holds */
-        bool is_done;                          /* it has ended, and owes nothing */
+        unsigned left;                         /* the moment when it last returned a token that covered others */
+        int64_t queued_ns, held_ns;            /* queued_ns: clock time when it was queued; held_ns: when it got its tokens */
+        bool is_done;                          /* it has ended, and holds no tokens */
         bool is_dead;                          /* seen by the checks */
         bool is_reported;                      /* to the parent */
     } users[USERS_MAX];
@@ -72,7 +74,7 @@ static struct {
     int64_t lost_ns;                           /* the newest death or stop, or 0 */
 } m;
 
-/* ---- the system: numbers of threads and processes, /proc ---- */
+/* ---- the system: thread and process numbers, /proc ---- */
 
 static int user_of(int actor) {
     for (unsigned i = 0; i < n_users; i++)
@@ -92,7 +94,7 @@ static pid_t my_process(void) {
 
 static pid_t parent_process(pid_t pid) { return pid == 1 ? 0 : config->is_line && pid > FIRST_PROCESS ? pid - 1 : 1; }
 
-/* Whether a thread of this process passes while that user's task holds its token. */
+/* Whether a thread of this process passes while the task of that user holds its token. */
 static bool covers(unsigned task, unsigned user) {
     pid_t pid = process_of(user);
     while (pid && pid != process_of(task))
@@ -100,14 +102,14 @@ static bool covers(unsigned task, unsigned user) {
     return task != user && pid;
 }
 
-/* The numbers of dead threads: (0) are free, (1) belong to zombies, (2) are used again. */
+/* The numbers of dead threads: (0) are free, (1) belong to zombies, (2) are reused. */
 static int fate_of_number(int thread) { return thread % 3; }
 
 static bool is_number_free(int thread) {
     return thread < 0 || thread > sch_last_actor() || (sch_has_ended(thread) && fate_of_number(thread) == 0);
 }
 
-/* Files are named by the number of the thread, or of the process of whom the parent is sought, which stays what it is. */
+/* Files are named by the thread number, or by the process whose parent is looked up; that never changes. */
 static int open_stat(const char *path) {
     int pid, tid;
     if (sscanf(path, "/proc/%d/task/%d/stat", &pid, &tid) != 2)
@@ -196,7 +198,7 @@ bool pp_is_robust_mutex(const pthread_mutex_t *mutex) { return mutex != NULL; }
 #endif
 #pragma GCC diagnostic pop
 
-static char selves[ACTORS_MAX][sizeof self];   /* what each thread keeps while another goes on */
+static char selves[ACTORS_MAX][sizeof self];   /* thread-local state of each thread while others run */
 
 static void change(int from, int to) {
     if (from >= 0)
@@ -214,10 +216,10 @@ static const row_t *row_of(unsigned user) {
 
 static uint32_t row_state(const row_t *row) { return *(const uint32_t *)&row->state; }
 
-/* Whether it has been given what it waits for, or goes on without, and perhaps does not know that yet. */
+/* Whether it has been granted its request, or passes, perhaps without knowing that yet. */
 static bool is_granted(unsigned user) { return row_state(row_of(user)) != WAITING; }
 
-/* Who was stopped may have lost what it held, and learns of that when it gives it back. */
+/* A stopped thread may have lost its tokens, and learns that when it returns them. */
 static unsigned held_by(unsigned user) {
     bool has_lost = m.users[user].was_stopped && row_state(row_of(user)) == PASSING;
     return is_alive(user) && !has_lost ? m.users[user].held : 0;
@@ -230,14 +232,14 @@ static void check_tokens(void) {
     sch_check(n_held <= config->n_tokens, "%u tokens are held, and there are %u", n_held, config->n_tokens);
 }
 
-/* Who was told to wait before this one came is served before it. */
+/* Threads that were told to wait before this one came are served before it. */
 static void check_order(unsigned user) {
     for (unsigned i = 0; i < n_users; i++)
         sch_check(i == user || m.users[i].where != WAITS || !is_alive(i) || m.users[i].queued > m.users[user].came || is_granted(i),
                   "user %u has its tokens before user %u, which came before", user, i);
 }
 
-/* With nobody amid a change: whoever is first in the queue waits only while there are too few tokens for it. */
+/* While no thread makes a change: the first one in the queue waits only if too few tokens are free. */
 static void check_queue(void) {
     page_t *p = (page_t *)memory;
     uint32_t mutex, n_held = 0;
@@ -256,7 +258,8 @@ static void check_queue(void) {
 
 static bool is_covered_by(unsigned task, unsigned user) { return m.users[task].covers && is_alive(task) && covers(task, user); }
 
-/* Without tokens goes on who was stopped, or waited while a task that covers it had its token, perhaps without knowing yet. */
+/* Only two kinds of thread continue without tokens: those that were stopped, and those that waited while a task that
+ * covers them had its token. */
 static void check_passing(unsigned user) {
     bool may = m.users[user].was_stopped;
     for (unsigned i = 0; i < n_users; i++)
@@ -267,10 +270,11 @@ static void check_passing(unsigned user) {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The clock moves only while all sleep: what it has waited for since then, and since the newest death, came too late. */
+/* The clock moves only while all sleep. A thread must go on within BACK_NS after it was queued, after the newest death,
+ * and after a task that covers others got its token. */
 static void check_time(unsigned user) {
     int64_t since = later(m.users[user].queued_ns, m.lost_ns);
-    for (unsigned i = 0; i < n_users; i++)     /* for a task, which waits for one that is to find out that it may pass */
+    for (unsigned i = 0; i < n_users; i++)     /* such a task may wait for a thread that has yet to see that it may pass */
         since = m.users[i].covers ? later(since, m.users[i].held_ns) : since;
     sch_check(pp_now_ns() - since <= BACK_NS, "user %u goes on long after it could have", user);
 }
@@ -283,7 +287,8 @@ static void note_deaths(void) {
         }
 }
 
-/* Everybody sleeps: tokens are held by tasks that wait for those whom they cover, and by the stopped and the dead, for a while. */
+/* All actors sleep. Tokens are held only by tasks that wait for threads they cover, and for a while by stopped and dead
+ * threads. */
 static void check_idle(void) {
     note_deaths();
     int64_t since = m.lost_ns;
@@ -319,7 +324,7 @@ static bool are_others_stopped(void) {
     return true;
 }
 
-/* By SIGSTOP: for a moment, or until nobody else goes on. */
+/* Stops as by SIGSTOP: for a moment, or until no other thread runs. */
 static void be_stopped(unsigned user) {
     m.users[user].is_stopped = m.users[user].was_stopped = true;
     m.lost_ns = pp_now_ns();
@@ -360,7 +365,7 @@ static void note_granted(unsigned user, bool covers_others) {
     check_queue();
 }
 
-/* False: it has given up. `how` as in the script: at any look, or once it has the tokens, as a signal handler would have it. */
+/* False: it has given up. `how` as in the script: at any look, or once it has the tokens, as a signal handler would do. */
 static bool await_turn(unsigned user, char how) {
     m.users[user].where = WAITS;
     m.users[user].queued = ++m.moment;
@@ -383,7 +388,7 @@ static bool await_turn(unsigned user, char how) {
 
 static void acquire(unsigned user, char how) {
     unsigned granted, n = how == '2' ? 2 : 1;
-    if (m.users[user].where != OUTSIDE) {      /* inside it keeps what it has */
+    if (m.users[user].where != OUTSIDE) {      /* within nested use it keeps its tokens */
         sch_check(ask(n, false, &granted) == 0 && granted == m.users[user].asked, "user %u asks inside, and has to wait", user);
         return;
     }
@@ -463,7 +468,7 @@ static void run_parent(int number) {
     }
 }
 
-/* All tokens are back, and all rows free: also those of the dead, since somebody has wanted all tokens. */
+/* All tokens are back, and all rows are free. That includes the rows of dead threads, since all tokens were requested. */
 static void check_all_back(void) {
     pp_gate_stats_t stats;
     pp_gate_stats(gate, &stats);
