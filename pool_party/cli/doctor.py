@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import platform
-import sys
 from collections.abc import Iterable, Iterator
 
 from pool_party.budget import libraries, plan, policies, topology
