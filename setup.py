@@ -1,4 +1,6 @@
-"""Builds the extension; all settings are in pyproject.toml.
+"""Builds the extension, and the text for PyPI; all settings are in pyproject.toml.
+
+The text is README.md with absolute links, since PyPI would look for relative ones on its own site.
 
 setuptools compiles and links with the flags that the interpreter itself was built with. Two of them are of no use to
 us: debug sections, which make the file four times as large, and a RUNPATH, which names a folder of the machine that
@@ -6,13 +8,33 @@ built the interpreter. Both are left out, unless the environment asks for them: 
 """
 
 import os
+import pathlib
+import re
 import shlex
+import tomllib
+import urllib.parse
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 UNWANTED = ("-g", "-Wl,-rpath,", "-Wl,-rpath=")  # prefixes of flags
 VARIABLES = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED")
+
+ROOT = pathlib.Path(__file__).parent
+CODE_OR_LINK = re.compile(r"```.*?```|`[^`]*`|(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s]+)\)", re.S)
+
+
+def read_long_description():
+    """README.md with links to the repository that [project.urls] names; pictures are linked as files, not as pages."""
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+
+    def make_absolute(match):
+        if match["text"] is None:  # code, in which brackets mean something else
+            return match[0]
+        view = "raw" if match["text"].startswith("!") else "blob"
+        return f"{match['text']}({urllib.parse.urljoin(f'{source}/{view}/main/README.md', match['target'])})"
+
+    return CODE_OR_LINK.sub(make_absolute, (ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 class BuildExtension(build_ext):
@@ -27,4 +49,8 @@ class BuildExtension(build_ext):
         super().build_extensions()
 
 
-setup(cmdclass={"build_ext": BuildExtension})
+setup(
+    cmdclass={"build_ext": BuildExtension},
+    long_description=read_long_description(),
+    long_description_content_type="text/markdown",
+)

@@ -32,9 +32,8 @@ class PoolFuture(Future[Any]):
         WorkerLost: By `result`, if the worker died.
 
     Guarantees:
-        All methods may be called from any thread. The outcome is available as soon as the call is done. The state that
-        `concurrent.futures` keeps of a future, which `wait` and `as_completed` read, follows a moment later, in the
-        thread that runs its callbacks.
+        All methods may be called from any thread. `result` returns as soon as the call is done. `wait` and
+        `as_completed` of `concurrent.futures` learn of it a moment later, from the thread that runs the callbacks.
     """
 
     _call: "_FutureCall"
@@ -154,13 +153,13 @@ class ComposableExecutor(Executor):
     """A `concurrent.futures.Executor` of workers of any kind.
 
     Args:
-        max_workers: The number of workers. None: as many as there are CPUs that this process may use, see `cpu_count`.
+        max_workers: The number of workers. None: one for each CPU that this process may use; see `cpu_count`.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
-        context: A `multiprocessing` context or its name. None: Python's default. For kind="process" only.
-        max_tasks_per_child: The number of tasks after which a worker is replaced by a fresh one. None: never.
-        policy: How many threads BLAS and OpenMP libraries may use in tasks; see `ComposablePool`.
+        context: A `multiprocessing` context, or its name. Other kinds than "process" ignore it. None: Python's default.
+        max_tasks_per_child: The number of tasks after which a fresh worker replaces a worker. None: never.
+        policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks; see `ComposablePool`.
         threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
         oversubscription: The number of threads for each CPU, which need not be whole.
         affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several.
@@ -172,14 +171,14 @@ class ComposableExecutor(Executor):
         ValueError: An argument is out of its range, or contradicts another.
         TypeError: An argument has a wrong type.
         PoolClosed: By `submit`, after `shutdown`. It is a RuntimeError, too.
-        WorkerLost: By the one future whose worker died. The others go on.
+        WorkerLost: By the future whose worker died. The others go on.
         InitializerFailed: By all futures, once no worker can be made.
-        PoolPartyError: By calls in a child that was forked, since the executor belongs to its parent.
+        PoolPartyError: By all calls in a forked child, since the executor belongs to its parent.
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
-        for modules of `preload`. Leaving a `with` block, or ending the program, waits for all calls that were
-        submitted.
+        for modules of `preload`. A task runs at most once. Leaving a `with` block waits for all calls that were
+        submitted, and so does the end of the program.
     """
 
     def __init__(
@@ -284,10 +283,10 @@ class ComposableExecutor(Executor):
         return _in_order(weakref.ref(self), fn, chunks, futures, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. Blocks until all that were submitted are done, if `wait` is true.
+        """Refuse further calls. If `wait` is true, blocks until all calls that were submitted are done.
 
         Args:
-            wait: Whether to wait.
+            wait: Whether to wait for these calls, and for the workers' end.
             cancel_futures: Whether to cancel the calls that no worker has begun.
 
         Raises:
@@ -306,7 +305,7 @@ class ComposableExecutor(Executor):
 
         Args:
             path: The file.
-            max_events: The number of events that are kept, the newest ones.
+            max_events: The number of events that are kept. The oldest are dropped.
 
         Returns:
             A `Tracing`, which is a context manager.

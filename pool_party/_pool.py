@@ -33,26 +33,27 @@ class ComposablePool:
     """A pool of workers with the interface of `multiprocessing.Pool`.
 
     Args:
-        processes: The number of workers. None: as many as there are CPUs that this process may use, see `cpu_count`.
+        processes: The number of workers. None: one for each CPU that this process may use; see `cpu_count`.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
-        maxtasksperchild: The number of tasks (chunks of a map) after which a worker is replaced by a fresh one. None:
-            never.
-        context: A `multiprocessing` context or its name: "fork", "forkserver" or "spawn". It says how processes start,
-            and the other kinds ignore it. None: Python's default.
+        maxtasksperchild: The number of tasks after which a fresh worker replaces a worker. A chunk of a map is one
+            task. None: never.
+        context: A `multiprocessing` context, or its name: "fork", "forkserver" or "spawn". It determines how processes
+            start, and other kinds ignore it. None: Python's default.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
-        policy: How many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its part of the
-            CPUs. "dynamic": the CPUs of workers without work are lent to the others. "exclusive" and "counting": a
-            parallel region may use all CPUs, one region at a time or as many as fit. None: libraries are left as they
-            are. Or an object with a method `shares(state)`, see `Policy`.
+        policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its
+            part of the CPUs. "dynamic": the CPUs of workers without a task are lent to the others. "exclusive": a
+            parallel region may use all CPUs, and only one runs at a time. "counting": as many regions run at a time as
+            fit on the CPUs. None: libraries are left as they are. An object with a method `shares(state)` is a rule of
+            your own; see `Policy`.
         threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
         oversubscription: The number of threads for each CPU, which need not be whole.
         affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several.
-        scope: "pool", or "machine": parallel regions then also wait for those of this user's other programs. It counts
-            for "exclusive" and "counting" only.
-        extensions: Names of packages whose extension modules do not support interpreters, and which are loaded there
-            nevertheless, at your own risk, beside the tested ones (NumPy, SciPy, pandas, scikit-learn). An empty tuple
-            excludes the tested ones, too. For kind="interp" only, on CPython 3.14 or later.
+        scope: Which parallel regions wait for each other under "exclusive" and "counting": those of this pool ("pool"),
+            or those of all programs of this user ("machine"). Other policies ignore it.
+        extensions: Names of packages whose extension modules do not support interpreters, and which are nevertheless
+            loaded there, at your own risk. The tested packages (NumPy, SciPy, pandas, scikit-learn) are loaded without
+            being named, unless this is an empty tuple. It is for kind="interp" on CPython 3.14 or later only.
         preload: Names of modules that each worker imports when it starts, before its initializer. Threads import them
             once. A module that cannot be imported breaks the pool.
 
@@ -60,14 +61,14 @@ class ComposablePool:
         ValueError: An argument is out of its range, or contradicts another.
         TypeError: An argument has a wrong type.
         PoolClosed: By calls, after `close`. It is a ValueError, too.
-        WorkerLost: By the one call or task whose worker died. Other tasks go on.
-        InitializerFailed: By calls, once no worker can be made.
-        PoolPartyError: By calls in a child that was forked, since the pool belongs to its parent.
+        WorkerLost: By the call whose worker died. Other tasks go on.
+        InitializerFailed: By all calls, once no worker can be made.
+        PoolPartyError: By all calls in a forked child, since the pool belongs to its parent.
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
         for modules of `preload`. A task runs at most once. Leaving a `with` block terminates the pool, as in the
-        standard library; so does the end of the program, and the loss of the last reference to the pool.
+        standard library. So do the end of the program and the end of the last reference to the pool.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class ComposablePool:
 
         Raises:
             PoolClosed: The pool was closed.
+            TypeError: `func` cannot be called.
             WorkerLost: The worker died.
             Exception: Whatever `func` raised, with the worker's traceback as its cause.
         """
@@ -139,8 +141,8 @@ class ComposablePool:
             func: The function.
             args: Its positional arguments.
             kwds: Its keyword arguments.
-            callback: Called with the result, in a thread of the pool's own, before `get` returns.
-            error_callback: Called in its place with the exception, if there is one.
+            callback: A function that is called with the result, in a thread of the pool's own, before `get` returns.
+            error_callback: A function that is called instead, with the exception, if there is one.
 
         Returns:
             An `AsyncResult`.
@@ -164,7 +166,7 @@ class ComposablePool:
         Args:
             func: A function of one argument.
             iterable: The arguments, one for each call. It is read completely before the first task starts.
-            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
+            chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
 
         Returns:
             The results, in the order of `iterable`.
@@ -172,6 +174,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
+            TypeError: `func` cannot be called.
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
@@ -191,9 +194,10 @@ class ComposablePool:
         Args:
             func: A function of one argument.
             iterable: The arguments, one for each call. It is read completely before the first task starts.
-            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
-            callback: Called with the list of results, before `get` returns.
-            error_callback: Called in its place with the first failure, if there is one.
+            chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
+            callback: A function that is called with the list of results, in a thread of the pool's own, before `get`
+                returns.
+            error_callback: A function that is called instead, with the first failure, if there is one.
 
         Returns:
             A `MapResult`.
@@ -213,7 +217,7 @@ class ComposablePool:
         Args:
             func: The function.
             iterable: Tuples of arguments, one for each call.
-            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
+            chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
 
         Returns:
             The results, in the order of `iterable`.
@@ -221,6 +225,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
+            TypeError: `func` cannot be called.
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
@@ -240,9 +245,10 @@ class ComposablePool:
         Args:
             func: The function.
             iterable: Tuples of arguments, one for each call.
-            chunksize: The number of items in each task. None: such that each worker gets about four tasks.
-            callback: Called with the list of results, before `get` returns.
-            error_callback: Called in its place with the first failure, if there is one.
+            chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
+            callback: A function that is called with the list of results, in a thread of the pool's own, before `get`
+                returns.
+            error_callback: A function that is called instead, with the first failure, if there is one.
 
         Returns:
             A `MapResult`.
@@ -287,8 +293,8 @@ class ComposablePool:
             func: A function of one argument.
             iterable: The arguments, one for each call. It may be endless.
             chunksize: The number of items in each task.
-            buffersize: The number of items that may be read ahead of the consumer. None: all of an input that has a
-                length, and of others as many as keep the workers busy.
+            buffersize: The number of items that may be read ahead of the consumer. None: all items of an input that has
+                a length, and otherwise 64 tasks for each worker.
 
         Returns:
             An `IMapIterator`. Its `next(timeout)` works with any chunk size.
@@ -348,7 +354,7 @@ class ComposablePool:
     # ---- the end ----
 
     def close(self) -> None:
-        """Take no more calls; workers end when the last call is done. Does not block, and never raises."""
+        """Refuse further calls; the workers end when the last call is done. Does not block, and never raises."""
         self._engine.close()
 
     def terminate(self) -> None:
@@ -396,12 +402,12 @@ class ComposablePool:
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Record what each worker does from now on, as a timeline for Perfetto and chrome://tracing. Does not block.
 
-        The file is written at the end of a `with` block or by `stop()` of what is returned, at the latest when the pool
-        ends.
+        The file is written at the end of a `with` block, or by `stop()` of the object that is returned, or at the
+        latest when the pool ends.
 
         Args:
             path: The file.
-            max_events: The number of events that are kept, the newest ones. The file says how many were dropped.
+            max_events: The number of events that are kept. The oldest are dropped, and the file says how many.
 
         Returns:
             A `Tracing`, which is a context manager.

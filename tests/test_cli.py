@@ -21,6 +21,24 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"pool-party {pool_party.__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("demo --workers 0", "'0' is not a whole number from 1 on"),
+        ("demo --workers two", "'two' is not a whole number from 1 on"),
+        ("doctor --workers -1", "'-1' is not a whole number from 1 on"),
+        ("demo --size 640", "'640' is not a size such as 640x480"),
+        ("demo --size 640x", "'640x' is not a size such as 640x480"),
+        ("demo --kinds fibre", "fibre: no such kind of workers"),
+    ],
+)
+def test_wrong_values_are_told_in_words(capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit:
+        _cli.main(arguments.split())
+    assert exit.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(message)
+
+
 def run_unread(arguments, buffered):
     """Run the command with a standard output whose reader is gone. Return its status and what it wrote to stderr."""
     reader, writer = os.pipe()

@@ -1,5 +1,6 @@
 """The demonstration: its picture, its file, its figures and its words."""
 
+import io
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pool_party.cli import main as _cli
-from pool_party.cli.demo import measure, pools, show, sweep
+from pool_party.cli.demo import measure, pools, show, sweep, terminal
 from pool_party.cli.demo.conclusions import conclusions
 from pool_party.cli.demo.measure import Meter, Usage
 from pool_party.cli.demo.next_steps import _PAGES, next_steps
@@ -301,6 +302,42 @@ def test_sweep_tries_whether_workers_can_load_numpy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sweep, "open_pool", open_fake)
     assert sweep._why_not("interp").startswith("not on this Python")
     assert sweep._why_not("process").startswith("not here")
+
+
+COLOURS = re.compile("\x1b\\[38;5;(\\d+);48;5;(\\d+)m\u2580")
+RED, BLUE, WHITE = b"\xff\0\0", b"\0\0\xff", b"\xff" * 3
+
+
+def test_a_terminal_shows_two_pixels_in_a_character() -> None:
+    (line,) = terminal.draw(2, 2, RED + WHITE + BLUE + bytes(3))
+    assert COLOURS.findall(line) == [("196", "21"), ("231", "16")]
+    assert line.endswith("\x1b[0m")
+
+
+@pytest.mark.parametrize("size", [(1, 1), (320, 180), (3, 500), (500, 3)])
+def test_a_terminal_shows_pictures_of_any_size(size: tuple[int, int]) -> None:
+    width, height = size
+    lines = list(terminal.draw(width, height, RED * (width * height)))
+    assert lines and all(COLOURS.findall(line) == [("196", "196")] * min(width, 64) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_terminal", "is_shown"),
+    [
+        ({"TERM": "xterm-256color"}, True, True),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, True, True),
+        ({"TERM": "xterm-256color"}, False, False),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+    ],
+)
+def test_only_a_terminal_with_colours_shows_the_picture(
+    environment: dict[str, str], is_terminal: bool, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", environment)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(stream.buffer, "isatty", lambda: is_terminal, raising=False)
+    assert terminal.can_show(stream) is is_shown
 
 
 @pytest.mark.parametrize("arguments", [["--workers", "0"], ["--kinds", "fibre"], ["--size", "10"], ["--size", "0x4"]])

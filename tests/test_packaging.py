@@ -3,7 +3,10 @@
 import importlib.metadata
 import pathlib
 import re
+import runpy
+import sys
 import tomllib
+import types
 
 import fresh
 import pytest
@@ -39,6 +42,54 @@ def test_the_extension_is_built_from_all_of_native():
     assert sorted(extension["sources"]) == sorted(
         str(path.relative_to(ROOT)) for path in (ROOT / "native").rglob("*.c")
     )
+
+
+# ---- the text for PyPI -------------------------------------------------------
+
+TARGET = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+SOURCE = PROJECT["project"]["urls"]["Source"]
+
+
+@pytest.fixture
+def long_description(monkeypatch):
+    """What setup.py makes of the README as it is now, without building anything."""
+    settings = {}
+    build_ext = types.SimpleNamespace(build_ext=object)
+    monkeypatch.setitem(sys.modules, "setuptools", types.SimpleNamespace(setup=settings.update))
+    monkeypatch.setitem(sys.modules, "setuptools.command", types.SimpleNamespace(build_ext=build_ext))
+    monkeypatch.setitem(sys.modules, "setuptools.command.build_ext", build_ext)
+    runpy.run_path(str(ROOT / "setup.py"))
+    return settings["long_description"]
+
+
+def test_all_links_of_the_built_metadata_are_absolute():
+    metadata = importlib.metadata.metadata("composable-pool")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    links = TARGET.findall(metadata.get_payload() or metadata["Description"])
+    assert len(links) > 10
+    assert not [link for link in links if not link.startswith("https://")]
+
+
+def test_links_for_pypi_lead_to_files_of_the_repository(long_description):
+    links = TARGET.findall(long_description)
+    assert len(links) == len(TARGET.findall((ROOT / "README.md").read_text())) > 10
+    paths = [re.fullmatch(rf"{re.escape(SOURCE)}/(?:blob|raw)/main/([^#]+)(?:#.*)?", link)[1] for link in links]
+    assert all((ROOT / path).exists() for path in paths)
+
+
+def test_the_picture_for_pypi_is_linked_as_a_file(long_description):
+    pictures = re.findall(r"!\[[^\]]*\]\((\S+)\)", long_description)
+    assert pictures == [f"{SOURCE}/raw/main/docs/pictures/figures.svg"]
+
+
+def test_code_is_left_alone(long_description):
+    def code(text):
+        return re.findall("```.*?```", text, re.S)
+
+    assert code(long_description) == code((ROOT / "README.md").read_text()) != []
+
+
+# ---- wheels ------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ HERE = Path(__file__).resolve().parent
 PICTURE = HERE / "figures.svg"
 RESULTS = HERE.parents[1] / "benchmarks" / "results" / "two-cores"
 
-WIDTH, MARGIN, LABELS, VALUES = 720, 24, 230, 80  # pixels; labels stand left of the bars, values right of them
+# Pixels; labels stand left of the bars, values right of them. It is narrow, so that a phone need not shrink it much.
+WIDTH, MARGIN, LABELS, VALUES = 480, 16, 214, 64
 ROW, BAR, GAP = 24, 14, 34
 
 STYLE = """
@@ -101,7 +102,8 @@ def draw(results: Path) -> str:
         top += len(bars) * ROW + GAP + 14
     height = top - GAP - 14 + MARGIN
     card = f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     return "\n".join([head, f"<style>{STYLE}</style>", card, *parts, "</svg>", ""])
 
 

@@ -3,12 +3,11 @@
 import argparse
 import importlib
 import platform
-import sys
 from collections.abc import Iterable, Iterator
 
 from pool_party.budget import libraries, plan, policies, topology
 from pool_party.budget.split import WorkerBudget
-from pool_party.cli import packages
+from pool_party.cli import packages, values
 from pool_party.cli.demo.report import format_table
 
 _KINDS = ("process", "thread", "interp")
@@ -17,7 +16,9 @@ _USUAL = ("numpy", "scipy.linalg")  # modules that load a BLAS in most programs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pool-party doctor`."""
-    parser.add_argument("--workers", type=int, metavar="N", help="workers of a pool; default: as many as usable CPUs")
+    parser.add_argument(
+        "--workers", type=values.positive, metavar="N", help="workers of a pool; default: as many as usable CPUs"
+    )
     parser.add_argument(
         "--import",
         dest="modules",
@@ -37,9 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what it finds. Return 1 if there is something to warn of, else 0."""
     n_workers = arguments.workers or topology.cpu_count()
-    if n_workers < 1:
-        print(f"pool-party: --workers must be at least 1, not {n_workers}", file=sys.stderr)
-        return 2
     print(f"Python {platform.python_version()} ({platform.python_implementation()}), Linux {platform.release()}")
     _print("CPUs", describe_cpus(topology.read()))
     missing = list(_import(filter(None, arguments.modules.split(","))))

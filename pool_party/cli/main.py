@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pool_party import __version__
-from pool_party.cli import output
+from pool_party.cli import output, values
 
 _USAGE_ERROR = 2  # the same as argparse's
 _INTERRUPTED = 130  # the status that a shell reports for a program that SIGINT ended
@@ -17,18 +17,6 @@ class _Command(NamedTuple):
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
-
-
-def _size_px(text: str) -> tuple[int, int]:
-    width, _, height = text.partition("x")
-    return _positive(width), _positive(height)
 
 
 def _kinds(text: str) -> tuple[str, ...]:
@@ -43,7 +31,7 @@ def _kinds(text: str) -> tuple[str, ...]:
 
 def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--workers", type=_positive, metavar="N", help="workers per pool; default: CPUs, at most 8")
+    add("--workers", type=values.positive, metavar="N", help="workers per pool; default: CPUs, at most 8")
     add(
         "--output",
         type=Path,
@@ -59,7 +47,7 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="workers to compare with the sequential run; default: %(default)s",
     )
-    add("--size", type=_size_px, metavar="WxH", help="size of the picture in pixels")
+    add("--size", type=values.size_px, metavar="WxH", help="size of the picture in pixels")
     add("--skip-numpy", action="store_true", help="leave out the eigenvalue problems")
 
 

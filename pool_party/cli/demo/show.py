@@ -13,6 +13,7 @@ from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
 from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
 from pool_party.cli.demo.report import Progress, format_mb, format_table
 from pool_party.cli.demo.sweep import run_sweep
+from pool_party.cli.demo.terminal import can_show, draw
 
 
 def _render(plan: Plan, kind: str, progress: Progress) -> tuple[bytes, Usage]:
@@ -95,6 +96,8 @@ def run_plan(plan: Plan) -> int:
     print("What this shows:")
     for sentence in conclusions(plan.n_workers, usages, outcome.rates):
         print(f"  - {sentence}")
+    if can_show(sys.stdout):
+        print("", *draw(plan.width_px, plan.height_px, pictures[ALONE]), sep="\n")
     print("", *next_steps(plan.output), sep="\n")
     is_same = all(picture == pictures[ALONE] for picture in pictures.values())
     if is_same and outcome.is_same:
