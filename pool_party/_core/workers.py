@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
-GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters; they end in some ms
+GRACE_S = 1.0  # how long the end waits for idle threads and interpreters, which end in some ms; and for tasks' clean-up
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
 RETRY_S = 0.01  # until a start that has failed is tried again; doubled each time
 RETRY_MAX_S = 1.0
@@ -230,6 +230,18 @@ class WorkerSet:
     def stop(self) -> None:
         """From now on no worker is started."""
         self.is_stopping = True
+
+    def interrupt(self) -> None:
+        """After `stop`: raises exceptions in tasks, and waits a moment while they clean up.
+
+        For the background thread alone.
+        """
+        living = [worker for worker in self.places if worker is not None]
+        for worker in living:
+            worker.interrupt()
+        deadline = monotonic() + GRACE_S
+        for worker in living:
+            worker.join(max(0.0, deadline - monotonic()))
 
     def terminate(self) -> bool:
         """Stops workers in the middle of their tasks. Never blocks. False: call it again a little later."""

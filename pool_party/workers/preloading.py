@@ -7,6 +7,7 @@ import for themselves; threads share the modules of this process, so there the f
 import sys
 
 ATTEMPTS = 10  # each time one of the threads that wait becomes the one that imports; a module may also remove itself
+PREFIX = "preload: the module"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,5 +54,12 @@ def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
         try:
             _import(name)
         except BaseException as error:  # a module may raise anything, SystemExit as well
-            reason = f"{type(error).__name__}: {error}"
-            raise ImportError(f"preload: the module {name!r} could not be imported: {reason}", name=name) from error
+            # Stands in for what the module raised, whose class may be unknown to the parent, instead of adding to it.
+            text = f"{PREFIX} {name!r} could not be imported: {type(error).__name__}: {error}"
+            before = error.__cause__ if error.__suppress_context__ else error.__context__
+            raise ImportError(text, name=name).with_traceback(error.__traceback__) from before
+
+
+def describe(cause: BaseException) -> str:
+    """Why no worker can be made, in words; what `load` raises says all by itself."""
+    return str(cause) if isinstance(cause, ImportError) and str(cause).startswith(PREFIX) else repr(cause)

@@ -84,8 +84,18 @@ class _Shield:
         return _leave_interrupts_to_the_parent, ()
 
 
-def _ignore_interrupt(number: int, frame: object) -> None:
-    """The worker's handler of SIGINT: Ctrl-C is for the parent, which ends its workers."""
+_interruptible: _native.Worker | None = None  # this process's worker, while it runs tasks
+
+
+def _on_interrupt(number: int, frame: object) -> None:
+    """The worker's handler of SIGINT: Ctrl-C is for the parent.
+
+    That one sends SIGINT again if it ends its workers so that tasks can clean up (`ProcessWorker.interrupt`).
+    """
+    global _interruptible
+    if _interruptible is not None and _interruptible.must_stop:
+        _interruptible = None  # once: a task that cleans up is not disturbed
+        raise KeyboardInterrupt
 
 
 def _leave_interrupts_to_the_parent() -> None:
@@ -95,13 +105,13 @@ def _leave_interrupts_to_the_parent() -> None:
     program ignores SIGINT, as under nohup, so do its workers.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _ignore_interrupt)
+        signal.signal(signal.SIGINT, _on_interrupt)
         signal.siginterrupt(signal.SIGINT, False)
 
 
 def _take_interrupts() -> None:
     """In a child that a task has forked: Ctrl-C is for it, too, unless the task had a handler of its own."""
-    if signal.getsignal(signal.SIGINT) is _ignore_interrupt:
+    if signal.getsignal(signal.SIGINT) is _on_interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -117,6 +127,7 @@ def main(
     is_forked: bool,
 ) -> None:
     """The life of a worker process; `shield` has done its part before."""
+    global _interruptible
     _leave_interrupts_to_the_parent()
     os.register_at_fork(after_in_child=_take_interrupts)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -140,7 +151,10 @@ def main(
         function = initializer if callable(initializer) else codec.decode(initializer)
         function(*initargs.args)
 
-    loop.run(worker, initialize, max_tasks, preload=preload)
+    with contextlib.suppress(KeyboardInterrupt):  # of `_on_interrupt`, amid our own code: this process is to end
+        _interruptible = worker
+        loop.run(worker, initialize, max_tasks, preload=preload)
+        _interruptible = None
 
 
 def _forget_stdin() -> None:
@@ -273,6 +287,10 @@ class ProcessWorker:
 
     def is_alive(self) -> bool:
         return not self.join(0)
+
+    def interrupt(self) -> bool:
+        _native.call_apart(lambda: self._send(signal.SIGINT))
+        return True
 
     def terminate(self) -> bool:
         _native.call_apart(lambda: self._send(signal.SIGTERM))
