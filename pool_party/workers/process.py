@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import weakref
 from multiprocessing import get_context, parent_process
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S = 1e6  # of one wait: poll takes milliseconds as a C int
+_LAUNCHES = 3  # tries, if fork servers die amid them,
+_RELAUNCH_S = 0.02  # and a pause between them: one that is killed is there for a moment still, though it serves nobody
 _SERVER_TELLS_S = 1.0  # guess: how long a fork server may take to tell a dead child's exit code; it takes some 0.1 ms
 
 
@@ -186,9 +189,55 @@ def _start(process: Any, method: str | None) -> None:
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
-        process.start()
+        _launch(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _launch(process: Any) -> None:
+    """Starts a process. One that dies before it has read what it is to do counts as started, as any other.
+
+    `multiprocessing` raises there, and forgets the child, which nobody would wait for. If it was the fork server that
+    died, the next try starts another one.
+    """
+    for n_left in reversed(range(_LAUNCHES)):
+        try:
+            process.start()
+            return
+        except (ConnectionError, EOFError) as error:
+            if _adopt(process, error):
+                return
+            if n_left == 0:
+                raise
+            time.sleep(_RELAUNCH_S)
+
+
+def _adopt(process: Any, error: BaseException) -> bool:
+    """Completes the start of a process that has died amid it; whether there is one, which the traceback knows."""
+    from multiprocessing import popen_fork
+    from multiprocessing import process as processes
+
+    frame = error.__traceback__
+    while frame is not None:
+        popen = frame.tb_frame.f_locals.get("self")
+        if isinstance(popen, popen_fork.Popen) and hasattr(popen, "sentinel") and _has_pid(popen):
+            process._popen, process._sentinel = popen, popen.sentinel
+            processes._children.add(process)  # type: ignore[attr-defined]  # as `Process.start` does
+            return True
+        frame = frame.tb_next
+    return False
+
+
+def _has_pid(popen: Any) -> bool:
+    """Whether a process was made; a fork server says so, unless it has died."""
+    if getattr(popen, "pid", None) is None:
+        from multiprocessing import forkserver
+
+        try:
+            popen.pid = forkserver.read_signed(popen.sentinel)
+        except (OSError, EOFError):
+            return False
+    return True
 
 
 def _is_readable(fd: int, timeout: float | None = 0) -> bool:

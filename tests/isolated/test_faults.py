@@ -27,7 +27,9 @@ def check(program, *args, **options):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit"])
+@pytest.mark.parametrize(
+    "fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit", "starting", "all_while_starting"]
+)
 def test_dead_worker(fault, method):
     check("killing.py", fault, method)
 
@@ -46,6 +48,10 @@ def test_dead_worker(fault, method):
 )
 def test_dead_worker_under_the_default_method(fault):
     check("killing.py", fault, "default")
+
+
+def test_fork_servers_that_die_while_workers_start():
+    check("killing.py", "fork_servers_while_starting", "forkserver")
 
 
 def test_segfault():
