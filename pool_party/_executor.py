@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from time import monotonic
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -178,7 +179,9 @@ class ComposableExecutor(Executor):
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
         for modules of `preload`. A task runs at most once. Leaving a `with` block waits for all calls that were
-        submitted, and so does the end of the program.
+        submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it, no further call begins, and those that run are
+        interrupted in their Python code, by KeyboardInterrupt in processes and SystemExit in the other kinds. A process
+        that has not ended a second later is terminated. All their futures raise PoolTerminated.
     """
 
     def __init__(
@@ -299,6 +302,14 @@ class ComposableExecutor(Executor):
         self._engine.close()
         if wait:
             self._engine.join()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._engine.interrupt()
+        else:
+            self.shutdown(wait=True)
 
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Record what each worker does from now on; see `ComposablePool.trace`. Does not block.

@@ -663,6 +663,23 @@ def _send_square(sender, x):
     sender.close()
 
 
+def spin_until_interrupted(gate_path, log_path):
+    """Log the name of the exception that ends this, as a task does that cleans up."""
+    try:
+        spin_forever(gate_path)
+    except BaseException as error:
+        log_line(log_path, type(error).__name__)
+        raise
+
+
+def spin_through_interrupts(gate_path, log_path):
+    while True:
+        try:
+            spin_until_interrupted(gate_path, log_path)
+        except KeyboardInterrupt:
+            pass
+
+
 def spin_forever(gate_path):
     """Report at the gate, and compute for ever."""
     write_all(gate_path + ".arrived", f"{os.getpid()}\n".encode())

@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import sysconfig
+import traceback
 
 import fresh
 import gates
@@ -106,6 +107,17 @@ def test_a_failure_breaks_the_pool_and_names_the_module(kind, folder, failure):
             pool.apply_async(tasks.square, (2,)).get(TIMEOUT_S)
     cause = caught.value.__cause__
     assert type(cause) is ImportError and cause.name == "preloaded_broken" and message in str(cause)
+    assert str(caught.value).count(message) == 1 and str(caught.value).endswith(str(cause))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert f"\n{message}" not in shown, "the module's own error is told beside the one that names the module"
+
+
+def test_what_came_before_a_failure_is_shown(kind, folder):
+    write(folder, "preloaded_broken", "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise LookupError")
+    with pytest.raises(pool_party.InitializerFailed) as caught:
+        with ComposablePool(1, kind=kind, preload=["preloaded_broken"]) as pool:
+            pool.apply_async(tasks.square, (2,)).get(TIMEOUT_S)
+    assert "ZeroDivisionError" in "".join(traceback.format_exception(caught.value))
 
 
 FAILS_WHILE_ANOTHER_WAITS = """

@@ -31,6 +31,7 @@ from pool_party._core.threads import start_thread
 from pool_party._core.workers import WorkerSet
 from pool_party.wire.definitions import Receivers
 from pool_party.workers.base import Setup, Worker, start_method
+from pool_party.workers.preloading import describe
 
 if TYPE_CHECKING:
     import os
@@ -76,6 +77,7 @@ class Engine:
         self._trimmed_at = 0.0  # on the monotonic clock
         self._is_damaged = False  # somebody has overwritten the shared memory
         self._must_terminate = False  # some workers could not be interrupted; `terminate` must be called again
+        self._interrupts = False  # the pool's end gives tasks a moment to clean up
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # the background thread has been asked to terminate the pool
         self._is_exiting = False  # the interpreter is ending
@@ -331,7 +333,8 @@ class Engine:
     def _broken(self) -> PoolPartyError:
         if self._is_damaged:
             return pool_damaged()
-        error = initializer_failed(f"the pool is broken, since no worker can be made: {self._cause!r}")
+        assert self._cause is not None
+        error = initializer_failed(f"the pool is broken, since no worker can be made: {describe(self._cause)}")
         error.__cause__ = self._cause
         return error
 
@@ -348,6 +351,8 @@ class Engine:
         # interpreter ends, only daemon threads can still wait for results, and those stay asleep.
         if not self._is_exiting:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
+        if self._interrupts:
+            self._workers.interrupt()
         self._must_terminate = not self._workers.terminate()
         self._workers.wait_ended()
         self._finish_trace()
@@ -407,6 +412,11 @@ class Engine:
         if self._background is not threading.current_thread() and not self._is_alone():
             self.wait(self._stopped)
 
+    def interrupt(self) -> None:
+        """As `terminate`, but tasks have a moment to clean up; in processes KeyboardInterrupt is raised for that."""
+        self._interrupts = True
+        self.terminate()
+
     def _ask_for_end(self) -> None:
         self.state = TERMINATE
         self._wants_end = True
@@ -420,11 +430,13 @@ class Engine:
 
         Its interpreters and processes must have ended by then.
         """
-        if self.drains_at_exit and self._cause is None:
+        drains = self.drains_at_exit and self._cause is None and self.state != TERMINATE
+        if drains and not _is_interrupted():
             self.close()
             self.join()
             return
-        self._is_exiting = self._background.daemon
+        self._interrupts = drains
+        self._is_exiting = self._background.daemon and not drains  # threads of the program may still wait for futures
         self.terminate()
         if self.kind == "process":
             self.join()
@@ -508,6 +520,11 @@ class Engine:
             return self._final or self._workers.budget(), self._workers.n_starting
         except ValueError:  # the channel was closed meanwhile
             return self._final or (None, (), 0, 0, 0, 0.0), 0
+
+
+def _is_interrupted() -> bool:
+    """Whether the program ends because of a Ctrl-C that nobody has caught. At a prompt one may be of long ago."""
+    return isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt) and not hasattr(sys, "ps1")
 
 
 def _foreign() -> PoolPartyError:

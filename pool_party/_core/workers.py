@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
-GRACE_S = 1.0  # how long terminate waits for idle threads and interpreters, which end in a few ms
+GRACE_S = 1.0  # how long the end waits for idle threads and interpreters (a few ms), and for interrupted tasks to clean up
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
 RETRY_S = 0.01  # until a failed start is tried again; doubled each time
 RETRY_MAX_S = 1.0
@@ -236,6 +236,18 @@ class WorkerSet:
     def stop(self) -> None:
         """Prevent further workers from being started."""
         self.is_stopping = True
+
+    def interrupt(self) -> None:
+        """Raise exceptions in tasks, and wait up to GRACE_S while they clean up.
+
+        Only the background thread calls this, after `stop`.
+        """
+        living = [worker for worker in self.places if worker is not None]
+        for worker in living:
+            worker.interrupt()
+        deadline = monotonic() + GRACE_S
+        for worker in living:
+            worker.join(max(0.0, deadline - monotonic()))
 
     def terminate(self) -> bool:
         """Stop workers in the middle of their tasks.

@@ -99,6 +99,13 @@ class Worker(Protocol):
 
     def is_alive(self) -> bool: ...
 
+    def interrupt(self) -> bool:
+        """Raises an exception in the Python code of its task, if it has one. As `terminate` otherwise.
+
+        For a pool that was stopped: its workers end after their task.
+        """
+        ...
+
     def terminate(self) -> bool:
         """Ask the worker to stop, in the middle of a task if possible.
 

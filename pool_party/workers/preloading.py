@@ -7,6 +7,7 @@ for themselves. Threads share the modules of this process, so the first one impo
 import sys
 
 ATTEMPTS = 10  # after a failure one of the waiting threads imports anew; a module may also remove itself
+PREFIX = "preload: the module"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
             return
         try:
             _import(name)
-        except BaseException as error:  # a module may raise anything, even SystemExit
-            reason = f"{type(error).__name__}: {error}"
-            raise ImportError(f"preload: the module {name!r} could not be imported: {reason}", name=name) from error
+        except BaseException as error:  # a module may raise anything, SystemExit as well
+            # Replaces the module's exception, whose class the parent may not know.
+            text = f"{PREFIX} {name!r} could not be imported: {type(error).__name__}: {error}"
+            before = error.__cause__ if error.__suppress_context__ else error.__context__
+            raise ImportError(text, name=name).with_traceback(error.__traceback__) from before
+
+
+def describe(cause: BaseException) -> str:
+    """Return why no worker can be made, in words. The text of an error from `load` needs no addition."""
+    return str(cause) if isinstance(cause, ImportError) and str(cause).startswith(PREFIX) else repr(cause)

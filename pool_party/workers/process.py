@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import weakref
 from multiprocessing import get_context, parent_process
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S = 1e6  # longest single wait: poll takes milliseconds as a C int
+_LAUNCHES = 3  # attempts to start a process, in case the fork server dies during one
+_RELAUNCH_S = 0.02  # pause between them: a killed fork server still exists for a moment, but serves nobody
 _SERVER_TELLS_S = 1.0  # how long a fork server may take to report a dead child's exit code; guess: it takes 0.1 ms
 
 
@@ -84,8 +87,18 @@ class _Shield:
         return _leave_interrupts_to_the_parent, ()
 
 
-def _ignore_interrupt(number: int, frame: object) -> None:
-    """Handle SIGINT in a worker by doing nothing: Ctrl-C is for the parent, which ends its workers."""
+_interruptible: _native.Worker | None = None  # this process's worker, while it runs tasks
+
+
+def _on_interrupt(number: int, frame: object) -> None:
+    """Handle SIGINT in a worker. Ctrl-C itself is for the parent, so it does nothing here.
+
+    The parent sends SIGINT again if it ends its workers in a way that lets tasks clean up (`ProcessWorker.interrupt`).
+    """
+    global _interruptible
+    if _interruptible is not None and _interruptible.must_stop:
+        _interruptible = None  # once: a task that cleans up is not disturbed
+        raise KeyboardInterrupt
 
 
 def _leave_interrupts_to_the_parent() -> None:
@@ -95,13 +108,13 @@ def _leave_interrupts_to_the_parent() -> None:
     as under nohup, its workers do as well.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _ignore_interrupt)
+        signal.signal(signal.SIGINT, _on_interrupt)
         signal.siginterrupt(signal.SIGINT, False)
 
 
 def _take_interrupts() -> None:
     """Restore Ctrl-C in a child that a task has forked, unless the task had set a handler of its own."""
-    if signal.getsignal(signal.SIGINT) is _ignore_interrupt:
+    if signal.getsignal(signal.SIGINT) is _on_interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -117,6 +130,7 @@ def main(
     is_forked: bool,
 ) -> None:
     """Run a worker process from start to end. `shield` has done its work by being unpickled."""
+    global _interruptible
     _leave_interrupts_to_the_parent()
     os.register_at_fork(after_in_child=_take_interrupts)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -140,7 +154,10 @@ def main(
         function = initializer if callable(initializer) else codec.decode(initializer)
         function(*initargs.args)
 
-    loop.run(worker, initialize, max_tasks, preload=preload)
+    with contextlib.suppress(KeyboardInterrupt):  # of `_on_interrupt`, amid our own code: this process is to end
+        _interruptible = worker
+        loop.run(worker, initialize, max_tasks, preload=preload)
+        _interruptible = None
 
 
 def _forget_stdin() -> None:
@@ -172,9 +189,58 @@ def _start(process: Any, method: str | None) -> None:
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
-        process.start()
+        _launch(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _launch(process: Any) -> None:
+    """Start a process. One that dies before it has read its instructions counts as started.
+
+    `multiprocessing` raises in that case and forgets the child, so that nobody would wait for it. If the fork server
+    died instead, the next attempt starts another server.
+    """
+    for n_left in reversed(range(_LAUNCHES)):
+        try:
+            process.start()
+            return
+        except (ConnectionError, EOFError) as error:
+            if _adopt(process, error):
+                return
+            if n_left == 0:
+                raise
+            time.sleep(_RELAUNCH_S)
+
+
+def _adopt(process: Any, error: BaseException) -> bool:
+    """Complete the start of a process that has died during it. Return whether there is such a process.
+
+    Only the frames of the error still refer to it.
+    """
+    from multiprocessing import popen_fork
+    from multiprocessing import process as processes
+
+    frame = error.__traceback__
+    while frame is not None:
+        popen = frame.tb_frame.f_locals.get("self")
+        if isinstance(popen, popen_fork.Popen) and hasattr(popen, "sentinel") and _has_pid(popen):
+            process._popen, process._sentinel = popen, popen.sentinel
+            processes._children.add(process)  # type: ignore[attr-defined]  # as `Process.start` does
+            return True
+        frame = frame.tb_next
+    return False
+
+
+def _has_pid(popen: Any) -> bool:
+    """Whether a process was made. For a forkserver's child, the server says so, unless it has died."""
+    if getattr(popen, "pid", None) is None:
+        from multiprocessing import forkserver
+
+        try:
+            popen.pid = forkserver.read_signed(popen.sentinel)
+        except (OSError, EOFError):
+            return False
+    return True
 
 
 def _is_readable(fd: int, timeout: float | None = 0) -> bool:
@@ -276,6 +342,10 @@ class ProcessWorker:
 
     def is_alive(self) -> bool:
         return not self.join(0)
+
+    def interrupt(self) -> bool:
+        _native.call_apart(lambda: self._send(signal.SIGINT))
+        return True
 
     def terminate(self) -> bool:
         _native.call_apart(lambda: self._send(signal.SIGTERM))

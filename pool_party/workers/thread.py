@@ -65,7 +65,7 @@ class ThreadWorker:
         """
         return self._thread.ident is None or self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 
-    kill = terminate
+    interrupt = kill = terminate
 
     def join(self, timeout: float | None = None) -> bool:
         if self._thread.ident is not None and self._thread is not threading.current_thread():

@@ -13,6 +13,7 @@ import threading
 from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 
 import pool_party
+from pool_party import ComposableExecutor
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
 FILES = (PACKAGE, threading.__file__)
@@ -48,6 +49,38 @@ def caught(verb, kind, gate_path):
 def uncaught(verb, kind, gate_path):
     with ComposablePool(2, kind=kind) as pool:
         VERBS[verb](pool, functools.partial(tasks.pass_gate, gate_path))
+
+
+def submit_four(executor, gate_path, log_path):
+    """Two tasks that run until they are interrupted, and two that never begin."""
+    calls = [executor.submit(tasks.spin_until_interrupted, gate_path, log_path) for _ in range(2)]
+    return calls + [executor.submit(tasks.log_line, log_path, "begun") for _ in range(2)]
+
+
+def left(kind, gate_path, log_path, *method):
+    """An executor whose `with` block is left by Ctrl-C: its tasks are interrupted, and its futures have outcomes."""
+    try:
+        with ComposableExecutor(2, kind=kind, context=next(iter(method), None)) as executor:
+            calls = submit_four(executor, gate_path, log_path)
+            calls[0].result()
+    except KeyboardInterrupt:
+        errors = {type(call.exception(TIMEOUT_S)).__name__ for call in calls}
+    assert errors == {"PoolTerminated"}, errors
+    gates.call_in_thread(executor.shutdown).result(TIMEOUT_S)
+    print(*pathlib.Path(log_path).read_text().split())
+
+
+def abandoned(kind, gate_path, log_path):
+    """The same without a `with` block and with nobody who catches the Ctrl-C, while a thread waits for a future."""
+    calls = submit_four(ComposableExecutor(2, kind=kind), gate_path, log_path)
+    threading.Thread(target=lambda: print(type(calls[1].exception()).__name__)).start()
+    calls[0].result()
+
+
+def swallowed(gate_path, log_path):
+    """A task that goes on after its KeyboardInterrupt is ended with its process."""
+    with ComposableExecutor(1, kind="process") as executor:
+        executor.submit(tasks.spin_through_interrupts, gate_path, log_path).result()
 
 
 class Interruption:

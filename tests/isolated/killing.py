@@ -6,10 +6,13 @@ import multiprocessing
 import os
 import random
 import tempfile
+import threading
+from multiprocessing import forkserver, util
 
+import doomed
 from probe import TIMEOUT_S, ComposablePool, expect, gates, main, signal, tasks, worker_pids
 
-from pool_party import WorkerLost
+from pool_party import InitializerFailed, WorkerLost
 
 MiB = 1 << 20
 
@@ -52,6 +55,86 @@ def running(method):
         assert [r.get(TIMEOUT_S) for r in before + after] == [i * i for i in range(50)] * 2
         check_works(pool)
         check_replaced(pool, 1)
+
+
+def die_while_starting(method, n):
+    """The next `n` workers are killed before they have read what they are to do.
+
+    Parent and children agree on who dies by files: whoever can remove one is killed.
+    """
+    folder = tempfile.mkdtemp()
+    for i in range(n):
+        os.mkdir(os.path.join(folder, str(i)))
+    if method == "spawn":
+        spawn = util.spawnv_passfds
+
+        def spawn_and_kill(path, args, fds):
+            pid = spawn(path, args, fds)
+            if any("spawn_main" in str(arg) for arg in args) and os.listdir(folder):
+                os.rmdir(os.path.join(folder, os.listdir(folder)[0]))
+                os.kill(pid, signal.SIGKILL)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            return pid
+
+        util.spawnv_passfds = spawn_and_kill
+    elif method == "fork":
+        os.register_at_fork(after_in_child=lambda: doomed.die_if_chosen(folder))
+    else:
+        os.environ["DOOMED"] = folder
+        multiprocessing.set_forkserver_preload(["doomed"])
+
+
+def starting(method):
+    """A worker that dies while it starts is replaced, also if it is the first."""
+    die_while_starting(method, 1)
+    with make_pool(method) as pool:
+        check_works(pool)
+        gates.wait_until(lambda: pool.statistics().n_workers_lost == 1, "one is lost")
+        check_replaced(pool, 1)
+    assert not zombies(), zombies()
+
+
+def all_while_starting(method):
+    die_while_starting(method, 100)
+    with make_pool(method) as pool:
+        error = expect(InitializerFailed, pool.apply_async(tasks.square, (2,)).get, TIMEOUT_S)
+        assert "ended before their initializer had run" in str(error) and "SIGKILL" in str(error), error
+        assert isinstance(error.__cause__, WorkerLost), error
+    assert not zombies(), zombies()
+
+
+def zombies():
+    """This process's dead children that nobody has waited for."""
+    states = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat:
+            state, parent = stat.read().rpartition(")")[2].split()[:2]
+            states += [pid] if state == "Z" and int(parent) == os.getpid() else []
+    return states
+
+
+def fork_servers_while_starting(method):
+    """A fork server that dies just when it is to make a worker is replaced by another."""
+    assert method == "forkserver"
+    connect, n_left = forkserver._forkserver.connect_to_new_process, iter(range(2))
+
+    def kill_and_connect(fds):
+        forkserver.ensure_running()
+        pid = forkserver._forkserver._forkserver_pid
+        if next(n_left, None) is None:
+            return connect(fds)
+        os.kill(pid, signal.SIGSTOP)  # it takes the request, as far as its queue goes, and never answers
+        killer = threading.Timer(0.01, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        try:
+            return connect(fds)
+        finally:
+            killer.join()
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    forkserver.connect_to_new_process = kill_and_connect
+    with make_pool(method) as pool:
+        check_works(pool)
 
 
 def running_with_all_others_queued_behind(method):

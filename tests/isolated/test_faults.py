@@ -27,7 +27,9 @@ def check(program, *args, **options):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit"])
+@pytest.mark.parametrize(
+    "fault", ["running", "idle", "reading", "writing", "in_initializer", "os_exit", "starting", "all_while_starting"]
+)
 def test_dead_worker(fault, method):
     check("killing.py", fault, method)
 
@@ -46,6 +48,10 @@ def test_dead_worker(fault, method):
 )
 def test_dead_worker_under_the_default_method(fault):
     check("killing.py", fault, "default")
+
+
+def test_fork_servers_that_die_while_workers_start():
+    check("killing.py", "fork_servers_while_starting", "forkserver")
 
 
 def test_segfault():
@@ -133,6 +139,49 @@ def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
     assert completed.returncode in statuses, completed
     assert completed.err.count("KeyboardInterrupt") == 1, completed
     assert completed.err.count("Traceback") == 1, completed
+
+
+def interrupt_executor(gate, how, *args):
+    """Ctrl-C while two tasks of an executor run."""
+    process = fresh.start([HERE / "interrupting.py", how, *args])
+    try:
+        gate.wait_arrived(1 if how == "swallowed" else 2)
+        os.killpg(process.pid, signal.SIGINT)
+    except BaseException:
+        fresh.end(process)
+        raise
+    completed = fresh.finish(process)
+    left = list(pids_of_session(process.pid))
+    assert not left, f"processes left: {left}"
+    return completed
+
+
+def error_of_interrupted(kind):
+    return "KeyboardInterrupt" if kind == "process" else "SystemExit"
+
+
+def test_ctrl_c_ends_an_executor_and_its_tasks(kind, gate, tmp_path):
+    completed = interrupt_executor(gate, "left", kind, gate.path, tmp_path / "log")
+    fresh.check(completed, " ".join([error_of_interrupted(kind)] * 2))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ctrl_c_ends_an_executor_of_any_start_method(method, gate, tmp_path):
+    completed = interrupt_executor(gate, "left", "process", gate.path, tmp_path / "log", method)
+    fresh.check(completed, "KeyboardInterrupt KeyboardInterrupt")
+
+
+def test_uncaught_ctrl_c_ends_executors_without_a_block(kind, gate, tmp_path):
+    completed = interrupt_executor(gate, "abandoned", kind, gate.path, tmp_path / "log")
+    assert completed.err.count("KeyboardInterrupt") == completed.err.count("Traceback") == 1, completed
+    assert completed.out == "PoolTerminated\n", completed
+    assert (tmp_path / "log").read_text().split() == [error_of_interrupted(kind)] * 2
+
+
+def test_ctrl_c_ends_tasks_that_go_on_after_it(gate, tmp_path):
+    completed = interrupt_executor(gate, "swallowed", gate.path, tmp_path / "log")
+    assert completed.returncode == -signal.SIGINT, completed
+    assert (tmp_path / "log").read_text().split() == ["KeyboardInterrupt"]
 
 
 # Only each n-th place is tried, because starting an interpreter or a process takes long.

@@ -110,7 +110,7 @@ class InterpreterWorker:
         self._interpreter.interrupt()
         return True
 
-    kill = terminate
+    interrupt = kill = terminate
 
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
