@@ -25,9 +25,10 @@ struct pp_channel;
 
 typedef struct {
     PyObject *dumps, *loads, *pickler, *unpickler;   /* of _pickle, once needed: a fresh interpreter pays 5 ms for it */
-    PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name;
+    PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name, *kept_name;
     PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and what is registered with ForkingPickler */
     PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found */
+    PyObject *caller;                         /* what replies go to; see wire/definitions.py; once needed */
     Py_ssize_t n_registered;                  /* when that many were registered */
     PyObject *array_type;                     /* numpy.ndarray, once needed */
     struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
@@ -133,6 +134,10 @@ PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
 extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[];
 PyObject *pp_names_of_main(PyObject *module, PyObject *pickle);
 PyObject *pp_find_leaves(PyObject *module, PyObject *args);
+/* What goes before a pickle that its receivers need to have there, as bytes; NULL without an exception: that is not known. */
+PyObject *pp_find_prelude(pp_module_t *m, PyObject *receivers, PyObject *of_call, PyObject *pickle);
+extern const char pp_recall_doc[];
+PyObject *pp_recall(PyObject *module, PyObject *args);
 PyObject *pp_are_same(PyObject *module, PyObject *args);
 
 /* sharing.c: Memory, and shared memory for Python */

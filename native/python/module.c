@@ -384,6 +384,7 @@ static PyMethodDef functions[] = {
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
     {"names_of_main", pp_names_of_main, METH_O, pp_names_of_main_doc},
     {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
+    {"recall", pp_recall, METH_VARARGS, pp_recall_doc},
     {"are_same", pp_are_same, METH_VARARGS, pp_are_same_doc},
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
@@ -448,6 +449,7 @@ static int module_exec(PyObject *module) {
     m->dispatch_table_name = PyUnicode_InternFromString("dispatch_table");
     m->dump_name = PyUnicode_InternFromString("dump");
     m->getvalue_name = PyUnicode_InternFromString("getvalue");
+    m->kept_name = PyUnicode_InternFromString("kept");
     m->job_type = add_type(module, &pp_job_spec);
     m->task_type = add_type(module, &pp_task_spec);
     m->published_type = add_type(module, &pp_published_spec);
@@ -457,7 +459,7 @@ static int module_exec(PyObject *module) {
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     m->memory_type = add_type(module, &pp_memory_spec);
     bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->dispatch_table_name && m->dump_name &&
-                    m->getvalue_name && m->job_type && m->task_type &&
+                    m->getvalue_name && m->kept_name && m->job_type && m->task_type &&
                     m->published_type && m->keeper_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
@@ -473,6 +475,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->registered);
     Py_VISIT(m->local_reducers);
     Py_VISIT(m->duplicates);
+    Py_VISIT(m->caller);
     Py_VISIT(m->job_type);
     Py_VISIT(m->task_type);
     Py_VISIT(m->published_type);
@@ -497,12 +500,14 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->registered);
     Py_CLEAR(m->local_reducers);
     Py_CLEAR(m->duplicates);
+    Py_CLEAR(m->caller);
     Py_CLEAR(m->dumps_keywords);
     Py_CLEAR(m->loads_keywords);
     Py_CLEAR(m->protocol);
     Py_CLEAR(m->dispatch_table_name);
     Py_CLEAR(m->dump_name);
     Py_CLEAR(m->getvalue_name);
+    Py_CLEAR(m->kept_name);
     Py_CLEAR(m->job_type);
     Py_CLEAR(m->task_type);
     Py_CLEAR(m->published_type);

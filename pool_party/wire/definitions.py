@@ -49,14 +49,15 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
-    # A package, or nothing; its hash; the shared memory that it names.
-    type _Prelude = tuple[bytes, bytes, list[memoryview]]
+    # A package, or nothing; its hash; the shared memory that it names; what goes before a pickle, if that is all.
+    type _Prelude = tuple[bytes, bytes, list[memoryview], bytes | None]
+    # The namespaces that a prelude was made in; the definitions that it was made of: see `_native.recall`.
+    type _Kept = tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, Callable[[], object] | None], ...], _Prelude]
 
 _Module = type(sys)
 _MISSING = object()
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
 _LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
-_SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
 
 
 # ---- sending ----
@@ -114,7 +115,7 @@ class Receivers:
         self.has_nothing = not self._inherited and self._text is None
         self.is_local = method is None
         self._sent: set[str] = set()
-        self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], _Prelude]] = {}
+        self.kept: dict[frozenset[str], _Kept] = {}  # by the names in a pickle; `codec.c` looks here first
         self._values: dict[str, Apart] = {}
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
@@ -170,31 +171,29 @@ class Receivers:
         read: globals that functions in it read. named: all that these name.
         Raises: what pickling a definition, or a value that it reads, has raised.
         """
-        if not read and (found := self._recall(pickle)) is not None:
-            return found
-        roots = {*self._named_in(pickle), *read}
-        key = frozenset(roots)
+        key = frozenset((*self._named_in(pickle), *read))
         of_call = _native.call_preludes() if self.is_session else None
         if of_call is not None and key in of_call:
             return of_call[key]  # type: ignore[no-any-return]
         if (found := self._recall(key)) is None:
-            found = self._make(key, pickle, read, named)
+            found = self._make(key, named)
         if of_call is not None:
             of_call[key] = found  # a call takes definitions as they are when it first names them
         return found
 
-    def _make(self, key: "frozenset[str]", pickle: bytes, read: "Iterable[str]", named: "Iterable[str]") -> "_Prelude":
+    def _make(self, key: "frozenset[str]", named: "Iterable[str]") -> "_Prelude":
         package = _Package(self, set(key), named)
         data = package.pickle()
-        prelude = data, digest(data), package.shared
+        mark = digest(data)
+        is_all = not package.shared and len(data) < _native.COMMON_MIN
+        front = _front(data, mark, None) if is_all else None
+        prelude = data, mark, package.shared, front
         if self.is_session:
             self._keep_for_session(key, package, prelude)
         else:
-            if len(self._kept) >= _KEPT_MAX or len(prelude[0]) > _LARGE:
-                self._kept.clear()
-            self._kept[key] = package.seen, prelude
-            if len(pickle) < _SMALL and not read:
-                self._kept[pickle] = self._kept[key]
+            if len(self.kept) >= _KEPT_MAX or len(data) > _LARGE:
+                self.kept.clear()
+            self.kept[key] = sys.modules["__main__"].__dict__, namespace(), tuple(package.seen), prelude
         self._sent |= package.definitions.keys()
         return prelude
 
@@ -218,14 +217,7 @@ class Receivers:
     def _recall(self, key: object) -> "_Prelude | None":
         if self.is_session:
             return self._recall_in_session(key)
-        kept = self._kept.get(key)
-        if kept is None:
-            return None
-        main = namespace()
-        if all(main.get(name, _MISSING) is value() for name, value in kept[0]):
-            return kept[1]
-        self._kept.pop(key, None)  # another thread may have seen it, too
-        return None
+        return _native.recall(self.kept, key)
 
     def _named_in(self, pickle: bytes) -> "Iterator[str]":
         """Definitions that a pickle refers to; where that cannot be told, all whose names are somewhere in it."""
@@ -295,7 +287,7 @@ class _Package:
         self.values: dict[str, Any] = {}
         self.shared: list[memoryview] = []
         self.visited: set[str] = set()
-        self.seen: list[tuple[str, Callable[[], object]]] = []
+        self.seen: list[tuple[str, Callable[[], object] | None]] = []
         self._collect()
 
     def _collect(self) -> None:
@@ -310,7 +302,7 @@ class _Package:
                 visited.add(name)
                 value = main.get(name, _MISSING)
                 if value is _MISSING or self._receivers.is_definition(name, value):
-                    self.seen.append((name, _reference(value)))
+                    self.seen.append((name, None if value is _MISSING else _reference(value)))
                 if value is not _MISSING:
                     self._take(name, value, values)
             while values and not self._todo:  # last: modules are sent with the parts that somebody names
@@ -444,8 +436,10 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 # ---- both ----
 
 
-def _prelude(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
+def _front(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
     """The beginning of a pickle that has its receiver look at the package, which `persistent_load` may bring."""
+    if not package:
+        return b""
     if apart is not None and len(package) >= _native.COMMON_MIN:
         apart.append(package)
         data = b"J" + (len(apart) - 1).to_bytes(4, "little") + b"Q"
@@ -468,14 +462,14 @@ def complete(
     receivers: None: those of the channel that this thread encodes for, or the caller of the task.
     apart: large bytes that the pickle names by their numbers here; a large package is added.
     """
-    receivers = receivers or _native.receivers() or _replying()
-    package, key, shared = receivers.prelude(pickle, read, named)
+    receivers = receivers or _native.receivers() or replying()
+    package, key, shared, front = receivers.prelude(pickle, read, named)
     for memory in shared:
         buffer_callback(_pickle.PickleBuffer(memory))
-    return _prelude(package, key, apart) + pickle if package else pickle
+    return (_front(package, key, apart) if front is None else front) + pickle
 
 
-def _replying() -> "_Caller":
+def replying() -> "_Caller":
     global _caller
     if _caller is None:
         _caller = _Caller()
