@@ -164,7 +164,8 @@ typedef struct {
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
     _Atomic uint64_t put_ns[PP_SLOTS];      /* when the task in a slot was put, if that was traced */
-    /* then pp_arena_flags_t[1 + n_workers], pp_worker_slot_t[n_workers]; at the next page pp_event_t[n_workers][PP_EVENTS] */
+    /* then pp_arena_flags_t[1 + n_workers], pp_worker_slot_t[n_workers]; at the next page pp_event_t[n_workers][PP_EVENTS];
+     * at the next page the shelf */
 } pp_shared_t;
 
 typedef struct pp_memory pp_memory_t;
@@ -187,6 +188,7 @@ typedef struct pp_segment {   /* one mapping of a segment, shared by reference c
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
     struct pp_segment *next_lender;         /* of the pools that lend, and how many CPUs; see others.c */
     unsigned n_lent_cpus;
+    _Atomic uint64_t n_shelved;             /* bytes of the shelf that are taken, or were asked for in vain; the parent's */
     struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* of each arena; see blocks.c */
 } pp_segment_t;
 
@@ -208,6 +210,10 @@ void pp_segment_close(pp_segment_t *s);              /* gives all back but kept 
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker);
 void pp_segment_forget_events(pp_segment_t *s);      /* gives their memory back */
+/* The shelf: what the parent puts there stays where it is as long as the segment, and is named in tasks that need it. */
+#define PP_SHELF_BYTES (1u << 20)           /* guess: definitions of a long session; of these only what was touched is memory */
+bool pp_shelf_put(pp_segment_t *s, const void *from, uint32_t size, uint32_t *at);   /* any thread; false: no room */
+const void *pp_shelf_get(pp_segment_t *s, uint32_t at, uint32_t size);               /* NULL: there is no such place */
 
 /* blocks.c: large payloads. An arena belongs to one side (0: the parent, 1 + worker slot: a worker), used by one thread at a time */
 typedef struct pp_arena pp_arena_t;

@@ -32,6 +32,7 @@ typedef struct {
     Py_ssize_t n_registered;                  /* when that many were registered */
     PyObject *array_type;                     /* numpy.ndarray, once needed */
     struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
+    pp_segment_t *worker_segment;             /* in a worker: its channel's, borrowed */
     unsigned n_common;
     uint64_t n_common_bytes;
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
@@ -67,10 +68,12 @@ typedef struct {                        /* how a value is encoded */
     bool is_local;                      /* for an interpreter of this process */
     bool sets_apart;                    /* large bytes and strings are leaves in pickles, too */
     PyObject *receivers;                /* what `Channel.receivers` is; NULL: it is a reply */
+    struct pp_channel *channel;         /* that it goes through; NULL: it is a reply */
     struct pp_job *call;                /* the map or stream whose argument it is, or NULL */
 } pp_encoding_t;
 PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how);
 PyObject *pp_encoding_for(void);        /* the receivers that this thread pickles a value for, or None */
+PyObject *pp_shelve(PyObject *package);  /* where on the shelf of that channel it is now; None: nowhere */
 PyObject *pp_call_preludes(void);       /* a dict of the call that it pickles a value for, or None */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);

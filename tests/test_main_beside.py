@@ -128,7 +128,8 @@ def test_an_initializer_gets_a_connection(tmp_path, subject):
 @pytest.mark.parametrize("subject", ANYWHERE)
 def test_functions_that_hold_a_connection(tmp_path, subject):
     definitions = """
-        import functools
+        import collections, functools
+        from functools import reduce
         def send(conn, *args):
             conn.send(args)
             return args
@@ -136,11 +137,19 @@ def test_functions_that_hold_a_connection(tmp_path, subject):
         class Sender:
             def __init__(self, conn): self.conn = conn
             def send(self, *args): return send(self.conn, *args)
+        class Slotted:
+            __slots__ = ("conns",)
+            def __init__(self, conn): self.conns = collections.deque([conn, self])
+            def send(self, *args): return send(self.conns[0], *args)
+        class Deep:
+            def __init__(self, conn): self.parts = reduce(lambda inner, _: {"inner": [inner]}, range(30), conn)
+            def send(self, *args): return send(reduce(lambda outer, _: outer["inner"][0], range(30), self.parts), *args)
     """
     body = """
         mine, theirs = multiprocessing.Pipe()
         with make_pool() as p:
-            for function in functools.partial(send, theirs), sender(theirs), Sender(theirs).send:
+            methods = [cls(theirs).send for cls in (Sender, Slotted, Deep)]
+            for function in functools.partial(send, theirs), sender(theirs), *methods:
                 assert p.map(function, range(8), 1) == p.map(function, range(8)) == [(i,) for i in range(8)]
                 assert p.starmap(function, [(i, 1) for i in range(8)], 1) == [(i, 1) for i in range(8)]
                 received = sorted(mine.recv() for _ in range(24))

@@ -413,6 +413,31 @@ def test_what_workers_have_is_not_looked_for_again(run_program):
     )
 
 
+def test_definitions_are_sent_once(kind):
+    """However often their place is named; the last ones, for which there is no room there, with each task."""
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+
+        def encoded_bytes(value):
+            return len(p._engine._channel.encode(((value,), {{}}))) if {kind != "thread"} else 0
+
+        with ComposablePool(2, kind={kind!r}) as p:
+            for i in range(12):
+                class Point:
+                    text = str(i) * 100_000
+                    def __init__(self, x):
+                        self.x = x
+                def look(point):
+                    return point.x, point.text[:1], type(point) is Point
+                assert set(p.map(look, [Point(i)] * 8, 1)) == {{(i, str(i)[0], True)}}
+                assert p.apply(look, (Point(i),)) == (i, str(i)[0], True)
+                if i < 3:
+                    assert encoded_bytes(Point(i)) < 300, encoded_bytes(Point(i))
+            print("done")
+        """)
+    fresh.check(fresh.run(["-c", text]), "done")
+
+
 def test_initializer_sets_a_global_that_tasks_read(tmp_path, kind):
     text = textwrap.dedent(f"""
         from pool_party import ComposablePool

@@ -90,6 +90,26 @@ static PyObject *call_preludes(PyObject *module, PyObject *ignored) {
     return pp_call_preludes();
 }
 
+static PyObject *shelve(PyObject *module, PyObject *package) {
+    (void)module;
+    if (!PyBytes_Check(package)) {
+        PyErr_SetString(PyExc_TypeError, "a package is bytes");
+        return NULL;
+    }
+    return pp_shelve(package);
+}
+
+static PyObject *from_shelf(PyObject *module, PyObject *args) {
+    pp_module_t *m = PyModule_GetState(module);
+    unsigned at, size;
+    if (!PyArg_ParseTuple(args, "II", &at, &size))
+        return NULL;
+    const void *start = m->worker_segment ? pp_shelf_get(m->worker_segment, at, size) : NULL;
+    if (start == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "there is no such place on the shelf");
+    return PyBytes_FromStringAndSize(start, size);
+}
+
 static PyObject *receivers(PyObject *module, PyObject *ignored) {
     (void)module;
     (void)ignored;
@@ -382,6 +402,10 @@ static PyMethodDef functions[] = {
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
+    {"shelve", shelve, METH_O,
+     "shelve(package) -> int, or None\n\nPuts bytes where all workers of the channel find them that this thread is encoding for, for as long as\n"
+     "it lasts. None: there is no room, or no such channel."},
+    {"from_shelf", from_shelf, METH_VARARGS, "from_shelf(at, size) -> bytes\n\nWhat `shelve` has put there; in a worker."},
     {"names_of_main", pp_names_of_main, METH_O, pp_names_of_main_doc},
     {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
     {"recall", pp_recall, METH_VARARGS, pp_recall_doc},

@@ -403,6 +403,19 @@ static PyObject *pickle_with_leaves(pp_module_t *m, PyObject *value, bool is_loc
 
 PyObject *pp_encoding_for(void) { return Py_NewRef(encoding && encoding->receivers ? encoding->receivers : Py_None); }
 
+PyObject *pp_shelve(PyObject *package) {
+    pp_channel_t *channel = encoding ? encoding->channel : NULL;
+    uint32_t at = 0;
+    bool is_there = false;
+    if (channel && PyBytes_GET_SIZE(package) <= PP_SHELF_BYTES && pp_channel_enter(channel)) {
+        is_there = pp_shelf_put(channel->segment, PyBytes_AS_STRING(package), (uint32_t)PyBytes_GET_SIZE(package), &at);
+        pp_channel_leave(channel);
+    }
+    if (!is_there)
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(at);
+}
+
 PyObject *pp_call_preludes(void) {
     pp_job_t *job = encoding ? encoding->call : NULL;
     PyObject *preludes = NULL;

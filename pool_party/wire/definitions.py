@@ -12,8 +12,9 @@ may be another one. The rule:
 
 Before a pickle that names something of `__main__` goes a *prelude*, which is itself the beginning of a pickle: it makes
 the receiver look at a *package* of definitions and values, each pickled apart with a hash, and unpickle those that it
-does not have. Where the receivers have all, there is no prelude. So no value is pickled twice. A reply, from a worker
-to its caller, changes nothing that the caller has.
+does not have. Where the receivers have all, there is no prelude. So no value is pickled twice. A package that is not
+large is put into the channel's memory once, where workers find it (the shelf): its place is what goes with each pickle.
+A reply, from a worker to its caller, changes nothing that the caller has.
 
 Several workers unpickle a package, each when it needs it. So shared memory is in it by name, and goes beside the pickle
 as well, which keeps it until the receiver has it; interpreters duplicate the caller's descriptors, and processes get
@@ -117,6 +118,7 @@ class Receivers:
         self._sent: set[str] = set()
         self.kept: dict[frozenset[str], _Kept] = {}  # by the names in a pickle; `codec.c` looks here first
         self._values: dict[str, Apart] = {}
+        self._places: dict[bytes, int] = {}  # of packages on the shelf, by their hashes
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
@@ -186,8 +188,7 @@ class Receivers:
         data = package.pickle()
         mark = digest(data)
         is_all = not package.shared and len(data) < _native.COMMON_MIN
-        front = _front(data, mark, None) if is_all else None
-        prelude = data, mark, package.shared, front
+        prelude = data, mark, package.shared, self._front(data, mark) if is_all else None
         if self.is_session:
             self._keep_for_session(key, package, prelude)
         else:
@@ -196,6 +197,14 @@ class Receivers:
             self.kept[key] = sys.modules["__main__"].__dict__, namespace(), tuple(package.seen), prelude
         self._sent |= package.definitions.keys()
         return prelude
+
+    def _front(self, package: bytes, mark: bytes) -> bytes:
+        """What goes before a pickle; brief if the package is on the shelf of the channel that it goes through."""
+        if mark not in self._places and _native.receivers() is self:
+            at = _native.shelve(package) if package else None
+            if at is not None:
+                self._places[mark] = at
+        return _brief_front(package, mark, self._places[mark]) if mark in self._places else _front(package, mark)
 
     def _keep_for_session(self, key: object, package: "_Package", prelude: "_Prelude") -> None:
         found = leaves(package.visited)
@@ -374,6 +383,12 @@ def receive(key: bytes, package: bytes) -> None:
             _settled.add(key)
 
 
+def fetch(key: bytes, at: int, size: int) -> None:
+    """Called by unpickling, before what needs a package that is on the shelf of this worker's channel."""
+    if key not in _settled:
+        receive(key, _native.from_shelf(at, size))
+
+
 def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
     stale = {name: entry for name, entry in definitions.items() if _mark_of(name) != entry[0]}
     replaced = _add_dependents(stale, definitions)
@@ -436,7 +451,7 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 # ---- both ----
 
 
-def _front(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
+def _front(package: bytes, key: bytes, apart: "list[Any] | None" = None) -> bytes:
     """The beginning of a pickle that has its receiver look at the package, which `persistent_load` may bring."""
     if not package:
         return b""
@@ -446,6 +461,12 @@ def _front(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
     else:
         data = b"\x8e" + len(package).to_bytes(8, "little") + package
     return b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key + data + b"\x86R0"
+
+
+def _brief_front(package: bytes, key: bytes, at: int) -> bytes:
+    """The same, where the receiver finds the package on its channel's shelf."""
+    place = b"J" + at.to_bytes(4, "little") + b"J" + len(package).to_bytes(4, "little")
+    return b"\x80\x05cpool_party.wire.definitions\nfetch\nC" + bytes([len(key)]) + key + place + b"\x87R0"
 
 
 def complete(
@@ -462,11 +483,12 @@ def complete(
     receivers: None: those of the channel that this thread encodes for, or the caller of the task.
     apart: large bytes that the pickle names by their numbers here; a large package is added.
     """
+    is_early = receivers is not None  # it may be unpickled before the worker has its end of the channel
     receivers = receivers or _native.receivers() or replying()
     package, key, shared, front = receivers.prelude(pickle, read, named)
     for memory in shared:
         buffer_callback(_pickle.PickleBuffer(memory))
-    return (_front(package, key, apart) if front is None else front) + pickle
+    return (_front(package, key, apart) if front is None or is_early else front) + pickle
 
 
 def replying() -> "_Caller":
