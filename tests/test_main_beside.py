@@ -289,3 +289,26 @@ def test_a_reducer_of_the_script(tmp_path, subject):
             print(first, second)
     """
     assert script(tmp_path, subject, definitions, body) == ("1 1\n" if subject == "thread" else "2 2\n")
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_a_reducer_for_a_global_that_a_function_reads(tmp_path, subject):
+    """Of types that are registered with ForkingPickler, or with copyreg: a worker that lacks the global gets it so."""
+    text = """
+        import copyreg
+        class Registered:
+            def __init__(self, number): self.number = number
+            def __reduce_ex__(self, protocol): raise TypeError("the registered reducer was not asked")
+        class Other(Registered): pass
+        def restore(cls, number): return cls(number)
+        def reduce(self): return restore, (type(self), self.number + 1)
+        ForkingPickler.register(Registered, reduce)
+        copyreg.pickle(Other, reduce)
+        def numbers(_): return inner.number, other.number
+        if __name__ == "__main__":
+            with make_pool() as p:
+                inner, other = Registered(1), Other(1)
+                print(set(p.map(numbers, range(4), 1)), p.apply(lambda: (inner.number, other.number)))
+    """
+    expected = "(1, 1)" if subject == "thread" else "(2, 2)"
+    assert session(subject, text) == f"{{{expected}}} {expected}\n"
