@@ -165,7 +165,7 @@ typedef struct {
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];
     _Atomic uint64_t put_ns[PP_SLOTS];      /* when the task in a slot was put, if that was traced */
     /* followed by pp_arena_flags_t[1 + n_workers], pp_worker_slot_t[n_workers]; from the next page on
-     * pp_event_t[n_workers][PP_EVENTS] */
+     * pp_event_t[n_workers][PP_EVENTS]; from the next page on the shelf */
 } pp_shared_t;
 
 typedef struct pp_memory pp_memory_t;
@@ -188,6 +188,7 @@ typedef struct pp_segment {   /* one mapping of a segment, reference-counted wit
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
     struct pp_segment *next_lender;         /* list of the pools that lend; how many CPUs this one lends; see others.c */
     unsigned n_lent_cpus;
+    _Atomic uint64_t n_shelved;             /* bytes of the shelf that are taken, or were refused; only the parent uses it */
     struct pp_window { _Atomic(void *) memory; _Atomic uint32_t n_kept; uint32_t n_opened; } *windows;   /* one per arena; see blocks.c */
 } pp_segment_t;
 
@@ -209,6 +210,10 @@ void pp_segment_close(pp_segment_t *s);              /* releases all but retaine
 uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker);
 void pp_segment_forget_events(pp_segment_t *s);      /* releases the memory of all events */
+/* The shelf: what the parent puts there stays in place as long as the segment exists. Tasks name it by its position. */
+#define PP_SHELF_BYTES (1u << 20)           /* guess: room for the definitions of a long session; only touched pages take memory */
+bool pp_shelf_put(pp_segment_t *s, const void *from, uint32_t size, uint32_t *at);   /* any thread; false: no room */
+const void *pp_shelf_get(pp_segment_t *s, uint32_t at, uint32_t size);               /* NULL: there is no such place */
 
 /* blocks.c: large payloads. Arena 0 belongs to the parent, arena 1 + n to worker slot n. Only its owner's side opens
  * blocks in it, in one thread at a time. */

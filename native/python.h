@@ -25,12 +25,14 @@ struct pp_channel;
 
 typedef struct {
     PyObject *dumps, *loads, *pickler, *unpickler;   /* of _pickle; imported when first needed, since a fresh interpreter pays 5 ms */
-    PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name;
+    PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name, *kept_name;
     PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and ForkingPickler's */
     PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found when needed */
+    PyObject *caller;                         /* the receiver of replies; see wire/definitions.py; found when needed */
     Py_ssize_t n_registered;                  /* the size of `registered` when `reducers` were last copied */
     PyObject *array_type;                     /* numpy.ndarray, when first needed */
     struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
+    pp_segment_t *worker_segment;             /* in a worker: its channel's, borrowed */
     unsigned n_common;
     uint64_t n_common_bytes;
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
@@ -67,10 +69,12 @@ typedef struct {                        /* how to encode a value */
     bool is_local;                      /* for an interpreter of this process */
     bool sets_apart;                    /* make large bytes and strings leaves in pickles, too */
     PyObject *receivers;                /* the value of `Channel.receivers`; NULL for a result */
+    struct pp_channel *channel;         /* the channel that the value goes through; NULL for a result */
     struct pp_job *call;                /* the map or stream that has it as an argument, or NULL */
 } pp_encoding_t;
 PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how);
 PyObject *pp_encoding_for(void);        /* the receivers for which this thread is pickling, or None */
+PyObject *pp_shelve(PyObject *package);  /* its position on the shelf of that channel; None if it has none */
 PyObject *pp_call_preludes(void);       /* the preludes (a dict) of the call for which this thread is pickling, or None */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
@@ -136,6 +140,10 @@ PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
 extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[];
 PyObject *pp_names_of_main(PyObject *module, PyObject *pickle);
 PyObject *pp_find_leaves(PyObject *module, PyObject *args);
+/* What goes before a pickle that its receivers need to have there, as bytes; NULL without an exception: that is not known. */
+PyObject *pp_find_prelude(pp_module_t *m, PyObject *receivers, PyObject *of_call, PyObject *pickle);
+extern const char pp_recall_doc[];
+PyObject *pp_recall(PyObject *module, PyObject *args);
 PyObject *pp_are_same(PyObject *module, PyObject *args);
 
 /* sharing.c: Memory, and shared memory for Python */

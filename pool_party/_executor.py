@@ -177,11 +177,12 @@ class ComposableExecutor(Executor):
         PoolPartyError: By all calls in a forked child, since the executor belongs to its parent.
 
     Guarantees:
-        All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
-        for modules of `preload`. A task runs at most once. Leaving a `with` block waits for all calls that were
-        submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it, no further call begins, and those that run are
-        interrupted in their Python code, by KeyboardInterrupt in processes and SystemExit in the other kinds. A process
-        that has not ended a second later is terminated. All their futures raise PoolTerminated.
+        All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers
+        nor for modules of `preload`. A task runs at most once. Leaving a `with` block waits for all calls that were
+        submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it,
+        no further call begins, and those that run are interrupted in their Python code, by KeyboardInterrupt in
+        processes and SystemExit in the other kinds. A process that has not ended a second later is terminated. All
+        their futures raise PoolTerminated.
     """
 
     def __init__(

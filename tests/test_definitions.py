@@ -4,6 +4,7 @@ import pickle
 import pickletools
 import sys
 import types
+import weakref
 
 import pytest
 from hypothesis import given
@@ -145,3 +146,20 @@ def test_changes_are_noticed(main, change):
 def test_what_may_change_unseen(main, text):
     exec(text, vars(main))
     assert namespace.leaves(["table"]) is None
+
+
+@pytest.mark.parametrize("change", ["class C: pass", "del C", "C = None", "K = 1", ""])
+def test_what_was_kept_holds_until_a_definition_changes(main, change):
+    exec(SOURCE, vars(main))
+    kept = {"C": (vars(main), vars(main), (("C", weakref.ref(main.C)), ("K", None)), ("prelude",))}
+    assert _native.recall(kept, "f") is None
+    assert _native.recall(kept, "C") == ("prelude",)
+    exec(change, vars(main))
+    assert _native.recall(kept, "C") == (None if change else ("prelude",))
+
+
+def test_what_was_kept_holds_in_its_own_main_only(main, monkeypatch):
+    exec(SOURCE, vars(main))
+    kept = {"C": (vars(main), vars(main), (("C", weakref.ref(main.C)),), ("prelude",))}
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    assert _native.recall(kept, "C") is None

@@ -128,7 +128,8 @@ def test_an_initializer_gets_a_connection(tmp_path, subject):
 @pytest.mark.parametrize("subject", ANYWHERE)
 def test_functions_that_hold_a_connection(tmp_path, subject):
     definitions = """
-        import functools
+        import collections, functools
+        from functools import reduce
         def send(conn, *args):
             conn.send(args)
             return args
@@ -136,11 +137,19 @@ def test_functions_that_hold_a_connection(tmp_path, subject):
         class Sender:
             def __init__(self, conn): self.conn = conn
             def send(self, *args): return send(self.conn, *args)
+        class Slotted:
+            __slots__ = ("conns",)
+            def __init__(self, conn): self.conns = collections.deque([conn, self])
+            def send(self, *args): return send(self.conns[0], *args)
+        class Deep:
+            def __init__(self, conn): self.parts = reduce(lambda inner, _: {"inner": [inner]}, range(30), conn)
+            def send(self, *args): return send(reduce(lambda outer, _: outer["inner"][0], range(30), self.parts), *args)
     """
     body = """
         mine, theirs = multiprocessing.Pipe()
         with make_pool() as p:
-            for function in functools.partial(send, theirs), sender(theirs), Sender(theirs).send:
+            methods = [cls(theirs).send for cls in (Sender, Slotted, Deep)]
+            for function in functools.partial(send, theirs), sender(theirs), *methods:
                 assert p.map(function, range(8), 1) == p.map(function, range(8)) == [(i,) for i in range(8)]
                 assert p.starmap(function, [(i, 1) for i in range(8)], 1) == [(i, 1) for i in range(8)]
                 received = sorted(mine.recv() for _ in range(24))
@@ -280,3 +289,26 @@ def test_a_reducer_of_the_script(tmp_path, subject):
             print(first, second)
     """
     assert script(tmp_path, subject, definitions, body) == ("1 1\n" if subject == "thread" else "2 2\n")
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_a_reducer_for_a_global_that_a_function_reads(tmp_path, subject):
+    """Of types that are registered with ForkingPickler, or with copyreg: a worker that lacks the global gets it so."""
+    text = """
+        import copyreg
+        class Registered:
+            def __init__(self, number): self.number = number
+            def __reduce_ex__(self, protocol): raise TypeError("the registered reducer was not asked")
+        class Other(Registered): pass
+        def restore(cls, number): return cls(number)
+        def reduce(self): return restore, (type(self), self.number + 1)
+        ForkingPickler.register(Registered, reduce)
+        copyreg.pickle(Other, reduce)
+        def numbers(_): return inner.number, other.number
+        if __name__ == "__main__":
+            with make_pool() as p:
+                inner, other = Registered(1), Other(1)
+                print(set(p.map(numbers, range(4), 1)), p.apply(lambda: (inner.number, other.number)))
+    """
+    expected = "(1, 1)" if subject == "thread" else "(2, 2)"
+    assert session(subject, text) == f"{{{expected}}} {expected}\n"

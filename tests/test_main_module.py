@@ -389,6 +389,55 @@ def test_redefined_function_is_the_new_one(run_program):
     )
 
 
+def test_what_workers_have_is_not_looked_for_again(run_program):
+    """Objects of a class of the script: Python code of ours is needed for the first one only."""
+    run_program(
+        """
+        class Point:
+            def __init__(self, x):
+                self.x = x
+        def move(point):
+            return Point(point.x + 1)
+        """,
+        """
+        from pool_party.wire import definitions
+        print(p.map(move, [Point(1)], 1)[0].x, p.apply(move, (Point(2),)).x)
+        completed, complete = [], definitions.complete
+        definitions.complete = lambda *args: completed.append(args) or complete(*args)
+        print([q.x for q in p.map(move, map(Point, range(3)), 1)], p.apply(move, (Point(5),)).x, len(completed))
+        class Point(Point):
+            pass
+        print(type(p.apply(move, (Point(7),))) is Point, len(completed) > 0 or KIND == "thread")
+        """,
+        "2 3 [1, 2, 3] 6 0 True True",
+    )
+
+
+def test_definitions_are_sent_once(kind):
+    """However often their place is named; the last ones, for which there is no room there, with each task."""
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+
+        def encoded_bytes(value):
+            return len(p._engine._channel.encode(((value,), {{}}))) if {kind != "thread"} else 0
+
+        with ComposablePool(2, kind={kind!r}) as p:
+            for i in range(12):
+                class Point:
+                    text = str(i) * 100_000
+                    def __init__(self, x):
+                        self.x = x
+                def look(point):
+                    return point.x, point.text[:1], type(point) is Point
+                assert set(p.map(look, [Point(i)] * 8, 1)) == {{(i, str(i)[0], True)}}
+                assert p.apply(look, (Point(i),)) == (i, str(i)[0], True)
+                if i < 3:
+                    assert encoded_bytes(Point(i)) < 300, encoded_bytes(Point(i))
+            print("done")
+        """)
+    fresh.check(fresh.run(["-c", text]), "done")
+
+
 def test_initializer_sets_a_global_that_tasks_read(tmp_path, kind):
     text = textwrap.dedent(f"""
         from pool_party import ComposablePool

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,7 +31,11 @@ static size_t events_at(unsigned n_workers) {
 
 static uint64_t core_end(size_t core) { return CORE_AT + core; }
 
-static size_t core_size(unsigned n_workers) { return events_at(n_workers) + (size_t)n_workers * PP_EVENTS * sizeof(pp_event_t); }
+static size_t events_size(unsigned n_workers) { return (size_t)n_workers * PP_EVENTS * sizeof(pp_event_t); }
+
+static size_t shelf_at(unsigned n_workers) { return events_at(n_workers) + (events_size(n_workers) + PAGE - 1) / PAGE * PAGE; }
+
+static size_t core_size(unsigned n_workers) { return shelf_at(n_workers) + PP_SHELF_BYTES; }
 
 /* 0, or EFBIG: RLIMIT_FSIZE leaves no room for the core and the arenas. Workers by reference do not use theirs. */
 static int place_arenas(unsigned n_workers, bool by_reference, uint64_t *at, uint64_t *bytes) {
@@ -150,6 +155,19 @@ pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker) {
 }
 
 void pp_segment_forget_events(pp_segment_t *s) {
-    size_t at = events_at(s->n_workers);
-    pp_punch_hole(s->fd, CORE_AT + at, s->core_size - at);
+    pp_punch_hole(s->fd, CORE_AT + events_at(s->n_workers), events_size(s->n_workers));
+}
+
+bool pp_shelf_put(pp_segment_t *s, const void *from, uint32_t size, uint32_t *at) {
+    uint64_t begin = size > PP_SHELF_BYTES ? PP_SHELF_BYTES : pp_add_seq_cst(&s->n_shelved, size);
+    if (begin + size > PP_SHELF_BYTES)
+        return false;
+    *at = (uint32_t)begin;
+    memcpy((char *)s->shared + shelf_at(s->n_workers) + begin, from, size);
+    return true;
+}
+
+const void *pp_shelf_get(pp_segment_t *s, uint32_t at, uint32_t size) {
+    bool is_there = s->shared != NULL && size <= PP_SHELF_BYTES && at <= PP_SHELF_BYTES - size;
+    return is_there ? (char *)s->shared + shelf_at(s->n_workers) + at : NULL;
 }

@@ -91,6 +91,26 @@ static PyObject *call_preludes(PyObject *module, PyObject *ignored) {
     return pp_call_preludes();
 }
 
+static PyObject *shelve(PyObject *module, PyObject *package) {
+    (void)module;
+    if (!PyBytes_Check(package)) {
+        PyErr_SetString(PyExc_TypeError, "a package is bytes");
+        return NULL;
+    }
+    return pp_shelve(package);
+}
+
+static PyObject *from_shelf(PyObject *module, PyObject *args) {
+    pp_module_t *m = PyModule_GetState(module);
+    unsigned at, size;
+    if (!PyArg_ParseTuple(args, "II", &at, &size))
+        return NULL;
+    const void *start = m->worker_segment ? pp_shelf_get(m->worker_segment, at, size) : NULL;
+    if (start == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "there is no such place on the shelf");
+    return PyBytes_FromStringAndSize(start, size);
+}
+
 static PyObject *receivers(PyObject *module, PyObject *ignored) {
     (void)module;
     (void)ignored;
@@ -383,8 +403,13 @@ static PyMethodDef functions[] = {
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
+    {"shelve", shelve, METH_O,
+     "shelve(package) -> int, or None\n\nPuts bytes where all workers of the channel find them that this thread is encoding for, for as long as\n"
+     "it lasts. None: there is no room, or no such channel."},
+    {"from_shelf", from_shelf, METH_VARARGS, "from_shelf(at, size) -> bytes\n\nWhat `shelve` has put there; in a worker."},
     {"names_of_main", pp_names_of_main, METH_O, pp_names_of_main_doc},
     {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
+    {"recall", pp_recall, METH_VARARGS, pp_recall_doc},
     {"are_same", pp_are_same, METH_VARARGS, pp_are_same_doc},
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
     {"share", pp_share, METH_O, pp_share_doc},
@@ -449,6 +474,7 @@ static int module_exec(PyObject *module) {
     m->dispatch_table_name = PyUnicode_InternFromString("dispatch_table");
     m->dump_name = PyUnicode_InternFromString("dump");
     m->getvalue_name = PyUnicode_InternFromString("getvalue");
+    m->kept_name = PyUnicode_InternFromString("kept");
     m->job_type = add_type(module, &pp_job_spec);
     m->task_type = add_type(module, &pp_task_spec);
     m->published_type = add_type(module, &pp_published_spec);
@@ -458,7 +484,7 @@ static int module_exec(PyObject *module) {
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
     m->memory_type = add_type(module, &pp_memory_spec);
     bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->dispatch_table_name && m->dump_name &&
-                    m->getvalue_name && m->job_type && m->task_type &&
+                    m->getvalue_name && m->kept_name && m->job_type && m->task_type &&
                     m->published_type && m->keeper_type && m->channel_type && m->worker_type && m->interpreter_type;
     return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
 }
@@ -474,6 +500,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->registered);
     Py_VISIT(m->local_reducers);
     Py_VISIT(m->duplicates);
+    Py_VISIT(m->caller);
     Py_VISIT(m->job_type);
     Py_VISIT(m->task_type);
     Py_VISIT(m->published_type);
@@ -498,12 +525,14 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->registered);
     Py_CLEAR(m->local_reducers);
     Py_CLEAR(m->duplicates);
+    Py_CLEAR(m->caller);
     Py_CLEAR(m->dumps_keywords);
     Py_CLEAR(m->loads_keywords);
     Py_CLEAR(m->protocol);
     Py_CLEAR(m->dispatch_table_name);
     Py_CLEAR(m->dump_name);
     Py_CLEAR(m->getvalue_name);
+    Py_CLEAR(m->kept_name);
     Py_CLEAR(m->job_type);
     Py_CLEAR(m->task_type);
     Py_CLEAR(m->published_type);

@@ -35,7 +35,7 @@ static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_j
     if (job && job->apart == PP_APART_UNKNOWN)
         job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
     pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = job && job->apart == PP_APART,
-                         .receivers = self->receivers, .call = job};
+                         .receivers = self->receivers, .channel = self, .call = job};
     PyObject *payload = pp_encode(self->module, value, &how);
     if (payload && job)
         look_at(job, payload);

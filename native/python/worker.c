@@ -38,7 +38,7 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
     if (error)
         pp_raise_errno(error);
     else
-        pp_segment_ref(s);
+        m->worker_segment = pp_segment_ref(s);
     if (error || (self->functions = PyDict_New()) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -81,6 +81,8 @@ static void worker_dealloc(worker_t *self) {
     PyObject_GC_UnTrack(self);
     worker_clear(self);
     pp_arena_free(self->arena);
+    if (self->module->worker_segment == self->end.segment)
+        self->module->worker_segment = NULL;
     pp_segment_unref(self->end.segment);
     type->tp_free(self);
     Py_DECREF(type);

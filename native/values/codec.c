@@ -267,12 +267,50 @@ static bool mentions_main(PyObject *pickle) {
     return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "_main__", 7) != NULL;
 }
 
-/* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
-static PyObject *complete(PyObject *pickle, PyObject *callback, PyObject *blobs) {
-    PyObject *definitions = PyImport_ImportModule("pool_party.wire.definitions");
-    PyObject *whole = definitions ? PyObject_CallMethod(definitions, "complete", "OOO()()O", pickle, callback, Py_None,
-                                                             blobs ? blobs : Py_None) : NULL;
+static _Thread_local const pp_encoding_t *encoding;   /* what this thread pickles, or NULL */
+
+static PyObject *call_definitions(const char *name, PyObject *args) {
+    PyObject *definitions = args ? PyImport_ImportModule("pool_party.wire.definitions") : NULL;
+    PyObject *function = definitions ? PyObject_GetAttrString(definitions, name) : NULL;
+    PyObject *done = function ? PyObject_CallObject(function, args) : NULL;
+    Py_XDECREF(function);
     Py_XDECREF(definitions);
+    Py_XDECREF(args);
+    return done;
+}
+
+/* What a pickle goes to; NULL with an exception. */
+static PyObject *receivers_of(pp_module_t *m) {
+    if (encoding->receivers)
+        return Py_NewRef(encoding->receivers);
+    if (m->caller == NULL)
+        m->caller = call_definitions("replying", PyTuple_New(0));
+    return Py_XNewRef(m->caller);
+}
+
+static PyObject *preludes_of(pp_job_t *job) {
+    PyObject *preludes = NULL;
+    if (job) {
+        Py_BEGIN_CRITICAL_SECTION(job);
+        preludes = Py_XNewRef(job->preludes);
+        Py_END_CRITICAL_SECTION();
+    }
+    return preludes;
+}
+
+/* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
+static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback, PyObject *blobs) {
+    PyObject *receivers = receivers_of(m), *of_call = preludes_of(encoding->call), *whole = NULL;
+    PyObject *front = receivers ? pp_find_prelude(m, receivers, of_call, pickle) : NULL;
+    if (front && PyBytes_GET_SIZE(front) == 0)
+        whole = Py_NewRef(pickle);
+    else if (front)
+        whole = PySequence_Concat(front, pickle);
+    else if (receivers && !PyErr_Occurred())
+        whole = call_definitions("complete", Py_BuildValue("(OOO()()O)", pickle, callback, Py_None, blobs ? blobs : Py_None));
+    Py_XDECREF(front);
+    Py_XDECREF(of_call);
+    Py_XDECREF(receivers);
     Py_DECREF(pickle);
     return whole;
 }
@@ -310,7 +348,7 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local, PyObject *blobs) {
     PyObject *pickle = dumps_plainly(m, value, callback, is_local, blobs);
     if (pickle && mentions_main(pickle))
-        return with_duplicates(m, complete(pickle, callback, blobs));
+        return with_duplicates(m, complete(m, pickle, callback, blobs));
     if (pickle || !may_pickle_by_value())
         return with_duplicates(m, pickle);
     PyObject *refusal = PyErr_GetRaisedException();
@@ -363,9 +401,20 @@ static PyObject *pickle_with_leaves(pp_module_t *m, PyObject *value, bool is_loc
     return pickle;
 }
 
-static _Thread_local const pp_encoding_t *encoding;   /* what this thread pickles, or NULL */
-
 PyObject *pp_encoding_for(void) { return Py_NewRef(encoding && encoding->receivers ? encoding->receivers : Py_None); }
+
+PyObject *pp_shelve(PyObject *package) {
+    pp_channel_t *channel = encoding ? encoding->channel : NULL;
+    uint32_t at = 0;
+    bool is_there = false;
+    if (channel && PyBytes_GET_SIZE(package) <= PP_SHELF_BYTES && pp_channel_enter(channel)) {
+        is_there = pp_shelf_put(channel->segment, PyBytes_AS_STRING(package), (uint32_t)PyBytes_GET_SIZE(package), &at);
+        pp_channel_leave(channel);
+    }
+    if (!is_there)
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(at);
+}
 
 PyObject *pp_call_preludes(void) {
     pp_job_t *job = encoding ? encoding->call : NULL;

@@ -2,13 +2,14 @@
  * still what it was. Both are asked at each call, so they are here. */
 #include "python.h"
 
+#include <stddef.h>
 #include <string.h>
 
 /* ---- names in a pickle ---- */
 
 typedef struct {
     const unsigned char *at, *end;
-    PyObject *names;                /* a set */
+    PyObject *names;                /* a frozenset */
     bool takes_all;                 /* all strings may be names: they are arguments of namespace.get */
     const char *last[2];            /* the two strings that were pushed last, the newest first; NULL: something else */
     uint32_t last_size[2];
@@ -153,7 +154,7 @@ static int take_opcode(pickle_t *p) {
     return 0;
 }
 
-const char pp_names_of_main_doc[] = PyDoc_STR("names_of_main(pickle) -> set, or None\n\n"
+const char pp_names_of_main_doc[] = PyDoc_STR("names_of_main(pickle) -> frozenset, or None\n\n"
     "The names in `__main__` that a pickle refers to; with all strings in it where it names them by `namespace.get`.\n"
     "None: it cannot be told, since there may be another pickle in it.");
 PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
@@ -162,7 +163,12 @@ PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
         PyErr_SetString(PyExc_TypeError, "a pickle is bytes");
         return NULL;
     }
-    pickle_t p = {.at = (const unsigned char *)PyBytes_AS_STRING(pickle), .names = PySet_New(NULL)};
+    pickle_t p;                     /* its memo is large, and is written as it is used */
+    memset(&p, 0, offsetof(pickle_t, memo));
+    p.at = (const unsigned char *)PyBytes_AS_STRING(pickle);
+    p.names = PyFrozenSet_New(NULL);
+    p.n_memo = 0;
+    p.is_unknown = false;
     p.end = p.at + PyBytes_GET_SIZE(pickle);
     p.takes_all = memmem(p.at, (size_t)(p.end - p.at), GETTER, sizeof GETTER - 1) != NULL;
     while (p.names && !p.is_unknown && p.at < p.end)
@@ -351,4 +357,67 @@ PyObject *pp_are_same(PyObject *module, PyObject *args) {
     for (Py_ssize_t i = 0; are_same && i < PyList_GET_SIZE(one); i++)
         are_same = PyList_GET_ITEM(one, i) == PyList_GET_ITEM(other, i);
     return PyBool_FromLong(are_same);
+}
+
+/* ---- what was found before ---- */
+
+static int is_bound_to(PyObject *namespace, PyObject *name, PyObject *reference) {
+    PyObject *value = Py_XNewRef(PyDict_GetItemWithError(namespace, name)), *expected = NULL;
+    int is = value == NULL && PyErr_Occurred() ? -1 : value == NULL && reference == Py_None;
+    if (value && value != Py_None && reference != Py_None) {
+        expected = PyObject_CallNoArgs(reference);
+        is = expected ? expected == value : -1;
+    }
+    Py_XDECREF(expected);
+    Py_XDECREF(value);
+    return is;
+}
+
+static int holds(PyObject *module_namespace, PyObject *namespace, PyObject *seen) {
+    PyObject *modules = PyImport_GetModuleDict(), *main = modules ? PyMapping_GetItemString(modules, "__main__") : NULL;
+    int is_same = main ? PyModule_Check(main) && PyModule_GetDict(main) == module_namespace : -1;
+    Py_XDECREF(main);
+    for (Py_ssize_t i = 0; is_same > 0 && i < PyTuple_GET_SIZE(seen); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(seen, i);
+        is_same = is_bound_to(namespace, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
+    }
+    return is_same;
+}
+
+static PyObject *find_kept(PyObject *kept, PyObject *key) {
+    PyObject *entry = Py_XNewRef(PyDict_GetItemWithError(kept, key)), *module_namespace, *namespace, *seen, *prelude, *found = NULL;
+    if (entry && PyArg_ParseTuple(entry, "O!O!O!O!", &PyDict_Type, &module_namespace, &PyDict_Type, &namespace, &PyTuple_Type, &seen,
+                                  &PyTuple_Type, &prelude) && holds(module_namespace, namespace, seen) > 0)
+        found = Py_NewRef(prelude);
+    Py_XDECREF(entry);
+    return found;
+}
+
+const char pp_recall_doc[] = PyDoc_STR("recall(kept, key) -> prelude, or None\n\n"
+    "The prelude that a dict has under a key, unless a definition that it was made of has changed since. An entry is the\n"
+    "namespace of `__main__`, that of its functions, pairs of a name there and a reference to what it stood for (or None for\n"
+    "nothing), and the prelude.");
+PyObject *pp_recall(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *kept, *key;
+    if (!PyArg_ParseTuple(args, "O!O", &PyDict_Type, &kept, &key))
+        return NULL;
+    PyObject *found = find_kept(kept, key);
+    return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+PyObject *pp_find_prelude(pp_module_t *m, PyObject *receivers, PyObject *of_call, PyObject *pickle) {
+    PyObject *kept = PyObject_GetAttr(receivers, m->kept_name), *names = kept ? pp_names_of_main(NULL, pickle) : NULL;
+    PyObject *found = NULL, *front = NULL;
+    if (names && names != Py_None) {
+        found = of_call ? Py_XNewRef(PyDict_GetItemWithError(of_call, names)) : NULL;
+        if (found == NULL && !PyErr_Occurred() && PyDict_Check(kept))
+            found = find_kept(kept, names);
+    }
+    if (found && PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 4 && PyBytes_Check(PyTuple_GET_ITEM(found, 3)))
+        front = Py_NewRef(PyTuple_GET_ITEM(found, 3));
+    Py_XDECREF(found);
+    Py_XDECREF(names);
+    Py_XDECREF(kept);
+    return front;
 }

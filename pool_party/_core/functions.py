@@ -6,16 +6,18 @@ so it is sent with each.
 """
 
 import functools
+import gc
 import sys
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from pool_party import _native
 
-_DEPTH = 4  # a bound method's object, its `__dict__`, a list in there, an item; guess: descriptors are seldom deeper
-_MAX_ITEMS = 100
+_MAX_OBJECTS = 10_000  # guess: looking at so many takes a millisecond, and such a function is slow to pickle anyway
+_ATOMS = {int, float, complex, bool, str, bytes, type(None), type}
 # Types that ForkingPickler has reducers for, and whose pickles may be loaded any number of times.
 _LASTING = {types.MethodType, functools.partial, type(list.append), type(int.__add__)}
 MAX_KEPT = 128  # published functions that are kept; guess: programs seldom use more at a time
@@ -46,34 +48,32 @@ def is_for_one(function: Any) -> bool:
     """Whether the pickle of a function can be loaded by one receiver only, as far as a quick check shows.
 
     This is so if the function holds an object with a registered reducer, such as a connection: a descriptor is sent
-    once.
+    once. The search goes level by level, through at most `_MAX_OBJECTS` objects.
     """
     reduction: Any = sys.modules.get("multiprocessing.reduction")
     pickler = getattr(reduction, "ForkingPickler", None)
-    return pickler is not None and _holds(function, pickler._extra_reducers.keys() - _LASTING, _DEPTH)
+    return pickler is not None and _holds(function, pickler._extra_reducers.keys() - _LASTING)
 
 
-def _holds(value: Any, kinds: set[type], depth: int) -> bool:
-    if type(value) in kinds:
-        return True
-    return depth > 0 and any(_holds(part, kinds, depth - 1) for part in _parts(value))
+def _holds(value: Any, kinds: set[type]) -> bool:
+    seen = {id(value): value}  # kept, so that no id is used again
+    todo = deque([value])
+    while todo:
+        value = todo.popleft()
+        if type(value) in kinds:
+            return True
+        for part in islice(_parts(value), _MAX_OBJECTS - len(seen)):
+            if type(part) not in _ATOMS and id(part) not in seen:
+                seen[id(part)] = part
+                todo.append(part)
+    return False
 
 
 def _parts(value: Any) -> Iterable[Any]:
+    """Return the objects that a value refers to, except the globals of functions and what classes and modules hold."""
     if isinstance(value, types.FunctionType):
-        cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]  # an empty cell has no contents
-        return [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ())]
-    if isinstance(value, types.MethodType):
-        return [value.__self__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, list | tuple):
-        return value[:_MAX_ITEMS]
-    if isinstance(value, dict):
-        return list(value.values())[:_MAX_ITEMS]
-    if isinstance(value, type | types.ModuleType):
-        return ()
-    return list(getattr(value, "__dict__", {}).values())
+        return [value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__]
+    return [] if isinstance(value, type | types.ModuleType) else gc.get_referents(value)
 
 
 def _pickle_of(payload: Any) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
-GRACE_S = 1.0  # how long the end waits for idle threads and interpreters (a few ms), and for interrupted tasks to clean up
+GRACE_S = 1.0  # how long the end waits for idle threads and interpreters, and for interrupted tasks to clean up
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
 RETRY_S = 0.01  # until a failed start is tried again; doubled each time
 RETRY_MAX_S = 1.0

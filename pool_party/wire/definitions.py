@@ -12,8 +12,9 @@ may be another one. The rule:
 
 Before a pickle that names something of `__main__` goes a *prelude*, which is itself the beginning of a pickle: it makes
 the receiver look at a *package* of definitions and values, each pickled apart with a hash, and unpickle those that it
-does not have. Where the receivers have all, there is no prelude. So no value is pickled twice. A reply, from a worker
-to its caller, changes nothing that the caller has.
+does not have. Where the receivers have all, there is no prelude. So no value is pickled twice. A package that is not
+large is put into the channel's memory once, where workers find it (the shelf): its place is what goes with each pickle.
+A reply, from a worker to its caller, changes nothing that the caller has.
 
 Several workers unpickle a package, each when it needs it. So shared memory is in it by name, and goes beside the pickle
 as well, which keeps it until the receiver has it; interpreters duplicate the caller's descriptors, and processes get
@@ -49,14 +50,15 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
-    # A package, or nothing; its hash; the shared memory that it names.
-    type _Prelude = tuple[bytes, bytes, list[memoryview]]
+    # A package, or nothing; its hash; the shared memory that it names; what goes before a pickle, if that is all.
+    type _Prelude = tuple[bytes, bytes, list[memoryview], bytes | None]
+    # The namespaces that a prelude was made in; the definitions that it was made of: see `_native.recall`.
+    type _Kept = tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, Callable[[], object] | None], ...], _Prelude]
 
 _Module = type(sys)
 _MISSING = object()
 _KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
 _LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
-_SMALL = 256  # bytes of a pickle by which its prelude is found; guess: names of functions are shorter
 
 
 # ---- sending ----
@@ -114,8 +116,9 @@ class Receivers:
         self.has_nothing = not self._inherited and self._text is None
         self.is_local = method is None
         self._sent: set[str] = set()
-        self._kept: dict[Any, tuple[list[tuple[str, Callable[[], object]]], _Prelude]] = {}
+        self.kept: dict[frozenset[str], _Kept] = {}  # by the names in a pickle; `codec.c` looks here first
         self._values: dict[str, Apart] = {}
+        self._places: dict[bytes, int] = {}  # of packages on the shelf, by their hashes
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
@@ -170,33 +173,38 @@ class Receivers:
         read: globals that functions in it read. named: all that these name.
         Raises: what pickling a definition, or a value that it reads, has raised.
         """
-        if not read and (found := self._recall(pickle)) is not None:
-            return found
-        roots = {*self._named_in(pickle), *read}
-        key = frozenset(roots)
+        key = frozenset((*self._named_in(pickle), *read))
         of_call = _native.call_preludes() if self.is_session else None
         if of_call is not None and key in of_call:
             return of_call[key]  # type: ignore[no-any-return]
         if (found := self._recall(key)) is None:
-            found = self._make(key, pickle, read, named)
+            found = self._make(key, named)
         if of_call is not None:
             of_call[key] = found  # a call takes definitions as they are when it first names them
         return found
 
-    def _make(self, key: "frozenset[str]", pickle: bytes, read: "Iterable[str]", named: "Iterable[str]") -> "_Prelude":
+    def _make(self, key: "frozenset[str]", named: "Iterable[str]") -> "_Prelude":
         package = _Package(self, set(key), named)
         data = package.pickle()
-        prelude = data, digest(data), package.shared
+        mark = digest(data)
+        is_all = not package.shared and len(data) < _native.COMMON_MIN
+        prelude = data, mark, package.shared, self._front(data, mark) if is_all else None
         if self.is_session:
             self._keep_for_session(key, package, prelude)
         else:
-            if len(self._kept) >= _KEPT_MAX or len(prelude[0]) > _LARGE:
-                self._kept.clear()
-            self._kept[key] = package.seen, prelude
-            if len(pickle) < _SMALL and not read:
-                self._kept[pickle] = self._kept[key]
+            if len(self.kept) >= _KEPT_MAX or len(data) > _LARGE:
+                self.kept.clear()
+            self.kept[key] = sys.modules["__main__"].__dict__, namespace(), tuple(package.seen), prelude
         self._sent |= package.definitions.keys()
         return prelude
+
+    def _front(self, package: bytes, mark: bytes) -> bytes:
+        """What goes before a pickle; brief if the package is on the shelf of the channel that it goes through."""
+        if mark not in self._places and _native.receivers() is self:
+            at = _native.shelve(package) if package else None
+            if at is not None:
+                self._places[mark] = at
+        return _brief_front(package, mark, self._places[mark]) if mark in self._places else _front(package, mark)
 
     def _keep_for_session(self, key: object, package: "_Package", prelude: "_Prelude") -> None:
         found = leaves(package.visited)
@@ -218,14 +226,7 @@ class Receivers:
     def _recall(self, key: object) -> "_Prelude | None":
         if self.is_session:
             return self._recall_in_session(key)
-        kept = self._kept.get(key)
-        if kept is None:
-            return None
-        main = namespace()
-        if all(main.get(name, _MISSING) is value() for name, value in kept[0]):
-            return kept[1]
-        self._kept.pop(key, None)  # another thread may have seen it, too
-        return None
+        return _native.recall(self.kept, key)
 
     def _named_in(self, pickle: bytes) -> "Iterator[str]":
         """Definitions that a pickle refers to; where that cannot be told, all whose names are somewhere in it."""
@@ -295,7 +296,7 @@ class _Package:
         self.values: dict[str, Any] = {}
         self.shared: list[memoryview] = []
         self.visited: set[str] = set()
-        self.seen: list[tuple[str, Callable[[], object]]] = []
+        self.seen: list[tuple[str, Callable[[], object] | None]] = []
         self._collect()
 
     def _collect(self) -> None:
@@ -310,7 +311,7 @@ class _Package:
                 visited.add(name)
                 value = main.get(name, _MISSING)
                 if value is _MISSING or self._receivers.is_definition(name, value):
-                    self.seen.append((name, _reference(value)))
+                    self.seen.append((name, None if value is _MISSING else _reference(value)))
                 if value is not _MISSING:
                     self._take(name, value, values)
             while values and not self._todo:  # last: modules are sent with the parts that somebody names
@@ -382,6 +383,12 @@ def receive(key: bytes, package: bytes) -> None:
             _settled.add(key)
 
 
+def fetch(key: bytes, at: int, size: int) -> None:
+    """Called by unpickling, before what needs a package that is on the shelf of this worker's channel."""
+    if key not in _settled:
+        receive(key, _native.from_shelf(at, size))
+
+
 def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
     stale = {name: entry for name, entry in definitions.items() if _mark_of(name) != entry[0]}
     replaced = _add_dependents(stale, definitions)
@@ -444,14 +451,22 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 # ---- both ----
 
 
-def _prelude(package: bytes, key: bytes, apart: "list[Any] | None") -> bytes:
+def _front(package: bytes, key: bytes, apart: "list[Any] | None" = None) -> bytes:
     """The beginning of a pickle that has its receiver look at the package, which `persistent_load` may bring."""
+    if not package:
+        return b""
     if apart is not None and len(package) >= _native.COMMON_MIN:
         apart.append(package)
         data = b"J" + (len(apart) - 1).to_bytes(4, "little") + b"Q"
     else:
         data = b"\x8e" + len(package).to_bytes(8, "little") + package
     return b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key + data + b"\x86R0"
+
+
+def _brief_front(package: bytes, key: bytes, at: int) -> bytes:
+    """The same, where the receiver finds the package on its channel's shelf."""
+    place = b"J" + at.to_bytes(4, "little") + b"J" + len(package).to_bytes(4, "little")
+    return b"\x80\x05cpool_party.wire.definitions\nfetch\nC" + bytes([len(key)]) + key + place + b"\x87R0"
 
 
 def complete(
@@ -468,14 +483,15 @@ def complete(
     receivers: None: those of the channel that this thread encodes for, or the caller of the task.
     apart: large bytes that the pickle names by their numbers here; a large package is added.
     """
-    receivers = receivers or _native.receivers() or _replying()
-    package, key, shared = receivers.prelude(pickle, read, named)
+    is_early = receivers is not None  # it may be unpickled before the worker has its end of the channel
+    receivers = receivers or _native.receivers() or replying()
+    package, key, shared, front = receivers.prelude(pickle, read, named)
     for memory in shared:
         buffer_callback(_pickle.PickleBuffer(memory))
-    return _prelude(package, key, apart) + pickle if package else pickle
+    return (_front(package, key, apart) if front is None or is_early else front) + pickle
 
 
-def _replying() -> "_Caller":
+def replying() -> "_Caller":
     global _caller
     if _caller is None:
         _caller = _Caller()

@@ -2,6 +2,7 @@
 
 import _pickle
 import copyreg
+import dataclasses
 import io
 import itertools
 import os
@@ -18,6 +19,7 @@ from pool_party import _native
 from pool_party.wire.beside import collector, load, names_of
 from pool_party.wire.namespace import (
     MODULES,
+    attribute,
     digest,
     find,
     get,
@@ -27,12 +29,15 @@ from pool_party.wire.namespace import (
     make_class,
     make_function,
     namespace,
+    new_class,
+    set_class_state,
     set_function_state,
 )
 
 BY_VALUE: "ChainMap[type, Any]" = cloudpickle.Pickler.dispatch_table
 _tokens: "weakref.WeakKeyDictionary[type, object]" = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
+_FieldKind: Any = type(dataclasses._FIELD)  # type: ignore[attr-defined]
 
 
 def _token_of(cls: type) -> object:
@@ -173,14 +178,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         reduced = self._reduce_by_value(obj)
         if not isinstance(obj, type):
             return reduced
-        maker, args, *others = reduced
+        maker, args, *others, setter = reduced
         *args, _, extra = args  # cloudpickle's own identity of the class, for which we have another
-        return make_class, (self._name, maker, *args, None, extra), *others
+        if maker is cloudpickle._make_skeleton_class:
+            return make_class, (self._name, new_class, *args), *others, set_class_state
+        return make_class, (self._name, maker, *args, None, extra), *others, setter
 
     def _reduce_by_value(self, obj: Any) -> Any:
         if is_cache(obj) and (is_of_main(obj) or not cloudpickle._lookup_module_and_qualname(obj)):
             parameters = obj.cache_parameters()
             return _make_cache, (parameters["maxsize"], parameters["typed"], obj.__wrapped__)
+        if type(obj) is _FieldKind:
+            return attribute, ("dataclasses", obj.name)
         if not is_of_main(obj):
             reduced = super().reducer_override(obj)
             is_class = isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6
@@ -234,9 +243,12 @@ class _WithShared:
 def _lasting_table(is_local: bool) -> Mapping[type, Any]:
     if "multiprocessing.reduction" not in sys.modules:
         return BY_VALUE
+    from multiprocessing.reduction import ForkingPickler
+
     from pool_party.wire.fd_handle import lasting_reducers
 
-    return ChainMap(lasting_reducers(is_local), *BY_VALUE.maps)
+    registered: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    return ChainMap(lasting_reducers(is_local), registered, *BY_VALUE.maps)
 
 
 def _pickle_apart(value: object, is_local: bool, name: str = "", definition: Any = None) -> Apart:

@@ -290,6 +290,32 @@ def make_class(name: str, maker: "Callable[..., Any]", *args: "Any") -> "Any":
     return made
 
 
+def new_class(metaclass: "Any", name: str, bases: "tuple[Any, ...]", members: "dict[str, Any]") -> "Any":
+    """A class with the attributes that have to be there from its beginning; workers need no cloudpickle for it."""
+    import types
+
+    members = {sys.intern(key): value for key, value in members.items()}
+    return types.new_class(name, bases, {"metaclass": metaclass}, lambda attributes: attributes.update(members))
+
+
+def set_class_state(cls: "Any", state: "tuple[dict[str, Any], Any]") -> None:
+    """Called by unpickling: all other attributes of a class, and what is registered with an abstract one."""
+    attributes = dict(state[0])
+    registered = attributes.pop("_abc_impl", ())
+    first_line = attributes.pop("__firstlineno__", None)
+    for name, value in attributes.items():
+        setattr(cls, name, value)
+    if first_line is not None:
+        cls.__firstlineno__ = first_line  # last: to set __module__ deletes it
+    for subclass in registered:
+        cls.register(subclass)
+
+
+def attribute(module: str, name: str) -> "Any":
+    """Called by unpickling: what a module has under a name."""
+    return getattr(__import__(module, fromlist=[name]), name)
+
+
 def make_function(code: bytes, name: str, n_cells: "int | None", module: str) -> "Any":
     """Called by unpickling: a function without its state."""
     if module in MODULES:

@@ -30,6 +30,10 @@ EFFECTS = {
         "wrong arguments are refused at once, with a clear error; Pool returns [None] for `map(f, [1], 0)`, and an "
         "iterator for `imap(f, 5)`"
     ),
+    "tasks_that_leave": (
+        "SystemExit, KeyboardInterrupt and GeneratorExit that a task raises are its outcome, as in concurrent.futures; "
+        "Pool's worker ends, and who waits for the task waits for ever"
+    ),
 }
 
 _NEEDS_STATE = "an interpreter has not run the script, and this cannot be sent to it"

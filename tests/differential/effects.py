@@ -1,5 +1,6 @@
 """Effects of a call on its caller's objects, and what it preserves of their identity. Each function examines a pool."""
 
+import builtins
 import copyreg
 import gc
 import weakref
@@ -273,6 +274,25 @@ def _send_and_receive(pool):
     return [weakref.ref(value) for value in (*values, pool.apply(Plain))]
 
 
+def leave(name):
+    raise getattr(builtins, name)(name)
+
+
+def tasks_that_leave(pool):
+    """What becomes of tasks that raise what is no Exception, once the pool's only worker has run a later one."""
+    names = ("SystemExit", "KeyboardInterrupt", "GeneratorExit")
+    results = [pool.apply_async(leave, (name,)) for name in names]
+    pool.apply(abs, (1,))
+    return [result.ready() and _raised(result) for result in results]
+
+
+def _raised(result):
+    try:
+        return result.get()
+    except BaseException as error:
+        return type(error).__name__, error.args
+
+
 EFFECTS = (
     reduced,
     states,
@@ -287,4 +307,5 @@ EFFECTS = (
     results_again,
     types_of_results,
     let_go,
+    tasks_that_leave,
 )
