@@ -158,6 +158,14 @@ static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *be
     return PyErr_CheckSignals();
 }
 
+/* A pool decides all outcomes before it closes its channel: whoever finds that closed looks once more. 1, or -1 with an exception. */
+static int outcome_of_closed(pp_job_t *job) {
+    if (is_met(job))
+        return 1;
+    pp_channel_raise_closed();
+    return -1;
+}
+
 /* 1: the job is done, or a stream has something; 0: the deadline has passed; -1 with an exception. A thread that puts, and waits amid that,
  * has to lead: nobody else can put what it waits for. */
 static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
@@ -166,8 +174,7 @@ static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     int found = -2;
     for (bool has_looked = false; found == -2 && !is_met(job); has_looked = true) {
         if (pp_channel_is_closed(self)) {
-            pp_channel_raise_closed();
-            found = -1;
+            found = outcome_of_closed(job);
         } else if (has_looked && deadline_ns >= 0 && pp_now_ns() >= deadline_ns) {
             found = 0;
         } else if (run_handlers(self, bell, &before) < 0) {
@@ -202,7 +209,7 @@ PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
     if (is_met((pp_job_t *)args[0]))
         Py_RETURN_TRUE;
     if (!pp_channel_enter(self))
-        return pp_channel_raise_closed();
+        return outcome_of_closed((pp_job_t *)args[0]) < 0 ? NULL : Py_NewRef(Py_True);
     bool is_nested = pp_lead_is_mine(&self->parent);   /* in a signal handler, or in foreign code that unpickling runs */
     int found = wait_for(self, (pp_job_t *)args[0], deadline_ns);
     if (!is_nested)
