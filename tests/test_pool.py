@@ -773,6 +773,16 @@ def test_terminate_can_be_repeated_and_follows_close(make_pool, kind):
     pool.join(timeout=TIMEOUT_S)
 
 
+def test_a_worker_may_be_told_to_end_when_its_pool_has_ended(make_pool, kind):
+    pool = make_pool(2, kind=kind)
+    workers = pool._pool
+    pool.terminate()
+    pool.join(timeout=30)
+    for worker in workers:
+        worker.terminate()
+        assert not worker.is_alive()
+
+
 def test_terminate_from_several_threads(make_pool, kind):
     pool = make_pool(2, kind=kind)
     for call in [gates.call_in_thread(pool.terminate) for _ in range(4)]:

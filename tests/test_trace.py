@@ -12,7 +12,7 @@ import gates
 import pytest
 import tasks
 
-from pool_party import PoolPartyError, _native
+from pool_party import PoolClosed, PoolPartyError, _native
 from pool_party._executor import _run_chunk
 from pool_party.cli.main import main
 from pool_party.observe import chrome, metrics, timeline
@@ -381,6 +381,50 @@ def test_one_trace_at_a_time(pool, path, tmp_path):
         with pytest.raises(PoolPartyError, match=r"being traced already, to .*trace\.json"):
             pool.trace(tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
+
+
+class Asked(os.PathLike):
+    """A path that does something at the moment when it is asked for."""
+
+    def __init__(self, path, then):
+        self.path, self.then = path, then
+
+    def __fspath__(self):
+        self.then()
+        return str(self.path)
+
+
+def test_a_trace_that_begins_while_another_one_does(pool, path, tmp_path):
+    begun = []
+    with pytest.raises(PoolPartyError, match="traced already"):
+        pool.trace(Asked(path, lambda: begun.append(pool.trace(tmp_path / "first.json"))))
+    pool.apply(tasks.square, (2,))
+    begun[0].stop()
+    assert len(read(tmp_path / "first.json").of(TASK)) == 1
+
+
+def test_a_trace_that_begins_as_the_pool_ends(make_pool, kind, path):
+    pool = make_pool(2, kind=kind)
+
+    with pytest.raises(PoolClosed):
+        pool.trace(Asked(path, lambda: end(pool)))
+
+
+def test_a_trace_that_the_pools_end_finishes_before_it_has_begun(make_pool, kind, path, monkeypatch):
+    pool, start = make_pool(2, kind=kind), Tracing.start
+
+    def start_late(*args):
+        end(pool)
+        start(*args)
+
+    monkeypatch.setattr(Tracing, "start", start_late)
+    pool.trace(path).stop()
+    assert read(path).of(TASK) == []
+
+
+def end(pool):
+    pool.terminate()
+    pool.join(30)
 
 
 def test_closed_pools_and_bad_arguments(make_pool, kind, path, tmp_path):

@@ -402,7 +402,7 @@ static uint64_t trim_block(pp_segment_t *s, pp_arena_flags_t *flags, uint32_t id
 /* Trims only arenas whose owner has opened no block since the last call, since a busy one soon needs its warm pages. A
  * release after the first store asks for another call. */
 void pp_blocks_trim(pp_segment_t *s) {
-    pp_store_seq_cst(&s->shared->wants_trim, 0);
+    pp_swap_seq_cst(&s->shared->wants_trim, 0);   /* a store would not see what those released who asked: see pp_want_trim */
     uint64_t n_idle = pp_blocks_idle(s);
     for (unsigned arena = 0; arena <= s->n_workers; arena++) {
         pp_arena_flags_t *flags = pp_segment_flags(s, arena);

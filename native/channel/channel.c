@@ -338,8 +338,11 @@ void pp_notify_all(pp_shared_t *shared) {
     pp_ring(shared, true);
 }
 
+/* Always a swap, and no look before it: a look may find the 1 of an earlier request though the trimmer has taken that up and
+ * counted before it could see the caller's release. Of this swap and the trimmer's one comes first: if this one, the trimmer sees
+ * the release; if the trimmer's, this one asks anew. */
 void pp_want_trim(pp_shared_t *shared) {
-    if (pp_load_relaxed(&shared->wants_trim) || pp_swap_seq_cst(&shared->wants_trim, 1))
+    if (pp_swap_seq_cst(&shared->wants_trim, 1))
         return;
     pp_store_seq_cst(&shared->events, 1);
     ring(shared, PP_BACKGROUND);

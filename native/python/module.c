@@ -184,44 +184,46 @@ static PyObject *limits_cpus(PyObject *module, PyObject *numbers) {
     Py_RETURN_NONE;
 }
 
-static PyObject *user_sets(PyObject *module, PyObject *args) {
-    (void)module;
-    unsigned long long set;
+/* What the user sets of a library, or has set: each step may have to wait for another thread that sets one. */
+typedef struct {
+    unsigned long long setter;
     unsigned n;
+    int applies;
+} users_t;
+
+static bool step_sets(users_t *u) { return pp_user_sets((uintptr_t)u->setter, u->n); }
+static bool step_blocks(users_t *u) { return pp_user_blocks((uintptr_t)u->setter, u->n, u->applies); }
+static bool step_count(users_t *u) { return pp_user_count((uintptr_t)u->setter, &u->n); }
+
+/* Takes the arguments of `format`, the first ones of `u`. Returns whether the library is known. */
+static PyObject *do_step(bool (*step)(users_t *), PyObject *args, const char *format, users_t *u) {
     bool is_known;
-    if (!PyArg_ParseTuple(args, "KI", &set, &n))
+    if (!PyArg_ParseTuple(args, format, &u->setter, &u->n, &u->applies))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    is_known = pp_user_sets((uintptr_t)set, n);
+    is_known = step(u);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(is_known);
+}
+
+static PyObject *user_sets(PyObject *module, PyObject *args) {
+    (void)module;
+    return do_step(step_sets, args, "KI", &(users_t){0});
 }
 
 static PyObject *user_blocks(PyObject *module, PyObject *args) {
     (void)module;
-    unsigned long long set;
-    unsigned n;
-    int applies;
-    bool is_known;
-    if (!PyArg_ParseTuple(args, "KIp", &set, &n, &applies))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    is_known = pp_user_blocks((uintptr_t)set, n, applies);
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(is_known);
+    return do_step(step_blocks, args, "KIp", &(users_t){0});
 }
 
 static PyObject *user_count(PyObject *module, PyObject *args) {
     (void)module;
-    unsigned long long set;
-    unsigned n;
-    bool is_known;
-    if (!PyArg_ParseTuple(args, "K", &set))
+    users_t u = {0};
+    PyObject *is_known = do_step(step_count, args, "K", &u);
+    if (is_known == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    is_known = pp_user_count((uintptr_t)set, &n);
-    Py_END_ALLOW_THREADS
-    return is_known ? PyLong_FromUnsignedLong(n) : Py_NewRef(Py_None);
+    Py_DECREF(is_known);
+    return is_known == Py_True ? PyLong_FromUnsignedLong(u.n) : Py_NewRef(Py_None);
 }
 
 static PyObject *user_most(PyObject *module, PyObject *ignored) {

@@ -161,6 +161,15 @@ static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *be
     return PyErr_CheckSignals();
 }
 
+/* The result of a wait that finds the channel closed: 1, or -1 with an exception. A pool decides all outcomes before it
+ * closes its channel, so the caller checks once more. */
+static int outcome_of_closed(pp_job_t *job) {
+    if (is_met(job))
+        return 1;
+    pp_channel_raise_closed();
+    return -1;
+}
+
 /* 1: the job is done, or a stream has a result; 0: the deadline has passed; -1: an exception. A thread that waits while
  * it is putting must lead, because no other thread can put the task that it waits for. */
 static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
@@ -169,8 +178,7 @@ static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
     int found = -2;
     for (bool has_looked = false; found == -2 && !is_met(job); has_looked = true) {
         if (pp_channel_is_closed(self)) {
-            pp_channel_raise_closed();
-            found = -1;
+            found = outcome_of_closed(job);
         } else if (has_looked && deadline_ns >= 0 && pp_now_ns() >= deadline_ns) {
             found = 0;
         } else if (run_handlers(self, bell, &before) < 0) {
@@ -205,7 +213,7 @@ PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
     if (is_met((pp_job_t *)args[0]))
         Py_RETURN_TRUE;
     if (!pp_channel_enter(self))
-        return pp_channel_raise_closed();
+        return outcome_of_closed((pp_job_t *)args[0]) < 0 ? NULL : Py_NewRef(Py_True);
     bool is_nested = pp_lead_is_mine(&self->parent);   /* called by a signal handler, or by other code that unpickling runs */
     int found = wait_for(self, (pp_job_t *)args[0], deadline_ns);
     if (!is_nested)

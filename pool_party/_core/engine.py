@@ -85,6 +85,8 @@ class Engine:
         self._opened = _native.Job()  # set once the workers have been started, or one could not be; then:
         self._open_error: BaseException | None = None
         self._is_forking = False
+        self._tracing = threading.Lock()  # guards the beginning of a trace, and the next line; never taken in a handler
+        self._is_traceable = True  # until the pool's last trace was ended
         self._background = threading.Thread(target=self._run, name="pool_party-background")
 
     def open(self, setup: Setup) -> _native.Keeper:
@@ -361,6 +363,8 @@ class Engine:
     def _give_back(self) -> None:
         """End the other threads after the last worker has ended, and release memory and descriptors."""
         try:
+            with self._tracing:
+                self._is_traceable = False
             self._finish_trace()
             if not self._is_exiting:
                 self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
@@ -458,11 +462,9 @@ class Engine:
             raise ValueError(f"max_events must be 1 or more, not {max_events}")
         self.check_running()
         workers = self._workers
-        about = {"kind": self.kind, "policy": workers.budget()[0]}
+        about = {"kind": self.kind, "policy": workers.enforcer and workers.enforcer.policy}
         tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace)
-        if (other := workers.tracing) is not None:
-            raise PoolPartyError(f"this pool is being traced already, to {other.path}")
-        workers.tracing = tracing
+        _native.call_apart(lambda: self._enter_trace(tracing))
         try:
             tracing.start(lambda: self.workers, workers.budget()[1])
         except BaseException:
@@ -471,6 +473,15 @@ class Engine:
         if workers.enforcer is not None:
             workers.enforcer.on_grant = tracing.note_budget
         return tracing
+
+    def _enter_trace(self, tracing: "Tracing") -> None:
+        """From here on the background thread ends the trace, before it closes the channel that the trace reads."""
+        with self._tracing:
+            if not self._is_traceable:
+                raise self._why_not_running()
+            if (other := self._workers.tracing) is not None:
+                raise PoolPartyError(f"this pool is being traced already, to {other.path}")
+            self._workers.tracing = tracing
 
     def _forget_trace(self) -> None:
         if self._workers.enforcer is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
 from time import monotonic, monotonic_ns
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pool_party import _native
 from pool_party._core.threads import start_thread
@@ -46,6 +46,17 @@ def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
     except Exception:
         name = type(fn).__qualname__
     return str(name)[:MAX_NAME]
+
+
+class _Now(NamedTuple):
+    """What `Channel.present` says of a worker. tid: the thread that runs tasks; 0: it has not begun to serve."""
+
+    n_events: int
+    state: int
+    since_ns: int
+    tid: int
+    call: int
+    task: int
 
 
 class Tracing:
@@ -103,19 +114,20 @@ class Tracing:
 
         Calls of `note_...` before this are ignored.
         """
-        with open(self.path, "w"):
-            pass  # fails now if the file cannot be written
         _native.call_apart(lambda: self._start(workers, budget))
 
     def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._stopping:
-            if not self._is_over.is_set():  # otherwise the pool has ended meanwhile
-                self._begin(workers, budget)
-                start_thread(self._thread)
+            if self._is_over.is_set():  # the pool has ended meanwhile, and the file is complete
+                return
+            with open(self.path, "w"):
+                pass  # fails now if the file cannot be written
+            self._begin(workers, budget)
+            start_thread(self._thread)
 
     def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
         with self._lock:
-            self._next = [self._channel.present(n)[0] for n in range(self._n_workers)]
+            self._next = [self._present(n).n_events for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
             for n, n_threads in enumerate(budget):
                 self.note_budget(n, n_threads)
@@ -300,13 +312,16 @@ class Tracing:
             self._read(n)
         self._drop_oldest()
 
+    def _present(self, n: int) -> "_Now":
+        return _Now(*self._channel.present(n))
+
     def _look_at(self, n: int) -> None:
         """Read how long the worker has had no CPU so far. That does not change while it sleeps."""
         life = self._lives[n]
-        _, state, _, tid, _, _ = self._channel.present(n)
-        if life is None or tid == 0 or (state == _native.PRESENT_SLEEPS and life.looks):
+        now = self._present(n)
+        if life is None or now.tid == 0 or (now.state == _native.PRESENT_SLEEPS and life.looks):
             return
-        delay_ns = read_delay(life.pid, tid)
+        delay_ns = read_delay(life.pid, now.tid)
         if delay_ns is None:
             return
         looks = life.looks
@@ -343,9 +358,9 @@ class Tracing:
         life = self._lives[n]
         if life is None:
             return
-        _, state, since_ns, _, call, index = self._channel.present(n)
-        if state != _native.PRESENT_LOOKS:
-            life.last = Present(monotonic_ns(), state, since_ns, call, index, is_dead)
+        now = self._present(n)
+        if now.state != _native.PRESENT_LOOKS:
+            life.last = Present(monotonic_ns(), now.state, now.since_ns, now.call, now.task, is_dead)
             self._append(self._closed, life)
 
 

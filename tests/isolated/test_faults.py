@@ -271,6 +271,10 @@ def test_a_worker_that_is_ended_amid_an_import_closes_the_file(kind, tmp_path):
     check("ending.py", "reading_a_module", kind, tmp_path / "module.py")
 
 
+def test_pools_that_end_while_other_threads_use_them(kind):
+    check("ending_amid.py", kind, "fork", 8, 3)
+
+
 def test_shutdown_waits_for_an_executor(kind):
     fresh.check(run("ending.py", "executor_busy", kind, options=()), "last done 200 {332833500}")
 
