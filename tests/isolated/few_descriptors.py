@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from multiprocessing import forkserver
 
 from probe import TIMEOUT_S, ComposablePool, gates, open_fds, resources, tasks
 
@@ -20,6 +21,11 @@ def held():
     return {what: n for what, n in resources().items() if what not in ("fds", "children")}
 
 
+def stop_fork_server():
+    """It ends if a client breaks off while it connects, and refuses all others for as long as that takes."""
+    forkserver._forkserver._stop()
+
+
 def main(context):
     """Each opening succeeds or raises, and leaves nothing."""
     use(context)
@@ -32,6 +38,7 @@ def main(context):
             use(context)
         except (OSError, EOFError):  # the latter from a fork server that has none left
             n_failed += 1
+            stop_fork_server()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         gates.wait_until(lambda: all(held()[what] <= n for what, n in before.items()), f"nothing is left; {n_left}")
