@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import shlex
-import tomllib
 import urllib.parse
 
 from setuptools import setup
@@ -26,7 +25,8 @@ CODE_OR_LINK = re.compile(r"```.*?```|`[^`]*`|(?P<text>!?\[[^\]]*\])\((?P<target
 
 def read_long_description():
     """README.md with links to the repository that [project.urls] names; pictures are linked as files, not as pages."""
-    source = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    # Without tomllib, so that older Pythons get as far as pip's message that they are too old.
+    source = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
 
     def make_absolute(match):
         if match["text"] is None:  # code, in which brackets mean something else

@@ -54,6 +54,8 @@ autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Guarantees", "Guarantees")]
+toc_object_entries_show_parents = "hide"  # a class's name before each of its methods would not fit
+smartquotes_action = "D"  # dashes only: quotes are code nearly everywhere, and readers copy them
 default_role = "py:obj"  # in docstrings: a link where there is such a name, else code
 
 
