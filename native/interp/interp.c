@@ -288,7 +288,9 @@ static char *run_source(const char *source, Py_ssize_t *size) {
     return copy;
 }
 
-const char pp_ask_main_doc[] = PyDoc_STR("ask_main(source) -> bytes\n\nRuns source in the main interpreter, in this thread; what it leaves in `result`.");
+const char pp_ask_main_doc[] = PyDoc_STR("ask_main(source) -> bytes\n\n"
+                                         "Runs source in the main interpreter, in this thread, and returns its variable\n"
+                                         "`result`.");
 PyObject *pp_ask_main(PyObject *module, PyObject *source) {
     (void)module;
     const char *text = PyUnicode_AsUTF8(source);
@@ -347,7 +349,7 @@ static void interpreter_dealloc(interpreter_t *self) {
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(run_doc, "run(config)\n\nSays once what the interpreter is to run: marshalled bytes.");
+PyDoc_STRVAR(run_doc, "run(config)\n\nSets what the interpreter runs, as marshalled bytes. May be called once.");
 static PyObject *interpreter_run(interpreter_t *self, PyObject *config) {
     thread_t *t = self->thread;
     if (!PyBytes_Check(config) || pp_load_seq_cst(&t->told) != UNTOLD) {
@@ -362,7 +364,7 @@ static PyObject *interpreter_run(interpreter_t *self, PyObject *config) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(dismiss_doc, "dismiss()\n\nLets an interpreter end that has not been told what to run. Does not wait for that.");
+PyDoc_STRVAR(dismiss_doc, "dismiss()\n\nEnds an interpreter for which `run` was not called. Does not wait for that.");
 static PyObject *interpreter_dismiss(interpreter_t *self, PyObject *ignored) {
     (void)ignored;
     if (pp_load_seq_cst(&self->thread->told) == UNTOLD)
@@ -370,7 +372,7 @@ static PyObject *interpreter_dismiss(interpreter_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(join_doc, "join(timeout_s=None) -> bool\n\nWaits for the thread's end; False if it still runs.");
+PyDoc_STRVAR(join_doc, "join(timeout_s=None) -> bool\n\nWaits for the end of the thread. False if it is still running.");
 static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     PyObject *timeout = Py_None;
     if (!PyArg_ParseTuple(args, "|O", &timeout))
@@ -481,7 +483,7 @@ static PyObject *get_leaked(interpreter_t *self, void *closure) {
 
 static PyGetSetDef getset[] = {
     {"error", (getter)get_error, NULL, "why the worker ended, or an empty string", NULL},
-    {"leaked", (getter)get_leaked, NULL, "foreign threads kept the interpreter from being ended", NULL},
+    {"leaked", (getter)get_leaked, NULL, "foreign threads prevented the end of the interpreter", NULL},
     {0},
 };
 

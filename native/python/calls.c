@@ -32,8 +32,8 @@ static int insert(pp_channel_t *self, pp_job_t *job, PyObject *entry) {
 
 const char pp_admit_doc[] = PyDoc_STR(
     "admit(job, entry, n_tasks) -> bool\n\n"
-    "Enters a call in the table, and what it wants put (None: nothing yet) in the backlog, or does neither; False: the table\n"
-    "takes no more calls.");
+    "Enters a call in the table, and its tasks (None: none yet) in the backlog, or does neither. False: the table takes no\n"
+    "more calls.");
 PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *entry;
@@ -54,7 +54,7 @@ PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(is_open);
 }
 
-const char pp_enqueue_doc[] = PyDoc_STR("enqueue(task)\n\nOne more task of an admitted stream.");
+const char pp_enqueue_doc[] = PyDoc_STR("enqueue(task)\n\nAdds a task of an admitted stream to the backlog.");
 PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry) {
     PyObject *done = PyObject_CallOneArg(self->append, entry);
     if (done == NULL)
@@ -93,7 +93,8 @@ static void note_idle(pp_channel_t *self) {
     pp_parent_notify(&self->parent);
 }
 
-const char pp_close_calls_doc[] = PyDoc_STR("close_calls()\n\nTakes no more calls. Workers end, and `idle` is done, once none is left.");
+const char pp_close_calls_doc[] = PyDoc_STR("close_calls()\n\n"
+                                            "Accepts no more calls. Once none is left, workers end, and `idle` is done.");
 PyObject *pp_channel_close_calls(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     bool is_empty;
@@ -108,13 +109,14 @@ PyObject *pp_channel_close_calls(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-const char pp_jobs_doc[] = PyDoc_STR("jobs() -> list\n\nThe calls in progress, oldest first.");
+const char pp_jobs_doc[] = PyDoc_STR("jobs() -> list\n\nReturns the calls in progress, oldest first.");
 PyObject *pp_channel_jobs(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     return PyDict_Values(self->calls);
 }
 
-const char pp_counts_of_calls_doc[] = PyDoc_STR("call_counts() -> (n_submitted, n_pending, n_failed)\n\nTasks, at one moment.");
+const char pp_counts_of_calls_doc[] = PyDoc_STR("call_counts() -> (n_submitted, n_pending, n_failed)\n\n"
+                                                "Returns counts of tasks, all taken at the same moment.");
 PyObject *pp_channel_call_counts(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     Py_ssize_t at = 0, n_pending = 0;
@@ -216,7 +218,7 @@ void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t inde
     }
 }
 
-const char pp_deliver_doc[] = PyDoc_STR("deliver(job, index, status, value)\n\nThe outcome of a task.");
+const char pp_deliver_doc[] = PyDoc_STR("deliver(job, index, status, value)\n\nStores the outcome of a task.");
 PyObject *pp_channel_deliver(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     unsigned index;
@@ -228,7 +230,8 @@ PyObject *pp_channel_deliver(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-const char pp_refuse_doc[] = PyDoc_STR("refuse(task, error)\n\nA task that cannot be put: the error is its outcome, once.");
+const char pp_refuse_doc[] = PyDoc_STR("refuse(task, error)\n\n"
+                                       "Makes the error the outcome of a task that cannot be put, unless it has an outcome.");
 PyObject *pp_channel_refuse(pp_channel_t *self, PyObject *args) {
     pp_pending_t *pending;
     PyObject *error;
@@ -241,7 +244,8 @@ PyObject *pp_channel_refuse(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-const char pp_skip_doc[] = PyDoc_STR("skip(job, error)\n\nThe task at the cursor of a map cannot be put: the error is its outcome.");
+const char pp_skip_doc[] = PyDoc_STR("skip(job, error)\n\n"
+                                     "Makes the error the outcome of the task at a map's cursor, which cannot be put.");
 PyObject *pp_channel_skip(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *error;
@@ -251,7 +255,8 @@ PyObject *pp_channel_skip(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-const char pp_settle_doc[] = PyDoc_STR("settle(job, status, value) -> bool\n\nThe outcome of a whole call; False if it had one.");
+const char pp_settle_doc[] = PyDoc_STR("settle(job, status, value) -> bool\n\n"
+                                       "Stores the outcome of a whole call. False if it already had one.");
 PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     int status;
@@ -270,7 +275,8 @@ PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(is_first);
 }
 
-const char pp_end_input_doc[] = PyDoc_STR("end_input(job, n_tasks)\n\nThe input of a stream has ended.");
+const char pp_end_input_doc[] = PyDoc_STR("end_input(job, n_tasks)\n\n"
+                                          "Notes that the input of a stream has ended after n_tasks tasks.");
 PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     Py_ssize_t n_tasks;
@@ -295,7 +301,7 @@ static bool withdraw(pp_channel_t *self, pp_job_t *job) {
     return is_ours;
 }
 
-const char pp_cancel_doc[] = PyDoc_STR("cancel(job) -> bool\n\nTakes back a single call that no worker has begun.");
+const char pp_cancel_doc[] = PyDoc_STR("cancel(job) -> bool\n\nCancels a single call, unless a worker has begun it.");
 PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "only a Job can be cancelled");
@@ -310,7 +316,8 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     Py_RETURN_TRUE;
 }
 
-const char pp_set_doc[] = PyDoc_STR("set(event)\n\nSets an event, which is a Job that is never admitted: wakes whoever waits for it.");
+const char pp_set_doc[] = PyDoc_STR("set(event)\n\n"
+                                    "Sets an event (a Job that is never admitted), and wakes all threads that wait for it.");
 PyObject *pp_channel_set(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "an event is a Job");
@@ -323,7 +330,7 @@ PyObject *pp_channel_set(pp_channel_t *self, PyObject *arg) {
 /* ---- callbacks ---- */
 
 const char pp_next_deferred_doc[] = PyDoc_STR(
-    "next_deferred() -> Job or None\n\nWaits for a call whose callbacks are to be run, by the calling thread; None: there will be none.");
+    "next_deferred() -> Job or None\n\nWaits for a call whose callbacks the calling thread must run. None: no more will come.");
 PyObject *pp_channel_next_deferred(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     for (;;) {
@@ -349,7 +356,7 @@ PyObject *pp_channel_next_deferred(pp_channel_t *self, PyObject *ignored) {
 
 const char pp_run_deferred_doc[] = PyDoc_STR(
     "run_deferred(on) -> bool\n\n"
-    "A thread runs callbacks from now on, or no longer; True if there are some to be run by another one.");
+    "Notes that the calling thread runs callbacks from now on, or no longer. True if another thread must run some.");
 PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on) {
     int is_on = PyObject_IsTrue(on);
     if (is_on < 0)
@@ -361,7 +368,7 @@ PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on) {
     return PyBool_FromLong(has_work && !is_on);
 }
 
-const char pp_worker_deferred_doc[] = PyDoc_STR("end_deferred()\n\nThere will be no more calls with callbacks.");
+const char pp_worker_deferred_doc[] = PyDoc_STR("end_deferred()\n\nNotes that no more calls with callbacks will come.");
 PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_store_seq_cst(&self->has_no_deferred, 1);
@@ -370,7 +377,7 @@ PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-const char pp_finish_doc[] = PyDoc_STR("finish(job)\n\nA call's callbacks have run: it is done.");
+const char pp_finish_doc[] = PyDoc_STR("finish(job)\n\nMarks a call as done, after its callbacks have run.");
 PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job) {
     if (!PyObject_TypeCheck(job, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "only a Job can be finished");

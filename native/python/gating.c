@@ -64,8 +64,9 @@ static PyObject *raise_damaged(int error, const char *name) {
 }
 
 PyDoc_STRVAR(machine_doc,
-             "machine(n_tokens, name='') -> Gate\n\nThe gate that all programs of this user share that give the same name. "
-             "One that nobody uses takes the\nnumber of tokens given here; else it keeps its own.");
+             "machine(n_tokens, name='') -> Gate\n\n"
+             "Opens the gate that all programs of this user with the same name share. If nobody uses it, it takes this\n"
+             "number of tokens; otherwise it keeps its own.");
 static PyObject *gate_machine(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"n_tokens", "name", NULL};
     Py_ssize_t n;
@@ -80,7 +81,7 @@ static PyObject *gate_machine(PyTypeObject *type, PyObject *args, PyObject *kwar
     return error == EINVAL || error == ETIMEDOUT ? raise_damaged(error, name) : wrap(type, error, gate);
 }
 
-PyDoc_STRVAR(machine_path_doc, "machine_path(name='') -> str\n\nThe file behind that gate.");
+PyDoc_STRVAR(machine_path_doc, "machine_path(name='') -> str\n\nReturns the path of that gate's file.");
 static PyObject *gate_machine_path(PyObject *ignored, PyObject *args) {
     (void)ignored;
     const char *name = "";
@@ -91,7 +92,7 @@ static PyObject *gate_machine_path(PyObject *ignored, PyObject *args) {
     return error ? pp_raise_errno(error) : PyUnicode_FromString(path);
 }
 
-PyDoc_STRVAR(attach_doc, "attach(fd) -> Gate\n\nThe gate behind a file descriptor, which it takes over.");
+PyDoc_STRVAR(attach_doc, "attach(fd) -> Gate\n\nOpens the gate behind a file descriptor, and takes ownership of the descriptor.");
 static PyObject *gate_attach(PyTypeObject *type, PyObject *arg) {
     int fd;
     if (!as_int(arg, &fd))
@@ -122,10 +123,10 @@ static int wait_granted(void) {
 }
 
 PyDoc_STRVAR(acquire_doc,
-             "acquire(n=1, covers=False) -> int\n\nTakes n tokens at once, waiting in line for them; returns how many: all there are, if n is more. A thread\n"
-             "that holds tokens already, of this gate or another, takes none and keeps what it has. Only the thread\n"
-             "itself can release them.\n\n"
-             "covers: the tokens are for all threads of this process, and for processes that descend from it: they pass.");
+             "acquire(n=1, covers=False) -> int\n\nTakes n tokens at once, waiting in line for them. Returns how many it took: at most all tokens of the\n"
+             "gate. A thread that already holds tokens, of this gate or another, keeps those and takes no more. Only the\n"
+             "same thread can release them.\n\n"
+             "covers: the tokens cover all threads of this process and all its descendant processes, which then pass.");
 static PyObject *gate_acquire(gate_t *self, PyObject *args) {
     Py_ssize_t n = 1;
     int covers = 0;
@@ -152,8 +153,9 @@ static PyObject *gate_release(gate_t *self, PyObject *ignored) {
 
 
 PyDoc_STRVAR(forget_doc,
-             "forget(pid) -> int\n\nTakes back what dead threads of that process held, all of it if the process is dead; returns\n"
-             "for how many threads.");
+             "forget(pid) -> int\n\n"
+             "Takes back the tokens of dead threads of that process, or all of them if the process is dead. Returns the\n"
+             "number of these threads.");
 static PyObject *gate_forget(gate_t *self, PyObject *arg) {
     unsigned n;
     int pid;
@@ -198,14 +200,14 @@ static PyObject *gate_get(gate_t *self, void *which) {
 
 static PyGetSetDef gate_getset[] = {
     {"fd", (getter)gate_get_fd, NULL, "File descriptor for attach(), owned by this object.", NULL},
-    {"held", (getter)gate_get_held, NULL, "Tokens that the calling thread holds, of whichever gate.", NULL},
-    {"n_tokens", (getter)gate_get, NULL, "Tokens there are.", (void *)N_TOKENS},
-    {"n_free", (getter)gate_get, NULL, "Tokens that nobody holds.", (void *)N_FREE},
-    {"n_waiting", (getter)gate_get, NULL, "Threads that wait.", (void *)N_WAITING},
-    {"n_acquired", (getter)gate_get, NULL, "Requests, of all processes together.", (void *)N_ACQUIRED},
-    {"n_waits", (getter)gate_get, NULL, "Requests that had to wait.", (void *)N_WAITS},
-    {"waited_s", (getter)gate_get, NULL, "Seconds that they waited, together.", (void *)WAITED_S},
-    {"n_recovered", (getter)gate_get, NULL, "What dead threads left and was put right.", (void *)N_RECOVERED},
+    {"held", (getter)gate_get_held, NULL, "Number of tokens that the calling thread holds, of any gate.", NULL},
+    {"n_tokens", (getter)gate_get, NULL, "Total number of tokens.", (void *)N_TOKENS},
+    {"n_free", (getter)gate_get, NULL, "Number of free tokens.", (void *)N_FREE},
+    {"n_waiting", (getter)gate_get, NULL, "Number of waiting threads.", (void *)N_WAITING},
+    {"n_acquired", (getter)gate_get, NULL, "Number of requests in all processes.", (void *)N_ACQUIRED},
+    {"n_waits", (getter)gate_get, NULL, "Number of requests that had to wait.", (void *)N_WAITS},
+    {"waited_s", (getter)gate_get, NULL, "Total time that requests have waited, in seconds.", (void *)WAITED_S},
+    {"n_recovered", (getter)gate_get, NULL, "Number of recoveries after dead threads.", (void *)N_RECOVERED},
     {0},
 };
 
@@ -221,7 +223,7 @@ static PyMethodDef gate_methods[] = {
 };
 
 static PyType_Slot gate_slots[] = {
-    {Py_tp_doc, "Gate(n_tokens)\n\nTokens that threads of several processes share. Those of a killed holder come back."},
+    {Py_tp_doc, "Gate(n_tokens)\n\nTokens that threads of several processes share. A killed holder's tokens come back."},
     {Py_tp_new, gate_new},
     {Py_tp_dealloc, gate_dealloc},
     {Py_tp_methods, gate_methods},
@@ -239,9 +241,11 @@ static PyType_Spec gate_spec = {
 /* ---- regions ---- */
 
 PyDoc_STRVAR(install_doc,
-             "install_regions(setter, gate=None, exclusive=False)\n\nMakes an OpenBLAS run its parallel regions on threads of ours. `setter` is the address of its\n"
-             "openblas_set_threads_callback_function. With a gate, a region of n jobs takes n tokens first; or all, if\n"
-             "exclusive. The first gate is that of the whole process, until each library is uninstalled as often as installed.");
+             "install_regions(setter, gate=None, exclusive=False)\n\n"
+             "Makes an OpenBLAS run its parallel regions on our threads. `setter` is the address of its\n"
+             "openblas_set_threads_callback_function. With a gate, a region of n jobs first takes n tokens, or all if\n"
+             "exclusive. The first gate applies to the whole process until every library is uninstalled as often as it was\n"
+             "installed.");
 static PyObject *install_regions(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"setter", "gate", "exclusive", NULL};
     unsigned long long setter;
@@ -266,7 +270,8 @@ static PyObject *install_regions(PyObject *module, PyObject *args, PyObject *kwa
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(uninstall_doc, "uninstall_regions(setter) -> bool\n\nGives that OpenBLAS its own threads back; False if it has them.");
+PyDoc_STRVAR(uninstall_doc, "uninstall_regions(setter) -> bool\n\n"
+                            "Makes that OpenBLAS use its own threads again. False if it does so already.");
 static PyObject *uninstall_regions(PyObject *module, PyObject *arg) {
     (void)module;
     int error;
@@ -280,7 +285,9 @@ static PyObject *uninstall_regions(PyObject *module, PyObject *arg) {
 }
 
 PyDoc_STRVAR(statistics_doc,
-             "region_statistics() -> (n_regions, n_waits, n_threads)\n\nRegions of this process so far, how often one waited, and the threads made for them.");
+             "region_statistics() -> (n_regions, n_waits, n_threads)\n\n"
+             "Returns the number of regions of this process so far, how often one has waited, and the number of threads\n"
+             "made for them.");
 static PyObject *region_statistics(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     pp_region_stats_t s;
@@ -288,7 +295,7 @@ static PyObject *region_statistics(PyObject *module, PyObject *ignored) {
     return Py_BuildValue("KKI", (unsigned long long)s.n_regions, (unsigned long long)s.n_waits, s.n_helpers);
 }
 
-PyDoc_STRVAR(ancestors_doc, "ancestors() -> tuple\n\nThe process numbers of this process and of those that it descends from.");
+PyDoc_STRVAR(ancestors_doc, "ancestors() -> tuple\n\nReturns the ids of this process and of its ancestors.");
 static PyObject *ancestors(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     int pids[PP_LINE_MAX];
@@ -304,7 +311,7 @@ static PyObject *ancestors(PyObject *module, PyObject *ignored) {
     return line;
 }
 
-PyDoc_STRVAR(adopt_doc, "descend_from(pids)\n\nThis process has these ancestors, too: another process's ancestors().");
+PyDoc_STRVAR(adopt_doc, "descend_from(pids)\n\nAdds ancestors of this process: the ancestors() of another process.");
 static PyObject *descend_from(PyObject *module, PyObject *arg) {
     (void)module;
     int pids[PP_LINE_MAX];

@@ -250,8 +250,8 @@ static int reserve(pp_job_t *job) {
 }
 
 PyDoc_STRVAR(reserve_doc, "reserve() -> bool\n\n"
-                          "Waits, as the thread that reads a stream's input, until the call is admitted and one more task may be read; False:\n"
-                          "read no more.");
+                          "Called by the thread that reads a stream's input. Waits until the call is admitted and one more\n"
+                          "task may be read. False: read no more.");
 static PyObject *job_reserve(pp_job_t *self, PyObject *ignored) {
     (void)ignored;
     for (;;) {
@@ -276,7 +276,9 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length) {
     return is_over;
 }
 
-PyDoc_STRVAR(abandon_doc, "abandon()\n\nNobody will ask for results any more. Takes no lock: for finalizers and signal handlers, too.");
+PyDoc_STRVAR(abandon_doc, "abandon()\n\n"
+                          "Notes that nobody will ask for results. Takes no lock, so finalizers and signal handlers may\n"
+                          "call it.");
 static PyObject *job_abandon(pp_job_t *self, PyObject *ignored) {
     (void)ignored;
     self->is_abandoned = 1;
@@ -284,7 +286,7 @@ static PyObject *job_abandon(pp_job_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(lift_doc, "lift_window()\n\nThe reader no longer waits for the consumer: the pool is being joined.");
+PyDoc_STRVAR(lift_doc, "lift_window()\n\nLets the reader run ahead of the consumer without limit, since the pool is being joined.");
 static PyObject *job_lift_window(pp_job_t *self, PyObject *ignored) {
     (void)ignored;
     self->is_lifted = 1;
@@ -307,21 +309,22 @@ static PyMemberDef job_members[] = {
     {"chunk", T_PYSSIZET, offsetof(pp_job_t, chunk), READONLY, "items per task"},
     {"cursor", T_PYSSIZET, offsetof(pp_job_t, cursor), 0, "index of the next task to put"},
     {"remaining", T_PYSSIZET, offsetof(pp_job_t, remaining), READONLY, "tasks without an outcome"},
-    {"sequence", T_LONGLONG, offsetof(pp_job_t, sequence), READONLY, "of a single task, once it is in the channel; else -1"},
+    {"sequence", T_LONGLONG, offsetof(pp_job_t, sequence), READONLY, "the sequence of a single task that is in the channel;\n"
+                                                                     "otherwise -1"},
     {"settled", T_BOOL, offsetof(pp_job_t, settled), READONLY, "the outcome is decided; callbacks may still run"},
-    {"done", T_BOOL, offsetof(pp_job_t, done), READONLY, "the outcome can be had"},
+    {"done", T_BOOL, offsetof(pp_job_t, done), READONLY, "the outcome is available"},
     {"status", T_INT, offsetof(pp_job_t, status), READONLY, "a STATUS_ constant, once the call is settled"},
     {"value", T_OBJECT, offsetof(pp_job_t, value), READONLY, "the outcome's value, once the call is settled"},
     {"callbacks", T_BYTE, offsetof(pp_job_t, callbacks), 0, "a CALLBACKS_ constant: whether, and when, they run"},
-    {"ordered", T_BOOL, offsetof(pp_job_t, ordered), 0, "a stream's results come in the order of its input"},
+    {"ordered", T_BOOL, offsetof(pp_job_t, ordered), 0, "whether a stream's results come in the order of its input"},
     {"function", T_OBJECT, offsetof(pp_job_t, function), 0, "what must live until the call is done: its published function"},
     {"owner", T_OBJECT, offsetof(pp_job_t, owner), 0, "what must live until the call is done: its pool"},
     {0},
 };
 
 PyDoc_STRVAR(job_doc, "Job(n_items=1, chunk=1, kind=JOB_SINGLE, window=0)\n\n"
-                      "One call of a pool: a single one, a map or a stream (imap). window: tasks that may be read ahead of the\n"
-                      "consumer of a stream whose length is not known; 0: it is n_items. Safe to use from any thread.");
+                      "One call of a pool: a single call, a map or a stream (imap). window: how many tasks may be read\n"
+                      "ahead of a stream's consumer if the length is unknown; 0: the length is n_items. Thread-safe.");
 
 static PyType_Slot job_slots[] = {
     {Py_tp_doc, (void *)job_doc},       {Py_tp_init, job_init},       {Py_tp_traverse, job_traverse},

@@ -351,53 +351,66 @@ static PyObject *call_getter(PyObject *module, PyObject *arg) {
 static PyMethodDef functions[] = {
 #if PY_VERSION_HEX < 0x030D0000
     {"keep_keywords", pp_keep_keywords, METH_NOARGS,
-     "keep_keywords()\n\nBefore the end of the main interpreter: what others have made for it is not freed."},
+     "keep_keywords()\n\n"
+     "Called before the end of the main interpreter. Prevents it from freeing objects that other interpreters have made."},
 #endif
     {"n_loads", n_loads, METH_NOARGS,
-     "n_loads() -> int\n\nA number that differs once more libraries are loaded into this process."},
+     "n_loads() -> int\n\nReturns a number that changes when libraries are loaded into this process."},
     {"has_thread_library", has_thread_library, METH_NOARGS,
-     "has_thread_library() -> bool\n\nWhether a library is loaded that has threads of its own, to judge by file names."},
+     "has_thread_library() -> bool\n\nWhether a loaded library has threads of its own, judging by file names."},
     {"call_setter", call_setter, METH_VARARGS, "call_setter(address, n)\n\nCalls a void (*)(int)."},
     {"call_getter", call_getter, METH_O, "call_getter(address) -> int\n\nCalls an int (*)(void)."},
     {"limit_library", limit_library, METH_VARARGS,
-     "limit_library(setter, getter, per_thread, most)\n\nA native library of this process that open budgets limit, unless it is known: "
-     "addresses of\nvoid (*)(int) and int (*)(void). most: by the user's environment; 0: it says nothing."},
+     "limit_library(setter, getter, per_thread, most)\n\n"
+     "Adds a native library for open budgets to limit, unless it is known. Takes the addresses of a void (*)(int) and an\n"
+     "int (*)(void). most: the limit of the user's environment; 0: none."},
     {"limits_told", limits_told, METH_VARARGS,
-     "limits_told(n)\n\nIn a worker process: its environment says n instead of what the user has set."},
+     "limits_told(n)\n\nIn a worker process: its environment contains n instead of the user's setting."},
     {"limits_cpus", limits_cpus, METH_O,
-     "limits_cpus(cpus)\n\nWhere libraries' threads may run, also those that a worker makes which is kept on fewer CPUs."},
+     "limits_cpus(cpus)\n\nSets where libraries' threads may run, even if the worker that creates them is pinned to fewer CPUs."},
     {"user_sets", user_sets, METH_VARARGS,
-     "user_sets(setter, n) -> bool\n\nThe user sets a library's count; False: the library is not known."},
+     "user_sets(setter, n) -> bool\n\nNotes that the user sets a library's count. False: the library is unknown."},
     {"user_blocks", user_blocks, METH_VARARGS,
-     "user_blocks(setter, n, applies) -> bool\n\nThe count of the user's blocks that are open, for a library with one count for the\n"
-     "process; 0: none is. applies: set the library now. False: there is no such library."},
+     "user_blocks(setter, n, applies) -> bool\n\n"
+     "Sets the count of the user's open blocks for a library with one count per process; 0: no block is open. applies: set\n"
+     "the library now. False: the library is unknown."},
     {"user_count", user_count, METH_VARARGS,
-     "user_count(setter) -> int | None\n\nWhat the user has set, without blocks, in this process or thread; None: the library is not known."},
+     "user_count(setter) -> int | None\n\n"
+     "Returns what the user has set outside blocks in this process or thread. None: the library is unknown."},
     {"user_most", user_most, METH_NOARGS,
-     "user_most() -> int\n\nThe least that the user has set of any library with one count for the process; if none, a very large number."},
+     "user_most() -> int\n\n"
+     "Returns the smallest count that the user has set for a library with one count per process; a very large number if\n"
+     "none is set."},
     {"limit_foreign", limit_foreign, METH_O,
-     "limit_foreign(n)\n\nWorkers of this process's pools that are awake in other processes: libraries here get the less."},
+     "limit_foreign(n)\n\n"
+     "Sets the number of active workers in other processes, which reduces the limits of this process's libraries."},
     {"cpus_left", cpus_left, METH_O,
-     "cpus_left(n) -> int\n\nHow many of n CPUs other programs do not use, as far as is known: a pool that lends has it looked for."},
+     "cpus_left(n) -> int\n\n"
+     "Returns how many of n CPUs other programs do not use, as far as is known. It is observed while a pool lends."},
     {"n_awake", count_awake, METH_NOARGS,
-     "n_awake() -> int\n\nFor tests: workers that are awake, of all pools of this process, as far as budgets go by that."},
+     "n_awake() -> int\n\n"
+     "For tests: returns the number of active workers, of all pools of this process, that budgets are based on."},
     {"pretend_running", pretend_running, METH_O,
-     "pretend_running(n)\n\nFor tests: so many threads of the machine run, with the one that counts; 0: the system does not say;\n"
-     "None: what it says."},
+     "pretend_running(n)\n\n"
+     "For tests: pretends that so many threads of the machine are running, including the reading one. 0: the system does\n"
+     "not tell; None: reads the real number."},
     {"estimate_others", estimate_others, METH_VARARGS,
-     "estimate_others(*readings) -> list\n\nFor tests: threads of others, or None, after each reading of (running, awake, lent, seconds)."},
+     "estimate_others(*readings) -> list\n\n"
+     "For tests: returns threads of other programs, or None, after each reading of (running, awake, lent, seconds)."},
     {"own_grant", own_grant, METH_NOARGS,
-     "own_grant() -> int\n\nThreads that the worker may use whose task this thread runs; 0: no limit, or no worker."},
+     "own_grant() -> int\n\nReturns how many threads the worker in this thread may use. 0: there is no limit, or no worker."},
     {"own_threads", own_threads, METH_NOARGS,
-     "own_threads() -> int\n\nAs own_grant, with what is lent to the worker now, and less what other pools need."},
+     "own_threads() -> int\n\n"
+     "Like own_grant, but includes threads lent to the worker now, and excludes those that other pools need."},
     {"process_limit", process_limit, METH_NOARGS,
-     "process_limit() -> int\n\nThreads that libraries with one count per process may use now; 0: not limited."},
+     "process_limit() -> int\n\nReturns how many threads libraries with one count per process may use now; 0: unlimited."},
     {"call_preludes", call_preludes, METH_NOARGS,
-     "call_preludes() -> dict, or None\n\nOf the map or stream that this thread is encoding for: the preludes that were made for it."},
+     "call_preludes() -> dict, or None\n\nReturns the preludes that were made for the map or stream that this thread is encoding."},
     {"receivers", receivers, METH_NOARGS,
-     "receivers() -> object\n\nWhat the workers have of __main__ that this thread is encoding for (`Channel.receivers`); else None."},
+     "receivers() -> object\n\n"
+     "Returns `Channel.receivers` of the pool that this thread is encoding for, or None: what its workers have of __main__."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
-     "n_interpreters() -> int\n\nInterpreter workers that are alive in this process."},
+     "n_interpreters() -> int\n\nReturns the number of live interpreter workers in this process."},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
     {"copy_threads", pp_copy_threads, METH_O, pp_copy_threads_doc},
     {"limit_copy", pp_limit_copy, METH_O, pp_limit_copy_doc},
@@ -413,7 +426,9 @@ static PyMethodDef functions[] = {
     {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
     {"recall", pp_recall, METH_VARARGS, pp_recall_doc},
     {"are_same", pp_are_same, METH_VARARGS, pp_are_same_doc},
-    {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\nPieces of copies that idle cores have done in this process."},
+    {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\n"
+                                           "Returns the number of copied pieces that idle cores have contributed in this\n"
+                                           "process."},
     {"share", pp_share, METH_O, pp_share_doc},
     {"ask_main", pp_ask_main, METH_O, pp_ask_main_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},

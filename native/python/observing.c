@@ -4,8 +4,9 @@
 /* ---- budgets ---- */
 
 const char pp_limit_doc[] = PyDoc_STR("limit(n_cpus, n_threads, lends)\n\n"
-    "Limits this process's libraries while a worker of this channel is awake in it: to n_threads, or, if it\n"
-    "lends, to the CPUs over all workers that are awake. n_threads 0: no longer.");
+                                      "Limits this process's libraries while a worker of this channel is active in it: to\n"
+                                      "n_threads, or, if it lends, to the CPUs divided by all active workers. n_threads 0:\n"
+                                      "ends the limit.");
 PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args) {
     unsigned n_cpus, n_threads;
     int lends;
@@ -62,7 +63,7 @@ PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-const char pp_wait_pulse_doc[] = PyDoc_STR("wait_pulse(seen) -> int\n\nWaits until the pulse is not `seen`; the pulse.");
+const char pp_wait_pulse_doc[] = PyDoc_STR("wait_pulse(seen) -> int\n\nWaits until the pulse differs from `seen`, and returns it.");
 PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
     unsigned long seen = PyLong_AsUnsignedLongMask(arg);
     if (PyErr_Occurred())
@@ -79,8 +80,9 @@ static bool is_awake(pp_worker_slot_t *worker) {
     return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
 }
 
-const char pp_counts_doc[] = PyDoc_STR("counts() -> tuple[int, ...]\n\nFor each worker of this process, how many threads it may use now; while it\n"
-    "sleeps, its own budget.");
+const char pp_counts_doc[] = PyDoc_STR("counts() -> tuple[int, ...]\n\n"
+                                       "Returns, for each worker of this process, how many threads it may use now. For an\n"
+                                       "idle worker, that is its own budget.");
 PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     unsigned n = self->segment->n_workers;
@@ -99,7 +101,8 @@ PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored) {
     return all;
 }
 
-const char pp_awake_doc[] = PyDoc_STR("awake() -> tuple[bool, ...]\n\nFor each worker, whether it has work or is just looking for some.");
+const char pp_awake_doc[] = PyDoc_STR("awake() -> tuple[bool, ...]\n\n"
+                                      "Returns, for each worker, whether it has work or is seeking some.");
 PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     unsigned n = self->segment->n_workers;
@@ -134,7 +137,8 @@ PyObject *pp_channel_forget_events(pp_channel_t *self, PyObject *ignored) {
 }
 
 const char pp_read_events_doc[] = PyDoc_STR("read_events(worker, start) -> (next, n_lost, bytes)\n\n"
-    "A worker's events from number `start` on, of EVENT_WORDS 64-bit words each; how many were overwritten.");
+                                            "Returns a worker's events from number `start` on, of EVENT_WORDS 64-bit words\n"
+                                            "each, and how many were overwritten.");
 PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args) {
     PyObject *n;
     unsigned long long from;
@@ -159,7 +163,8 @@ PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args) {
 }
 
 const char pp_present_doc[] = PyDoc_STR("present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
-    "What a worker is doing, as it recorded that. state: a PRESENT_ constant; tid: 0 if it has not begun to serve.");
+                                        "Returns what a worker is doing, as it has recorded. state: a PRESENT_ constant;\n"
+                                        "tid: 0 if it has not begun to serve.");
 PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg) {
     int n = pp_channel_slot(self, arg);
     if (n < 0)

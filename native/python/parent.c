@@ -175,8 +175,9 @@ bool pp_channel_enter_late(pp_channel_t *self) {
         return result;                                                          \
     }
 
-PyDoc_STRVAR(close_doc, "close()\n\nThe pool has ended: gives the shared memory and its descriptor back, once the last thread that uses\n"
-                        "them is out. Everything but looking at calls raises ValueError from now on.");
+PyDoc_STRVAR(close_doc, "close()\n\n"
+                        "Called once the pool has ended. Gives back the shared memory and its descriptor as soon as no\n"
+                        "thread uses them. From then on everything except reading calls raises ValueError.");
 static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     if (!pp_swap_seq_cst(&self->is_closed, 1))
@@ -207,7 +208,7 @@ static void keeper_dealloc(keeper_t *self) {
 }
 
 static PyType_Slot keeper_slots[] = {
-    {Py_tp_doc, "Once nobody refers to this any more the channel is abandoned."},
+    {Py_tp_doc, "When the last reference to this is gone, the channel is abandoned."},
     {Py_tp_dealloc, keeper_dealloc},
     {0, NULL},
 };
@@ -219,7 +220,8 @@ PyType_Spec pp_keeper_spec = {
     .slots = keeper_slots,
 };
 
-PyDoc_STRVAR(keeper_doc, "keeper() -> Keeper\n\nWhoever uses the pool has it: `is_abandoned` is true once it is gone.");
+PyDoc_STRVAR(keeper_doc, "keeper() -> Keeper\n\n"
+                         "Returns a keeper for all users of the pool: `is_abandoned` is true once it is gone.");
 static PyObject *channel_keeper(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     keeper_t *keeper = (keeper_t *)self->module->keeper_type->tp_alloc(self->module->keeper_type, 0);
@@ -289,7 +291,7 @@ int pp_channel_slot(pp_channel_t *self, PyObject *arg) {
     return -1;
 }
 
-PyDoc_STRVAR(open_slot_doc, "open_slot(worker)\n\nMakes an empty worker slot ready for a new worker.");
+PyDoc_STRVAR(open_slot_doc, "open_slot(worker)\n\nPrepares an empty worker slot for a new worker.");
 static PyObject *channel_open_slot(pp_channel_t *self, PyObject *arg) {
     int worker = pp_channel_slot(self, arg);
     if (worker < 0)
@@ -327,8 +329,8 @@ static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
 }
 
 PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
-                            "Raises an exception in the Python code of the task or initializer that a thread of this process runs, if any.\n"
-                            "False: this is a bad moment, a little later is a better one.");
+                            "Raises an exception in the Python code of the task or initializer that a thread of this\n"
+                            "process runs, if any. False: it is impossible now; try again a little later.");
 static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     PyObject *n, *exception;
     unsigned long ident;
@@ -348,7 +350,7 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(!is_reading);
 }
 
-PyDoc_STRVAR(stop_doc, "stop(how)\n\nSTOP_DRAIN: workers end when no task waits; STOP_NOW: at once, between two tasks.");
+PyDoc_STRVAR(stop_doc, "stop(how)\n\nEnds workers. STOP_DRAIN: when no task waits; STOP_NOW: at once, between two tasks.");
 static PyObject *channel_stop(pp_channel_t *self, PyObject *arg) {
     unsigned long how = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
@@ -369,14 +371,14 @@ static PyObject *pp_channel_take_events(pp_channel_t *self, PyObject *ignored) {
     return PyBool_FromLong(pp_swap_seq_cst(&self->segment->shared->events, 0));
 }
 
-PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nA worker's end for a thread of this interpreter.");
+PyDoc_STRVAR(worker_doc, "worker(n) -> Worker\n\nReturns a worker's end of the channel, for a thread of this interpreter.");
 static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     int worker = pp_channel_slot(self, arg);
     return worker < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)worker);
 }
 
 PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n) -> Interpreter\n\n"
-                                    "Makes an interpreter in a thread of its own, for worker n: see its `run`.");
+                                    "Creates an interpreter in a separate thread, for worker n; see its `run`.");
 static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *n) {
     int worker = pp_channel_slot(self, n);
     PyObject *interpreter = worker < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)worker);
@@ -446,19 +448,20 @@ static int set_put_waiting(pp_channel_t *self, PyObject *value, void *closure) {
 }
 
 static PyGetSetDef getset[] = {
-    {"is_starved", (getter)get_is_starved, NULL, "a put was refused and nobody has told of new room since", NULL},
-    {"has_pins", (getter)get_has_pins, NULL, "shared memory is kept for tasks on their way", NULL},
-    {"is_damaged", (getter)get_is_damaged, NULL, "somebody has written over the shared memory", NULL},
-    {"wants_trim", (getter)get_wants_trim, NULL, "blocks were released, and `trim` is to be called after a while", NULL},
+    {"is_starved", (getter)get_is_starved, NULL, "a put was refused, and no worker has notified of new room since", NULL},
+    {"has_pins", (getter)get_has_pins, NULL, "shared memory is retained for tasks that no worker has received yet", NULL},
+    {"is_damaged", (getter)get_is_damaged, NULL, "the shared memory was overwritten", NULL},
+    {"wants_trim", (getter)get_wants_trim, NULL, "blocks were released, so `trim` should be called after a while", NULL},
     {"idle_bytes", (getter)get_idle_bytes, NULL, "memory of blocks that are not in use", NULL},
     {"fd", (getter)get_fd, NULL, "file descriptor of the shared memory", NULL},
     {"n_waiting", (getter)get_n_waiting, NULL, "tasks that no worker has begun", NULL},
     {"n_taken", (getter)get_n_taken, NULL, "results taken so far", NULL},
-    {"wants_runner", (getter)get_wants_runner, NULL, "there are callbacks to be run, and no thread does it", NULL},
+    {"wants_runner", (getter)get_wants_runner, NULL, "callbacks are due, and no thread runs them", NULL},
     {"is_abandoned", (getter)get_is_abandoned, NULL, "its keeper is gone", NULL},
     {"idle", (getter)get_idle, NULL, "a Job that is done once a closed pool has no calls left", NULL},
     {"receivers", (getter)get_receivers, (setter)set_receivers, "what the workers have of __main__; see wire/definitions.py", NULL},
-    {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called by one thread at a time to put what waits in the backlog, and with whether that thread is at it already", NULL},
+    {"put_waiting", (getter)get_put_waiting, (setter)set_put_waiting, "called by one thread at a time to put the backlog; its\n"
+                                                                      "argument: whether that thread is putting already", NULL},
     {0},
 };
 
@@ -537,31 +540,38 @@ static PyMethodDef methods[] = {
     METHOD("take_reports", pp_channel_take_reports, METH_NOARGS, pp_take_reports_doc),
     {"wait_background", (PyCFunction)(void *)pp_channel_wait_background, METH_FASTCALL, pp_wait_background_doc},
     {"notify", (PyCFunction)channel_notify, METH_NOARGS,
-     "notify()\n\nMakes wait_background return, whoever leads. Takes no lock; after `close` it does nothing."},
+     "notify()\n\nMakes wait_background return, even while another thread leads. Takes no lock, and does nothing after `close`."},
     {"close", (PyCFunction)channel_close, METH_NOARGS, close_doc},
     {"keeper", (PyCFunction)channel_keeper, METH_NOARGS, keeper_doc},
     METHOD("open_slot", channel_open_slot, METH_O, open_slot_doc),
     METHOD("reap", pp_channel_reap, METH_O, pp_reap_doc),
-    METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nA WORKER_ constant: what has become of a worker."),
-    METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nTasks that the worker has finished."),
-    METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nWhether the worker has a task."),
-    METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\nWhether a worker runs a task of this call now."),
+    METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nReturns a WORKER_ constant: the state of a worker."),
+    METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nReturns the number of tasks that the worker has finished."),
+    METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nReturns whether the worker has a task."),
+    METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\n"
+                                                 "Returns whether a worker is running a task of this call."),
     METHOD("interrupt", channel_interrupt, METH_VARARGS, interrupt_doc),
     METHOD("stop", channel_stop, METH_O, stop_doc),
-    METHOD("notify_all", channel_notify_all, METH_NOARGS, "notify_all()\n\nSomething happened to a worker: wakes all."),
-    METHOD("take_events", pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\nWas there any?"),
+    METHOD("notify_all", channel_notify_all, METH_NOARGS, "notify_all()\n\n"
+                                                          "Wakes all threads, because something happened to a worker."),
+    METHOD("take_events", pp_channel_take_events, METH_NOARGS, "take_events() -> bool\n\n"
+                                                               "Returns whether there were events since the last call."),
     METHOD("limit", pp_channel_limit, METH_VARARGS, pp_limit_doc),
     METHOD("lend", pp_channel_lend, METH_O,
-           "lend(n_cpus)\n\nThis pool lends so many CPUs: it is looked which of them others leave. The pulse tells of changes. 0: no longer."),
-    METHOD("grant", pp_channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\nWhat a worker's libraries may use; 0: no limit."),
-    METHOD("watch", pp_channel_watch, METH_NOARGS, "watch()\n\nFrom now on the pulse tells when workers fall asleep and wake."),
-    METHOD("pulse", pp_channel_pulse, METH_NOARGS, "pulse()\n\nWakes who waits for the pulse."),
+           "lend(n_cpus)\n\n"
+           "Lets this pool lend so many CPUs, as far as other programs leave them idle, which is observed from now on.\n"
+           "Changes are told by the pulse. 0: ends lending."),
+    METHOD("grant", pp_channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\n"
+                                                    "Sets how many threads a worker's libraries may use; 0: no limit."),
+    METHOD("watch", pp_channel_watch, METH_NOARGS, "watch()\n\n"
+                                                   "Makes the pulse tell when workers become idle and active, from now on."),
+    METHOD("pulse", pp_channel_pulse, METH_NOARGS, "pulse()\n\nWakes the threads that wait for the pulse."),
     METHOD("wait_pulse", pp_channel_wait_pulse, METH_O, pp_wait_pulse_doc),
     METHOD("counts", pp_channel_counts, METH_NOARGS, pp_counts_doc),
     METHOD("awake", pp_channel_awake, METH_NOARGS, pp_awake_doc),
-    METHOD("lends", pp_channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nWithin this process."),
-    METHOD("trace", pp_channel_trace, METH_O, "trace(on)\n\nWorkers record events from now on, or no longer."),
-    METHOD("forget_events", pp_channel_forget_events, METH_NOARGS, "forget_events()\n\nGives the memory of events back."),
+    METHOD("lends", pp_channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nCounts within this process."),
+    METHOD("trace", pp_channel_trace, METH_O, "trace(on)\n\nMakes workers record events, or stop it."),
+    METHOD("forget_events", pp_channel_forget_events, METH_NOARGS, "forget_events()\n\nGives back the memory of events."),
     METHOD("read_events", pp_channel_read_events, METH_VARARGS, pp_read_events_doc),
     METHOD("present", pp_channel_present, METH_O, pp_present_doc),
     METHOD("worker", channel_worker, METH_O, worker_doc),

@@ -43,7 +43,8 @@ static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_j
 }
 
 const char pp_encode_doc[] = PyDoc_STR("encode(value, call=None) -> payload\n\n"
-    "The value as it travels; the value itself where workers share our objects. call: the one that it is an argument of.");
+                                       "Returns the value as it is sent, or the value itself if workers share our objects.\n"
+                                       "call: the call that it is an argument of.");
 PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args) {
     PyObject *value;
     pp_job_t *job = NULL;
@@ -71,7 +72,7 @@ static void published_dealloc(published_t *self) {
 }
 
 static PyType_Slot published_slots[] = {
-    {Py_tp_doc, "A function, or data, that every worker can fetch, for as long as there is a reference to this."},
+    {Py_tp_doc, "A function, or data, that every worker can fetch while a reference to this exists."},
     {Py_tp_dealloc, published_dealloc},
     {0, NULL},
 };
@@ -204,7 +205,9 @@ static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const f
     return error;
 }
 
-const char pp_put_doc[] = PyDoc_STR("put(task) -> bool\n\nPuts a task, unless that was done or its call is settled; False: there is no room now.");
+const char pp_put_doc[] = PyDoc_STR("put(task) -> bool\n\n"
+                                    "Puts a task, unless it has been put or its call is settled. False: there is no room\n"
+                                    "now.");
 PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg) {
     function_t f;
     if (!PyObject_TypeCheck(arg, self->module->task_type)) {
@@ -256,8 +259,9 @@ static void forget_memo(pp_job_t *job) {
 }
 
 const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"
-    "Puts the job's tasks from its cursor on while there is room; True once all are put.\n"
-    "Raises what pickling raised, with the cursor at the task that failed.");
+                                         "Puts the job's tasks from its cursor on while there is room. True once all are\n"
+                                         "put. If pickling raises an error, it is raised here, with the cursor at the\n"
+                                         "failed task.");
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *items, *function;
@@ -288,15 +292,18 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(!error);
 }
 
-const char pp_unpin_doc[] = PyDoc_STR("unpin()\n\nLets go of the shared memory that tasks have received. Like putting: one thread at a time.");
+const char pp_unpin_doc[] = PyDoc_STR("unpin()\n\n"
+                                      "Releases shared memory that tasks have received. Only the thread that puts may call\n"
+                                      "it.");
 PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_arena_unpin(self->arena);
     Py_RETURN_NONE;
 }
 
-const char pp_trim_doc[] = PyDoc_STR("trim()\n\nGives back the memory of blocks that have been idle since the last call, but for some. For the background\n"
-    "thread, while `wants_trim`.");
+const char pp_trim_doc[] = PyDoc_STR("trim()\n\n"
+                                     "Gives back the memory of blocks that have been idle since the last call, except a\n"
+                                     "limited amount. For the background thread, while `wants_trim`.");
 PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     Py_BEGIN_ALLOW_THREADS

@@ -240,8 +240,8 @@ static bool lead_again(pp_channel_t *self) {
 
 const char pp_reap_doc[] = PyDoc_STR(
     "reap(worker) -> (job or None, index) or None\n\n"
-    "After a worker's end: takes its last results, and empties its slot. Returns the task that it had begun and not\n"
-    "answered, if any; the job is None if nobody waits for that.");
+    "Called after a worker's end. Takes its last results, and empties its slot. Returns the task that it had begun without\n"
+    "an answer, if any; the job is None if nobody waits for it.");
 PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
     int worker = pp_channel_slot(self, arg);
     if (worker < 0)
@@ -267,7 +267,8 @@ PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
     return found;
 }
 
-const char pp_take_reports_doc[] = PyDoc_STR("take_reports() -> list\n\nWhat workers have said of initializers that failed.");
+const char pp_take_reports_doc[] = PyDoc_STR("take_reports() -> list\n\n"
+                                             "Returns what workers have reported of failed initializers.");
 PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     PyObject *reports = self->reports, *fresh = PyList_New(0);

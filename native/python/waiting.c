@@ -41,7 +41,9 @@ static int feed(pp_channel_t *self) {
     return 0;
 }
 
-const char pp_feed_doc[] = PyDoc_STR("feed()\n\nPuts what waits in the backlog while there is room, unless another thread is doing that.");
+const char pp_feed_doc[] = PyDoc_STR("feed()\n\n"
+                                     "Puts the tasks in the backlog while there is room, unless another thread is putting\n"
+                                     "them.");
 PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     if (feed(self) < 0)
@@ -49,7 +51,7 @@ PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-const char pp_feed_again_doc[] = PyDoc_STR("feed_again()\n\nAs `feed`, though nobody has said that there is room.");
+const char pp_feed_again_doc[] = PyDoc_STR("feed_again()\n\nLike `feed`, but tries even if no worker has notified of room.");
 PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
     pp_store_seq_cst(&self->parent.must_feed, 1);
     return pp_channel_feed(self, ignored);
@@ -199,9 +201,9 @@ static int wait_for(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns) {
 
 const char pp_wait_doc[] = PyDoc_STR(
     "wait(job, timeout_s=None) -> bool\n\n"
-    "Waits until a call is done, or a stream has its next result or is over; False after timeout_s, which other results and\n"
-    "other calls do not lengthen. Runs signal handlers, and raises what they raise. For any thread, also for a handler, or for\n"
-    "code that unpickling runs, inside another wait of the same thread.");
+    "Waits until a call is done, or until a stream has its next result or has ended. False after timeout_s, even if other\n"
+    "results or calls arrive meanwhile. Runs signal handlers, and raises what they raise. Any thread may call it. It may\n"
+    "also be called within another wait of the same thread, by a signal handler or by code that unpickling runs.");
 PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     if (n < 1 || n > 2 || !PyObject_TypeCheck(args[0], self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "wait takes a Job, and perhaps a timeout");
@@ -224,7 +226,7 @@ PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
 
 const char pp_next_doc[] = PyDoc_STR(
     "next(job, timeout_s=None) -> (status, value), None at the stream's end, or False after timeout_s\n\n"
-    "The next result of a stream.");
+    "Returns the next result of a stream.");
 PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     for (;;) {
         PyObject *met = pp_channel_wait(self, args, n);
@@ -247,8 +249,8 @@ PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
 
 const char pp_wait_background_doc[] = PyDoc_STR(
     "wait_background(timeout_s=None)\n\n"
-    "Sleeps until there is something to do for the background thread: it was notified, something happened to a worker, or\n"
-    "results must be taken and nobody waits for one.");
+    "Sleeps until the background thread has something to do: it was notified, something happened to a worker, or results\n"
+    "must be taken while no other thread waits for one.");
 PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     int64_t deadline_ns;
     if (pp_deadline_of(n ? args[0] : Py_None, &deadline_ns) < 0)
@@ -262,7 +264,7 @@ PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, 
     Py_RETURN_NONE;
 }
 
-const char pp_take_doc[] = PyDoc_STR("take_results()\n\nTakes and delivers the results that are there, unless another thread does.");
+const char pp_take_doc[] = PyDoc_STR("take_results()\n\nTakes and delivers available results, unless another thread is doing so.");
 PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     bool is_nested = pp_lead_is_mine(&self->parent);

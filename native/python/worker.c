@@ -46,7 +46,9 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
 
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker) { return new_worker(m, m->worker_type, s, worker); }
 
-PyDoc_STRVAR(attach_doc, "attach(fd, n) -> Worker\n\nWorker n's end of the channel behind a file descriptor, which it takes over.");
+PyDoc_STRVAR(attach_doc, "attach(fd, n) -> Worker\n\n"
+                         "Opens worker n's end of the channel behind a file descriptor, and takes ownership of the\n"
+                         "descriptor.");
 static PyObject *worker_attach(PyTypeObject *type, PyObject *args) {
     int fd;
     unsigned worker;
@@ -350,8 +352,9 @@ static int keep_limits(worker_t *self) {
     return failed;
 }
 
-PyDoc_STRVAR(gate_tasks_doc, "gate_tasks(gate, n)\n\nFrom the next task on, each waits for n tokens of a gate: a library is loaded\n"
-                             "whose parallel regions cannot do that themselves.");
+PyDoc_STRVAR(gate_tasks_doc, "gate_tasks(gate, n)\n\n"
+                             "Makes each task wait for n tokens of a gate, from the next task on. Used when a loaded\n"
+                             "library has parallel regions that cannot pass the gate themselves.");
 static PyObject *worker_gate_tasks(worker_t *self, PyObject *args) {
     PyObject *gate;
     if (!PyArg_ParseTuple(args, "OI", &gate, &self->n_tokens))
@@ -394,16 +397,17 @@ static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     return result;
 }
 
-PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\nWhat to call before a task if libraries were loaded since the last one. While it\n"
-                          "returns True also if the worker's budget has changed.");
+PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\n"
+                          "Sets what to call before a task if libraries were loaded since the last one. While it returns\n"
+                          "True, it is also called after a change of the worker's budget.");
 static PyObject *worker_refresh_with(worker_t *self, PyObject *function) {
     Py_XSETREF(self->refresh, Py_NewRef(function));
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(keep_doc, "keep_grant(follow=None)\n\n"
-                       "Keeps this process's libraries to what the parent grants this worker. follow: CPUs of a thread that\n"
-                       "applies a new grant at once, in the middle of a task, too.");
+                       "Limits this process's libraries to what the parent grants this worker. follow: CPUs of a thread\n"
+                       "that applies a new grant at once, even in the middle of a task.");
 static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     PyObject *follow = Py_None;
     if (!PyArg_ParseTuple(args, "|O", &follow))
@@ -432,7 +436,7 @@ static void end_interrupts(worker_t *self, bool of_tasks) {
     PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
 }
 
-PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nfunction(), which the pool's end may interrupt as it does a task.");
+PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nCalls function(), which the end of the pool may interrupt like a task.");
 static PyObject *worker_initialize(worker_t *self, PyObject *function) {
     pp_store_seq_cst(&self->end.own->initializes, 1);
     PyObject *done = pp_worker_must_stop(&self->end) ? Py_NewRef(Py_None) : PyObject_CallNoArgs(function);
@@ -440,7 +444,7 @@ static PyObject *worker_initialize(worker_t *self, PyObject *function) {
     return done;
 }
 
-PyDoc_STRVAR(enter_doc, "enter()\n\nThe worker is awake: from here on its thread, the calling one, keeps to its budget.");
+PyDoc_STRVAR(enter_doc, "enter()\n\nMarks the worker as active. From now on its thread, the calling one, keeps to its budget.");
 static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     (void)ignored;
     self->limits.budget = &self->end.segment->budget;
@@ -594,7 +598,7 @@ static PyMethodDef methods[] = {
     {"keep_grant", (PyCFunction)worker_keep_grant, METH_VARARGS, keep_doc},
     {"initialize", (PyCFunction)worker_initialize, METH_O, initialize_doc},
     {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},
-    {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nThe worker has ended."},
+    {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nEnds what `enter` began: the worker is no longer active."},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
     {"report_broken", (PyCFunction)worker_report_broken, METH_O, report_doc},
     {"ready", (PyCFunction)worker_ready, METH_NOARGS, "ready()\n\nTells the parent that the initializer has run."},
@@ -602,7 +606,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(doc, "A worker's side of tasks in and results out.");
+PyDoc_STRVAR(doc, "A worker's end of the channel: tasks in, results out.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},          {Py_tp_traverse, worker_traverse}, {Py_tp_clear, worker_clear},

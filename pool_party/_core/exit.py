@@ -70,7 +70,7 @@ def _disown_all() -> None:
 
 
 def _forget_children() -> None:
-    """Make `multiprocessing` forget its processes in a child of `os.fork`, which would wait for them forever."""
+    """Make `multiprocessing` forget its processes in a child of `os.fork`, which would wait for them for ever."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process._children.clear()

@@ -2,7 +2,7 @@
 
 threadpoolctl reads a library's count, sets another one, and later restores the first. While a pool is open, the count
 that it reads may be a budget, and the one that it sets may equal the count in force, so a limit of the user's could not
-be recognised. Therefore some of its functions, which `_patches` lists, are replaced while a pool or a block that was
+be recognized. Therefore some of its functions, which `_patches` lists, are replaced while a pool or a block that was
 entered meanwhile is open. They read and set the user's limits only. `native/budget/limits.c` gives each library the
 smaller of the user's limit and the budget.
 

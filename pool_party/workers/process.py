@@ -244,7 +244,7 @@ def _has_pid(popen: Any) -> bool:
 
 
 def _is_readable(fd: int, timeout: float | None = 0) -> bool:
-    """Whether a descriptor becomes readable within this many seconds. None waits forever."""
+    """Whether a descriptor becomes readable within this many seconds. None waits for ever."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else min(timeout, _LONGEST_S) * 1000))
