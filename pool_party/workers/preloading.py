@@ -60,6 +60,6 @@ def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
             raise ImportError(text, name=name).with_traceback(error.__traceback__) from before
 
 
-def describe(cause: BaseException) -> str:
+def describe_cause(cause: BaseException) -> str:
     """Why no worker can be made, in words; what `load` raises says all by itself."""
     return str(cause) if isinstance(cause, ImportError) and str(cause).startswith(PREFIX) else repr(cause)

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from multiprocessing import get_context, parent_process
+from multiprocessing import process as processes
 
 from pool_party import _native
 from pool_party.wire import beside, codec, definitions
@@ -215,7 +216,6 @@ def _launch(process: Any) -> None:
 def _adopt(process: Any, error: BaseException) -> bool:
     """Completes the start of a process that has died amid it; whether there is one, which the traceback knows."""
     from multiprocessing import popen_fork
-    from multiprocessing import process as processes
 
     frame = error.__traceback__
     while frame is not None:
@@ -356,7 +356,7 @@ class ProcessWorker:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
             elif not self._is_released and self.process.pid is not None:  # else its start was broken off
-                self.process.terminate() if number == signal.SIGTERM else self.process.kill()
+                self.process._popen._send_signal(number)  # as `terminate` and `kill` do with theirs
 
     def join(self, timeout: float | None = None) -> bool:
         sentinel = _native.call_apart(self._begin_waiting)
@@ -382,13 +382,15 @@ class ProcessWorker:
     def _reap(self) -> None:
         """After its end: keeps the exit code, and has `multiprocessing` forget the process.
 
-        That one knows the codes of a fork server's children, as far as the server still lives; it tells soon.
+        That one knows the codes of a fork server's children, as far as the server still lives; it tells soon, but not
+        where SIGCHLD was blocked as it started: then the program's end would wait for the process for ever.
         """
         with self._reaping:
             if self._is_reaped:
                 return
             code = None if self._pidfd is None else _exitcode_of_child(self._pidfd)
             self.process.join(None if code is not None else _SERVER_TELLS_S)
+            processes._children.discard(self.process)  # type: ignore[attr-defined]
             self._exitcode = self.process.exitcode if code is None else code
             self._is_reaped = True
 

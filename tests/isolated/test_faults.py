@@ -280,6 +280,11 @@ def test_shutdown_after_calls_with_keywords_in_workers(kind):
     fresh.check(run("ending.py", "only_workers_pass_keywords", kind, options=()), "")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_end_of_a_program_that_blocks_all_signals(method):
+    check("ending.py", "with_blocked_signals", method)
+
+
 def test_workers_die_with_their_parent(gate):
     import probe
 
