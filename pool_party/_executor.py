@@ -307,10 +307,14 @@ class ComposableExecutor(Executor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
+        try:
+            if kind is None or not issubclass(kind, KeyboardInterrupt):
+                self.shutdown(wait=True)
+                return
+        except KeyboardInterrupt:  # while it waited
             self._engine.interrupt()
-        else:
-            self.shutdown(wait=True)
+            raise
+        self._engine.interrupt()
 
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Record what each worker does from now on; see `ComposablePool.trace`. Does not block.

@@ -178,6 +178,13 @@ def test_machine_gate_is_a_private_file(name):
     assert os.path.samestat(status, os.fstat(gate.fd))
 
 
+def test_machine_gate_has_its_memory_from_the_start(name):
+    """So that it can be refused if /dev/shm is full: a write to a page that is missing then is a SIGBUS."""
+    Gate.machine(2, name)
+    status = os.stat(Gate.machine_path(name))
+    assert status.st_blocks * 512 >= status.st_size
+
+
 def test_machine_gate_keeps_its_tokens_while_in_use(name):
     gate = Gate.machine(2, name)
     holder = Holder(gate, 1)

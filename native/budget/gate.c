@@ -563,6 +563,9 @@ static int refit(page_t *p, unsigned n_tokens) {
     return 0;
 }
 
+/* Gives the file its size and its memory: where /dev/shm is full, a write to a page that it lacks would end the program. */
+static int reserve(int fd) { return posix_fallocate(fd, 0, sizeof(page_t)); }
+
 static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -574,7 +577,9 @@ static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
         close(fd);
         return error;
     }
-    error = refit((*out)->page, n_tokens);
+    error = reserve(fd);
+    if (error == 0)
+        error = refit((*out)->page, n_tokens);
     if (error)
         pp_gate_unref(*out);
     return error;
@@ -587,12 +592,12 @@ static int create_named(const char *path, unsigned n_tokens, pp_gate_t **out) {
     int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0)
         return errno;
-    if (fchmod(fd, 0600) != 0 || ftruncate(fd, sizeof(page_t)) != 0) {
-        int error = errno;
+    int error = fchmod(fd, 0600) != 0 ? errno : reserve(fd);
+    if (error) {
         close(fd);
         return error;
     }
-    int error = init_new(fd, n_tokens, out);
+    error = init_new(fd, n_tokens, out);
     if (error)
         return error;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

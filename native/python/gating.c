@@ -63,6 +63,15 @@ static PyObject *raise_damaged(int error, const char *name) {
     return NULL;
 }
 
+static PyObject *raise_of_file(int error, const char *name) {
+    if (error == EINVAL || error == ETIMEDOUT)
+        return raise_damaged(error, name);
+    char path[256] = "";
+    pp_gate_machine_path(name, path, sizeof path);
+    errno = error;
+    return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+}
+
 PyDoc_STRVAR(machine_doc,
              "machine(n_tokens, name='') -> Gate\n\n"
              "Opens the gate that all programs of this user with the same name share. If nobody uses it, it takes this\n"
@@ -78,7 +87,7 @@ static PyObject *gate_machine(PyTypeObject *type, PyObject *args, PyObject *kwar
     Py_BEGIN_ALLOW_THREADS
     error = pp_gate_open_machine((unsigned)n, name, &gate);
     Py_END_ALLOW_THREADS
-    return error == EINVAL || error == ETIMEDOUT ? raise_damaged(error, name) : wrap(type, error, gate);
+    return error ? raise_of_file(error, name) : wrap(type, 0, gate);
 }
 
 PyDoc_STRVAR(machine_path_doc, "machine_path(name='') -> str\n\nReturns the path of that gate's file.");

@@ -31,7 +31,7 @@ from pool_party._core.threads import start_thread
 from pool_party._core.workers import WorkerSet
 from pool_party.wire.definitions import Receivers
 from pool_party.workers.base import Setup, Worker, start_method
-from pool_party.workers.preloading import describe
+from pool_party.workers.preloading import describe_cause
 
 if TYPE_CHECKING:
     import os
@@ -336,7 +336,7 @@ class Engine:
         if self._is_damaged:
             return pool_damaged()
         assert self._cause is not None
-        error = initializer_failed(f"the pool is broken, since no worker can be made: {describe(self._cause)}")
+        error = initializer_failed(f"the pool is broken, since no worker can be made: {describe_cause(self._cause)}")
         error.__cause__ = self._cause
         return error
 

@@ -65,6 +65,6 @@ def load(names: "Iterable[str]", worker: "_native.Worker") -> None:
             raise ImportError(text, name=name).with_traceback(error.__traceback__) from before
 
 
-def describe(cause: BaseException) -> str:
+def describe_cause(cause: BaseException) -> str:
     """Return why no worker can be made, in words. The text of an error from `load` needs no addition."""
     return str(cause) if isinstance(cause, ImportError) and str(cause).startswith(PREFIX) else repr(cause)

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from multiprocessing import get_context, parent_process
+from multiprocessing import process as processes
 
 from pool_party import _native
 from pool_party.wire import beside, codec, definitions
@@ -218,7 +219,6 @@ def _adopt(process: Any, error: BaseException) -> bool:
     Only the frames of the error still refer to it.
     """
     from multiprocessing import popen_fork
-    from multiprocessing import process as processes
 
     frame = error.__traceback__
     while frame is not None:
@@ -362,7 +362,7 @@ class ProcessWorker:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
             elif not self._is_released and self.process.pid is not None:  # otherwise its start was interrupted
-                self.process.terminate() if number == signal.SIGTERM else self.process.kill()
+                self.process._popen._send_signal(number)  # as `terminate` and `kill` do with theirs
 
     def join(self, timeout: float | None = None) -> bool:
         sentinel = _native.call_apart(self._begin_waiting)
@@ -388,14 +388,16 @@ class ProcessWorker:
     def _reap(self) -> None:
         """After the process's end: stores the exit code, and makes `multiprocessing` forget the process.
 
-        `multiprocessing` knows the exit codes of a fork server's children if the server is alive, and reports them
-        soon.
+        `multiprocessing` learns the exit codes of a fork server's children from the server, if that is alive. The
+        server reports them soon, except if SIGCHLD was blocked when it started. The program's end would then wait
+        for the process for ever.
         """
         with self._reaping:
             if self._is_reaped:
                 return
             code = None if self._pidfd is None else _exitcode_of_child(self._pidfd)
             self.process.join(None if code is not None else _SERVER_TELLS_S)
+            processes._children.discard(self.process)  # type: ignore[attr-defined]
             self._exitcode = self.process.exitcode if code is None else code
             self._is_reaped = True
 

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
 
@@ -151,6 +152,14 @@ def parent_to_be_killed(kind, gate_path):
     pool.apply_async(tasks.spin_forever, (gate_path,))
     print(*(worker.pid for worker in pool._pool), flush=True)
     threading.Event().wait()
+
+
+def with_blocked_signals(method):
+    """A fork server that starts now never hears of its children's ends, and tells nobody."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    with ComposablePool(1, kind="process", context=method) as pool:
+        assert pool.map(tasks.square, range(5)) == [0, 1, 4, 9, 16]
+    pool.join(timeout=TIMEOUT_S)
 
 
 if __name__ == "__main__":

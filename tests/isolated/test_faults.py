@@ -160,14 +160,15 @@ def error_of_interrupted(kind):
     return "KeyboardInterrupt" if kind == "process" else "SystemExit"
 
 
-def test_ctrl_c_ends_an_executor_and_its_tasks(kind, gate, tmp_path):
-    completed = interrupt_executor(gate, "left", kind, gate.path, tmp_path / "log")
+@pytest.mark.parametrize("where", ["within", "at the end"])
+def test_ctrl_c_ends_an_executor_and_its_tasks(kind, gate, tmp_path, where):
+    completed = interrupt_executor(gate, "left", kind, gate.path, tmp_path / "log", where)
     fresh.check(completed, " ".join([error_of_interrupted(kind)] * 2))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_ctrl_c_ends_an_executor_of_any_start_method(method, gate, tmp_path):
-    completed = interrupt_executor(gate, "left", "process", gate.path, tmp_path / "log", method)
+    completed = interrupt_executor(gate, "left", "process", gate.path, tmp_path / "log", "within", method)
     fresh.check(completed, "KeyboardInterrupt KeyboardInterrupt")
 
 
@@ -281,6 +282,11 @@ def test_shutdown_waits_for_an_executor(kind):
 
 def test_shutdown_after_calls_with_keywords_in_workers(kind):
     fresh.check(run("ending.py", "only_workers_pass_keywords", kind, options=()), "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_end_of_a_program_that_blocks_all_signals(method):
+    check("ending.py", "with_blocked_signals", method)
 
 
 def test_workers_die_with_their_parent(gate):
