@@ -181,7 +181,8 @@ PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
 
 /* ---- what a value is made of ---- */
 
-#define LEAVES_MAX 1000     /* guess: beyond, pickling again takes no longer */
+#define LEAVES_MAX (1u << 20)   /* guess: so much may be kept alive for this; pickling it again takes five times as long */
+#define LONG 1000               /* guess: bytes and strings that should not */
 
 typedef struct {
     PyObject *found, *atoms, *own, *parts, *modules;
@@ -315,8 +316,8 @@ static int look(look_t *l, PyObject *value) {
     if (PyList_GET_SIZE(l->found) > LEAVES_MAX)
         return 0;
     if (has(l->atoms, (PyObject *)Py_TYPE(value))) {
-        bool is_long = (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LEAVES_MAX) ||
-                       (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LEAVES_MAX);
+        bool is_long = (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LONG) ||
+                       (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LONG);
         int done = add(l, value);
         return is_long && done > 0 ? 0 : done;
     }
@@ -347,7 +348,12 @@ PyObject *pp_find_leaves(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-const char pp_are_same_doc[] = PyDoc_STR("are_same(one, other) -> bool\n\nWhether two lists hold the same objects.");
+/* Sizes are made anew each time; and an int is as good as its equal. */
+static bool is_same(PyObject *one, PyObject *other) {
+    return one == other || (PyLong_CheckExact(one) && PyLong_CheckExact(other) && PyObject_RichCompareBool(one, other, Py_EQ) == 1);
+}
+
+const char pp_are_same_doc[] = PyDoc_STR("are_same(one, other) -> bool\n\nWhether two lists hold the same objects, or equal ints.");
 PyObject *pp_are_same(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *one, *other;
@@ -355,7 +361,7 @@ PyObject *pp_are_same(PyObject *module, PyObject *args) {
         return NULL;
     bool are_same = PyList_GET_SIZE(one) == PyList_GET_SIZE(other);
     for (Py_ssize_t i = 0; are_same && i < PyList_GET_SIZE(one); i++)
-        are_same = PyList_GET_ITEM(one, i) == PyList_GET_ITEM(other, i);
+        are_same = is_same(PyList_GET_ITEM(one, i), PyList_GET_ITEM(other, i));
     return PyBool_FromLong(are_same);
 }
 
