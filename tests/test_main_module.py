@@ -418,10 +418,15 @@ def test_definitions_are_sent_once(kind):
     text = textwrap.dedent(f"""
         from pool_party import ComposablePool
 
+        def nest(x):
+            with ComposablePool(1, kind="thread") as inner:
+                return inner.apply(abs, (x,))
+
         def encoded_bytes(value):
             return len(p._engine._channel.encode(((value,), {{}}))) if {kind != "thread"} else 0
 
         with ComposablePool(2, kind={kind!r}) as p:
+            assert p.map(nest, range(4), 1) == [0, 1, 2, 3]  # whose workers have another channel
             for i in range(12):
                 class Point:
                     text = str(i) * 100_000
