@@ -32,7 +32,7 @@ typedef struct {
     Py_ssize_t n_registered;                  /* the size of `registered` when `reducers` were last copied */
     PyObject *array_type;                     /* numpy.ndarray, when first needed */
     struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
-    pp_segment_t *worker_segment;             /* in a worker: its channel's, borrowed */
+    pp_segment_t *worker_segment;             /* in a worker process or interpreter: its channel's, borrowed */
     unsigned n_common;
     uint64_t n_common_bytes;
     PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;

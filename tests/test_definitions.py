@@ -148,6 +148,14 @@ def test_what_may_change_unseen(main, text):
     assert namespace.leaves(["table"]) is None
 
 
+def test_a_large_table_is_the_same_until_it_changes(main):
+    main.table = {i: (i, [str(i), CLASSES["A"]]) for i in range(20_000)}
+    before = namespace.leaves(["table"])
+    assert _native.are_same(before, namespace.leaves(["table"]))
+    main.table[19_999][1][0] = "other"
+    assert not _native.are_same(before, namespace.leaves(["table"]))
+
+
 @pytest.mark.parametrize("change", ["class C: pass", "del C", "C = None", "K = 1", ""])
 def test_what_was_kept_holds_until_a_definition_changes(main, change):
     exec(SOURCE, vars(main))

@@ -418,10 +418,15 @@ def test_definitions_are_sent_once(kind):
     text = textwrap.dedent(f"""
         from pool_party import ComposablePool
 
+        def nest(x):
+            with ComposablePool(1, kind="thread") as inner:
+                return inner.apply(abs, (x,))
+
         def encoded_bytes(value):
             return len(p._engine._channel.encode(((value,), {{}}))) if {kind != "thread"} else 0
 
         with ComposablePool(2, kind={kind!r}) as p:
+            assert p.map(nest, range(4), 1) == [0, 1, 2, 3]  # whose workers have another channel
             for i in range(12):
                 class Point:
                     text = str(i) * 100_000
@@ -436,6 +441,28 @@ def test_definitions_are_sent_once(kind):
             print("done")
         """)
     fresh.check(fresh.run(["-c", text]), "done")
+
+
+def test_a_large_global_of_a_session_is_pickled_when_it_has_changed(kind):
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool
+        from pool_party.wire import main_module
+
+        table = {{i: (i, [str(i)]) for i in range(5_000)}}
+        pickled, pickle_global = [], main_module.pickle_global
+        main_module.pickle_global = lambda name, *rest: pickled.append(name) or pickle_global(name, *rest)
+
+        def look(i):
+            return table[i][1][0]
+
+        with ComposablePool(2, kind={kind!r}) as p:
+            for _ in range(3):
+                print(p.map(look, [7, 8], 1), p.apply(look, (9,)))
+            table[8][1][0] = "new"
+            print(p.map(look, [7, 8], 1), pickled in ([], ["table"] * 2))
+        """)
+    expected = "['7', '8'] 9\n" * 3 + "['7', 'new'] True"
+    fresh.check(fresh.run(["-c", text]), expected)
 
 
 def test_initializer_sets_a_global_that_tasks_read(tmp_path, kind):

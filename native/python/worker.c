@@ -37,8 +37,8 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
     int error = pp_worker_init(&self->end, s, worker);
     if (error)
         pp_raise_errno(error);
-    else
-        m->worker_segment = pp_segment_ref(s);
+    else if (!pp_segment_ref(s)->by_reference)   /* a worker process may have workers that are threads */
+        m->worker_segment = s;
     if (error || (self->functions = PyDict_New()) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;

@@ -181,10 +181,14 @@ PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
 
 /* ---- what a value is made of ---- */
 
-#define LEAVES_MAX 1000     /* guess: beyond, pickling again takes no longer */
+#define LEAVES_MAX (1u << 20)   /* guess: so much may be kept alive for this; pickling it again takes five times as long */
+#define LONG 1000               /* guess: bytes and strings that should not */
+#define DEPTH_MAX 100           /* guess: deeper are cycles, in which no end is found */
 
 typedef struct {
     PyObject *found, *atoms, *own, *parts, *modules;
+    PyObject *classes;              /* a set: those that were looked at */
+    int depth;
 } look_t;
 
 static int look(look_t *l, PyObject *value);
@@ -267,9 +271,9 @@ static int look_at_members(look_t *l, PyTypeObject *cls) {
 }
 
 static int look_at_class(look_t *l, PyObject *cls) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(l->found); i++)
-        if (PyList_GET_ITEM(l->found, i) == cls)
-            return 1;
+    int is_known = PySet_Contains(l->classes, cls);
+    if (is_known || PySet_Add(l->classes, cls) < 0)
+        return is_known > 0 ? add(l, cls) : -1;
     int done = add(l, cls), is_own = done > 0 ? is_of_main(l, cls) : 0;
     if (is_own <= 0)
         return is_own < 0 ? -1 : done;
@@ -312,17 +316,19 @@ static int look_further(look_t *l, PyObject *value) {
 
 /* 1; 0: it cannot be told; -1 with an exception. */
 static int look(look_t *l, PyObject *value) {
-    if (PyList_GET_SIZE(l->found) > LEAVES_MAX)
+    if (PyList_GET_SIZE(l->found) > LEAVES_MAX || l->depth == DEPTH_MAX)
         return 0;
     if (has(l->atoms, (PyObject *)Py_TYPE(value))) {
-        bool is_long = (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LEAVES_MAX) ||
-                       (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LEAVES_MAX);
+        bool is_long = (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LONG) ||
+                       (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LONG);
         int done = add(l, value);
         return is_long && done > 0 ? 0 : done;
     }
     if (Py_EnterRecursiveCall(" while looking at a definition"))
         return -1;
+    l->depth++;
     int done = look_further(l, value);
+    l->depth--;
     Py_LeaveRecursiveCall();
     return done;
 }
@@ -333,12 +339,14 @@ const char pp_leaves_doc[] = PyDoc_STR("leaves(values, atoms, own, parts, module
 PyObject *pp_find_leaves(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *values;
-    look_t l;
+    look_t l = {.depth = 0};
     if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyList_Type, &values, &PyTuple_Type, &l.atoms, &PyTuple_Type, &l.own, &PyTuple_Type,
                           &l.parts, &PyTuple_Type, &l.modules) ||
         (l.found = PyList_New(0)) == NULL)
         return NULL;
-    int done = look_at_items(&l, Py_NewRef(values));
+    l.classes = PySet_New(NULL);
+    int done = l.classes ? look_at_items(&l, Py_NewRef(values)) : -1;
+    Py_XDECREF(l.classes);
     if (done > 0)
         return l.found;
     Py_DECREF(l.found);
@@ -347,7 +355,12 @@ PyObject *pp_find_leaves(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-const char pp_are_same_doc[] = PyDoc_STR("are_same(one, other) -> bool\n\nWhether two lists hold the same objects.");
+/* Sizes are made anew each time; and an int is as good as its equal. */
+static bool is_same(PyObject *one, PyObject *other) {
+    return one == other || (PyLong_CheckExact(one) && PyLong_CheckExact(other) && PyObject_RichCompareBool(one, other, Py_EQ) == 1);
+}
+
+const char pp_are_same_doc[] = PyDoc_STR("are_same(one, other) -> bool\n\nWhether two lists hold the same objects, or equal ints.");
 PyObject *pp_are_same(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *one, *other;
@@ -355,7 +368,7 @@ PyObject *pp_are_same(PyObject *module, PyObject *args) {
         return NULL;
     bool are_same = PyList_GET_SIZE(one) == PyList_GET_SIZE(other);
     for (Py_ssize_t i = 0; are_same && i < PyList_GET_SIZE(one); i++)
-        are_same = PyList_GET_ITEM(one, i) == PyList_GET_ITEM(other, i);
+        are_same = is_same(PyList_GET_ITEM(one, i), PyList_GET_ITEM(other, i));
     return PyBool_FromLong(are_same);
 }
 
