@@ -363,9 +363,13 @@ def test_what_a_task_sets_holds_for_itself(what, kind, policy):
     fresh.check(fresh.run([BOUNDS, what, kind, policy]))
 
 
-@pytest.mark.parametrize(("kind", "n_examples"), [("thread", 12), ("process", 4)])
-def test_limits_in_random_orders(kind, n_examples):
-    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", kind, n_examples]))
+@pytest.mark.parametrize(
+    ("what", "n_examples"), [("thread", 12), ("process", 4), ("interp", 2), ("forkserver", 1), ("spawn", 1)]
+)
+def test_limits_in_random_orders(what, n_examples):
+    if what == "interp" and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
+    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", what, n_examples]))
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
