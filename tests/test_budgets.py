@@ -1,6 +1,7 @@
 """Thread budgets at work: what libraries may use in workers of each kind, during tasks and after them."""
 
 import importlib.util
+import itertools
 import os
 import pathlib
 import signal
@@ -363,9 +364,43 @@ def test_what_a_task_sets_holds_for_itself(what, kind, policy):
     fresh.check(fresh.run([BOUNDS, what, kind, policy]))
 
 
-@pytest.mark.parametrize(("kind", "n_examples"), [("thread", 12), ("process", 4)])
-def test_limits_in_random_orders(kind, n_examples):
-    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", kind, n_examples]))
+@pytest.mark.parametrize(
+    ("what", "n_examples"), [("thread", 12), ("process", 4), ("interp", 2), ("forkserver", 1), ("spawn", 1)]
+)
+def test_limits_in_random_orders(what, n_examples):
+    if what == "interp" and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
+    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", what, n_examples]))
+
+
+WORK = HERE / "isolated" / "policies_at_work.py"
+
+
+def run_work(what, kind, *more):
+    if "interp" in (kind, *more) and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
+    fresh.check(fresh.run([WORK, what, kind, *more], timeout=110))
+
+
+@pytest.mark.slow
+def test_results_are_right_with_more_threads_than_cpus(kind):
+    run_work("numerics", kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("one", "other"), [*itertools.combinations_with_replacement(("thread", "process", "interp"), 2)]
+)
+def test_two_pools_of_any_two_policies(one, other):
+    run_work("pairs", one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", policies.NAMES)
+def test_gradient_boosting_keeps_to_its_budget(kind, policy):
+    if importlib.util.find_spec("sklearn") is None:
+        pytest.skip("needs scikit-learn")
+    run_work("boosting", kind, policy)
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
