@@ -237,7 +237,7 @@ class Limits(RuleBasedStateMachine):
         return min((counts[-1] for counts in found if counts), default=0)
 
     def unseen(self, k):
-        """What the user has set of it for the process. A block that was entered without an open pool counts like a call."""
+        """What the user has set of it for the process. A block that was entered without an open pool is like a call."""
         return self.innermost(k, [block for block in self.blocks if not block[3]]) or self.base[k]
 
     def users(self, k, *stacks):
