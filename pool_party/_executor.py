@@ -181,8 +181,8 @@ class ComposableExecutor(Executor):
         nor for modules of `preload`. A task runs at most once. Leaving a `with` block waits for all calls that were
         submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it,
         no further call begins, and those that run are interrupted in their Python code, by KeyboardInterrupt in
-        processes and SystemExit in the other kinds. A process that has not ended a second later is terminated. All
-        their futures raise PoolTerminated.
+        processes and SystemExit in the other kinds. A process that has not ended a second later is terminated. Their
+        futures raise PoolTerminated, or the KeyboardInterrupt of their task.
     """
 
     def __init__(
