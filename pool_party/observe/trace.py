@@ -109,11 +109,11 @@ class Tracing:
 
     # ---- the beginning and the end ----
 
-    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
+    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
         """Begins. workers: those that live; budget: the threads of each. What is told before that is not noted."""
         _native.call_apart(lambda: self._start(workers, budget))
 
-    def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
+    def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
         with self._stopping:
             if self._is_over.is_set():  # the pool has ended meanwhile, and the file is written
                 return
@@ -122,11 +122,11 @@ class Tracing:
             self._begin(workers, budget)
             start_thread(self._thread)
 
-    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
+    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
         with self._lock:
             self._next = [self._present(n).n_events for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
-            for n, n_threads in enumerate(budget):
+            for n, n_threads in enumerate(budget()):
                 self.note_budget(n, n_threads)
             for worker in workers():  # one that replaces them now is told of once we let go
                 self._enter(worker)
