@@ -8,12 +8,13 @@ import signal
 
 import fresh
 import gates
+import machines
 import pytest
 import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
-from pool_party.budget import libraries, policies, user_limits
+from pool_party.budget import libraries, plan, policies, topology, user_limits
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
@@ -112,6 +113,32 @@ def test_workers_are_kept_on_their_own_cpus(kind, gate):
     with ComposablePool(len(all_cpus), kind=kind) as pool:
         assert pool.apply(tasks.surroundings)[1] == all_cpus
     assert os.sched_getaffinity(0) == all_cpus
+
+
+@pytest.fixture
+def quota_of_three(monkeypatch, tmp_path):
+    """A control group with time for three of five CPUs; the sixth is offline."""
+    root = machines.write_machine(tmp_path, 1, 6, 1, offline=(5,))
+    group = {"cgroup.controllers": "cpu", "cpu.max": "300000 100000"}
+    mounts = machines.mountinfo(("cgroup2", "/", "/sys/fs/cgroup", "rw"))
+    machines.write(tmp_path, {"proc/self/cgroup": "0::/", "proc/self/mountinfo": mounts})
+    machines.write(tmp_path, {f"sys/fs/cgroup/{name}": text for name, text in group.items()})
+    machine = topology.read(root, range(5))
+    assert machine.quota == 3.0 and len(machine.allowed) == 5
+    monkeypatch.setattr(plan, "current", lambda: machine)
+    monkeypatch.setattr(plan, "cpu_count", lambda: machine.n_cpus)
+
+
+def test_a_quota_is_divided(kind, quota_of_three, gate):
+    with ComposablePool(2, kind=kind) as pool:
+        assert sum(share.n_threads for share in pool._engine._workers.enforcer.plan.own) == 3
+        assert sum(after for _, after in at_once(pool, gate, 2)) <= 3
+
+
+def test_a_quota_is_lent(kind, quota_of_three, gate):
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool:
+        pool.map(tasks.square, range(10), 1)
+        assert pool.apply(tasks.limit_reaches, (gate.path, 3)) == 3
 
 
 # ---- dynamic ---------------------------------------------------------------

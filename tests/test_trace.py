@@ -13,6 +13,7 @@ import pytest
 import tasks
 
 from pool_party import PoolClosed, PoolPartyError, _native
+from pool_party._core.engine import Engine
 from pool_party._executor import _run_chunk
 from pool_party.cli.main import main
 from pool_party.observe import chrome, metrics, timeline
@@ -411,13 +412,13 @@ def test_a_trace_that_begins_as_the_pool_ends(make_pool, kind, path):
 
 
 def test_a_trace_that_the_pools_end_finishes_before_it_has_begun(make_pool, kind, path, monkeypatch):
-    pool, start = make_pool(2, kind=kind), Tracing.start
+    pool, enter = make_pool(2, kind=kind), Engine._enter_trace
 
-    def start_late(*args):
+    def enter_and_end(*args):
+        enter(*args)
         end(pool)
-        start(*args)
 
-    monkeypatch.setattr(Tracing, "start", start_late)
+    monkeypatch.setattr(Engine, "_enter_trace", enter_and_end)
     pool.trace(path).stop()
     assert read(path).of(TASK) == []
 

@@ -466,7 +466,7 @@ class Engine:
         tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace)
         _native.call_apart(lambda: self._enter_trace(tracing))
         try:
-            tracing.start(lambda: self.workers, workers.budget()[1])
+            tracing.start(lambda: self.workers, lambda: workers.budget()[1])
         except BaseException:
             workers.tracing = None
             raise

@@ -109,14 +109,14 @@ class Tracing:
 
     # ---- the beginning and the end ----
 
-    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
-        """Start recording. workers: the living ones. budget: the threads of each.
+    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
+        """Start recording. workers: the living ones. budget: gives the threads of each.
 
         Calls of `note_...` before this are ignored.
         """
         _native.call_apart(lambda: self._start(workers, budget))
 
-    def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
+    def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
         with self._stopping:
             if self._is_over.is_set():  # the pool has ended meanwhile, and the file is complete
                 return
@@ -125,11 +125,11 @@ class Tracing:
             self._begin(workers, budget)
             start_thread(self._thread)
 
-    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: Sequence[int]) -> None:
+    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
         with self._lock:
             self._next = [self._present(n).n_events for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
-            for n, n_threads in enumerate(budget):
+            for n, n_threads in enumerate(budget()):
                 self.note_budget(n, n_threads)
             for worker in workers():  # a worker that replaces one of these is noted once the lock is released
                 self._enter(worker)

@@ -1,4 +1,4 @@
-"""An idle pool uses no CPU: `python idling.py idle kind seconds`."""
+"""An idle pool uses no CPU: `python idling.py idle kind seconds policy`."""
 
 import os
 import time
@@ -16,8 +16,8 @@ def cpu_seconds(pids):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def idle(kind, seconds):
-    with ComposablePool(2, kind=kind) as pool:
+def idle(kind, seconds, policy):
+    with ComposablePool(2, kind=kind, policy=policy) as pool:
         pool.map(tasks.square, range(1000), 1)
         pids = {os.getpid(), *(worker_pids(pool) if kind == "process" else ())}
         time.sleep(0.5)  # let what follows the work come to rest

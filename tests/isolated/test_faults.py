@@ -431,5 +431,6 @@ def test_memory_of_processes_that_die_or_fork(how):
 
 
 @pytest.mark.slow
-def test_idle_pool_uses_no_cpu(kind):
-    check("idling.py", "idle", kind, 5)
+@pytest.mark.parametrize("policy", ["static", "dynamic", "exclusive"])
+def test_idle_pool_uses_no_cpu(kind, policy):
+    check("idling.py", "idle", kind, 5, policy)
