@@ -103,7 +103,8 @@ typedef struct {           /* one worker slot: the part of the segment that belo
     _Alignas(64) _Atomic uint32_t state;    /* pp_worker_state_t; parent stores EMPTY, STARTING; worker: READY, EXITED */
     _Atomic uint32_t full;                  /* the worker sets 1 and waits for room in its ring; the parent clears it */
     _Atomic uint32_t initializes;           /* 1 while a thread or interpreter runs its initializer */
-    _Atomic uint32_t has_served;            /* 1 once a thread's loop is over and nobody may interrupt it */
+    _Atomic uint32_t has_replied;           /* 1 while nobody may interrupt the worker: from a reply to the end of its task,
+                                             * and once a thread's loop is over */
     _Atomic uint32_t pid;                   /* the worker's process id */
     _Atomic uint32_t grant;                 /* threads that its libraries may use; 0: unlimited; written by the parent */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; only the worker writes these */
@@ -194,6 +195,12 @@ typedef struct pp_segment {   /* one mapping of a segment, reference-counted wit
 
 static inline pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena) {
     return (pp_arena_flags_t *)(s->shared + 1) + arena;
+}
+
+/* Whether the worker runs Python code of a task or initializer, which the end of the pool interrupts. */
+static inline bool pp_worker_slot_is_interruptible(pp_worker_slot_t *worker) {
+    bool has_begun = pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
+    return has_begun && !pp_load_relaxed(&worker->has_replied);
 }
 
 static inline pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker) {

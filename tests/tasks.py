@@ -109,6 +109,18 @@ def pass_gate(path, value=None):
         os.close(fd)
 
 
+class HeldAtItsEnd(Exception):
+    """An exception that stands at a gate while it is destroyed."""
+
+    def __del__(self):
+        pass_gate(self.args[0])
+
+
+def raise_from_one_that_is_held(path):
+    """Only the ValueError travels: its cause stays here, and goes with it."""
+    raise ValueError from HeldAtItsEnd(path)
+
+
 def pass_gate_then_raise(path, message):
     pass_gate(path)
     raise ValueError(message)

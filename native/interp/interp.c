@@ -393,10 +393,6 @@ static PyObject *interpreter_join(interpreter_t *self, PyObject *args) {
     return PyBool_FromLong(pp_load_seq_cst(&self->thread->done));
 }
 
-static bool is_interruptible(pp_worker_slot_t *worker) {
-    return pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
-}
-
 static PyThreadState *find_thread(PyInterpreterState *interpreter, unsigned long ident) {
     PyThreadState *state = PyInterpreterState_ThreadHead(interpreter);
     while (state && state->thread_id != ident)
@@ -429,10 +425,10 @@ static bool try_interrupt(thread_t *t) {
     bool is_done = true;
     pthread_mutex_lock(&t->mutex);
     pp_worker_slot_t *worker = pp_segment_worker(t->segment, t->worker);
-    if (t->interpreter && is_interruptible(worker)) {
+    if (t->interpreter && pp_worker_slot_is_interruptible(worker)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        if (is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
+        if (pp_worker_slot_is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_reading_module(t->interpreter, t->ident);
             if (is_done)
                 PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);

@@ -341,8 +341,7 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
         return NULL;
     pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)number);
     pthread_mutex_lock(&self->segment->interrupts);
-    bool has_begun = pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
-    bool runs = has_begun && !pp_load_relaxed(&worker->has_served);
+    bool runs = pp_worker_slot_is_interruptible(worker);
     bool is_reading = runs && pp_is_reading_module(PyInterpreterState_Get(), ident);
     if (runs && !is_reading)
         PyThreadState_SetAsyncExc(ident, exception);

@@ -231,6 +231,24 @@ static int wait_block(worker_t *self) {
     return 0;
 }
 
+/* Prevents an interrupt that comes too late from hitting what the thread does next. */
+static void end_interrupts(worker_t *self, bool has_replied) {
+    pthread_mutex_t *mutex = &self->end.segment->interrupts;
+    pthread_mutex_lock(mutex);   /* held briefly, and never while waiting for the GIL */
+    pp_store_relaxed(&self->end.own->initializes, 0);
+    pp_store_relaxed(&self->end.own->has_replied, has_replied);
+    pthread_mutex_unlock(mutex);
+    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
+}
+
+/* After a reply the worker may drop large values, whose destructors an interrupt would break off, with a message. The pool
+ * is stopped before it interrupts, and whoever interrupts has our GIL. */
+static void note_reply(worker_t *self) {
+    pp_store_relaxed(&self->end.own->has_replied, 1);
+    if (pp_worker_must_stop(&self->end))
+        end_interrupts(self, true);
+}
+
 /* Sends a result. 0, -1 with an exception, or ECANCELED. */
 static int send(worker_t *self, pp_frame_t *frame, const void *data) {
     int error;
@@ -239,6 +257,8 @@ static int send(worker_t *self, pp_frame_t *frame, const void *data) {
     while ((error = pp_worker_reply(&self->end, frame, data)) == EAGAIN)
         if ((error = wait_room(self)) != 0)
             break;
+    if (frame->job && error == 0)
+        note_reply(self);
     return error;
 }
 
@@ -426,16 +446,6 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Prevents an interrupt that comes too late from hitting what the thread does next. */
-static void end_interrupts(worker_t *self, bool of_tasks) {
-    pthread_mutex_t *mutex = &self->end.segment->interrupts;
-    pthread_mutex_lock(mutex);   /* held briefly, and never while waiting for the GIL */
-    pp_store_relaxed(&self->end.own->initializes, 0);
-    pp_store_relaxed(&self->end.own->has_served, of_tasks);
-    pthread_mutex_unlock(mutex);
-    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
-}
-
 PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nCalls function(), which the end of the pool may interrupt like a task.");
 static PyObject *worker_initialize(worker_t *self, PyObject *function) {
     pp_store_seq_cst(&self->end.own->initializes, 1);
@@ -527,6 +537,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         if (error < 0)
             return NULL;   /* still holding the task: the parent sees that this worker ended with it */
         pp_worker_finish(&self->end);
+        pp_store_relaxed(&self->end.own->has_replied, 0);
         if (error || (n_left && --n_left == 0))
             Py_RETURN_NONE;
         await_openers(self);

@@ -54,6 +54,18 @@ def with_an_open_iterator(kind):
     forgotten.append((pool, iterator))
 
 
+def while_a_task_is_cleared_away(kind, path):
+    """A pool ends after a worker has replied, while the destructor of something that its task made runs."""
+    with gates.Gate(path) as gate, ComposablePool(1, kind=kind) as pool:
+        result = pool.apply_async(tasks.raise_from_one_that_is_held, (gate.path,))
+        result.wait(TIMEOUT_S)
+        assert not result.successful()
+        gate.wait_arrived()
+        pool.terminate()
+        gate.release()
+    pool.join(timeout=TIMEOUT_S)
+
+
 class Owner:
     """Ends its pool in a finalizer, which the ending interpreter calls when no other thread runs any more."""
 

@@ -273,6 +273,11 @@ def test_a_worker_that_is_ended_amid_an_import_closes_the_file(kind, tmp_path):
     check("ending.py", "reading_a_module", kind, tmp_path / "module.py")
 
 
+@pytest.mark.parametrize("kind", ["process", "interp"])
+def test_the_end_of_a_pool_does_not_break_destructors_off(kind, tmp_path):
+    check("ending.py", "while_a_task_is_cleared_away", kind, tmp_path / "gate")
+
+
 def test_pools_that_end_while_other_threads_use_them(kind):
     check("ending_amid.py", kind, "fork", 8, 3)
 
