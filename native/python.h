@@ -345,7 +345,7 @@ PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg);
 extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker);
-bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leave a file open */
+bool pp_is_importing(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leave a message */
 extern const char pp_ask_main_doc[];
 PyObject *pp_ask_main(PyObject *module, PyObject *source);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);

@@ -402,11 +402,11 @@ static PyThreadState *find_thread(PyInterpreterState *interpreter, unsigned long
 
 static bool has_name(PyObject *text, const char *name) { return PyUnicode_CompareWithASCIIString(text, name) == 0; }
 
-/* Whether a thread is inside the function with which the import system reads a file. An exception between opening the
- * file and the `with` that closes it would leave closing to the file's destructor, which warns on standard error. The
- * caller holds the interpreter's GIL, so the answer stays true meanwhile. Without a GIL nobody may inspect a running
- * thread. */
-bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident) {
+/* Whether a thread runs code of the import system itself, and not of a module. An exception between opening a module's
+ * file and the `with` that closes it would leave closing to the file's destructor, which warns on standard error. In a
+ * callback of its table of locks it would be swallowed, with a message. The caller holds the interpreter's GIL, so the
+ * answer stays true meanwhile. Without a GIL nobody may inspect a running thread. */
+bool pp_is_importing(PyInterpreterState *interpreter, unsigned long ident) {
     PyThreadState *state = PP_HAS_GIL ? find_thread(interpreter, ident) : NULL;
     PyFrameObject *frame = state ? PyThreadState_GetFrame(state) : NULL;
     if (frame == NULL) {
@@ -414,10 +414,11 @@ bool pp_is_reading_module(PyInterpreterState *interpreter, unsigned long ident) 
         return false;
     }
     PyCodeObject *code = PyFrame_GetCode(frame);
-    bool is_reading = has_name(code->co_name, "get_data") && has_name(code->co_filename, "<frozen importlib._bootstrap_external>");
+    bool is_importing = has_name(code->co_filename, "<frozen importlib._bootstrap_external>") ||
+                        has_name(code->co_filename, "<frozen importlib._bootstrap>");
     Py_DECREF(code);
     Py_DECREF(frame);
-    return is_reading;
+    return is_importing;
 }
 
 /* False: try again a little later. */
@@ -429,7 +430,7 @@ static bool try_interrupt(thread_t *t) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
         if (pp_worker_slot_is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
-            is_done = !pp_is_reading_module(t->interpreter, t->ident);
+            is_done = !pp_is_importing(t->interpreter, t->ident);
             if (is_done)
                 PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
         }

@@ -342,11 +342,11 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)number);
     pthread_mutex_lock(&self->segment->interrupts);
     bool runs = pp_worker_slot_is_interruptible(worker);
-    bool is_reading = runs && pp_is_reading_module(PyInterpreterState_Get(), ident);
-    if (runs && !is_reading)
+    bool is_importing = runs && pp_is_importing(PyInterpreterState_Get(), ident);
+    if (runs && !is_importing)
         PyThreadState_SetAsyncExc(ident, exception);
     pthread_mutex_unlock(&self->segment->interrupts);
-    return PyBool_FromLong(!is_reading);
+    return PyBool_FromLong(!is_importing);
 }
 
 PyDoc_STRVAR(stop_doc, "stop(how)\n\nEnds workers. STOP_DRAIN: when no task waits; STOP_NOW: at once, between two tasks.");
