@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # until the background thread tries again what nobody will notify it of
+END_PAUSE_S = 0.002  # between looks whether a call that is given up still runs, in a thread that is there for it
 TRIM_S = 0.3  # between looks for idle memory: twice that and it is given back,
 TRIM_BUSY_S = 3.0  # or twice that while calls are pending, which soon need it again; guess
 
@@ -78,6 +79,8 @@ class Engine:
         self._must_terminate = False  # some workers could not be interrupted: they are to be told again
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # asked of the background thread
+        self._is_forced = False  # the workers are ended by `end_workers`: what is pending is lost,
+        self._kills = False  # and processes get SIGKILL at once
         self._is_exiting = False  # the interpreter ends
         self._final: tuple[Any, ...] | None = None  # what statistics says of workers once they have ended
         self._opened = _native.Job()  # done once the workers have been started, or one could not be:
@@ -166,7 +169,7 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Waits until a job is done; False after `timeout` seconds, however many results come meanwhile."""
-        self._check_not_in_vain(job)
+        self.check_not_in_vain(job)
         if self._callbacks.is_of(job):
             return True  # this is a callback of that very call, which must not wait for itself
         self._callbacks.delegate()
@@ -174,11 +177,12 @@ class Engine:
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
         """A stream's next (status, value); None at its end; False after `timeout` seconds."""
-        self._check_not_in_vain(call)
+        self.check_not_in_vain(call)
         self._callbacks.delegate()
         return self._channel.next(call, timeout)
 
-    def _check_not_in_vain(self, job: _native.Job) -> None:
+    def check_not_in_vain(self, job: _native.Job) -> None:
+        """Raises why nobody can wait for a job, if so."""
         self._check_not_foreign()
         if self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
@@ -188,8 +192,28 @@ class Engine:
         return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
-        """Takes back a single call that no worker has begun."""
+        """Takes back what no worker has begun of a call: all of a single one, or nothing. False: it is too late."""
         return self._channel.cancel(call)
+
+    def end(self, call: "Call", kills: bool) -> None:
+        """Takes back what no worker has begun of a call. Waits until no worker runs a task of it any more.
+
+        kills: worker processes that do are killed, and no task of another call with them. That is known while a process
+        is stopped: only then does what it holds stay what it is.
+        """
+        while True:
+            self.cancel(call)
+            holders = self._channel.holders(call)
+            if not holders and call.settled:
+                return
+            for n in holders or ():
+                if kills:
+                    self._workers.kill_if(n, lambda n=n: n in (self._channel.holders(call) or ()))  # type: ignore[misc]
+            sleep(END_PAUSE_S)
+
+    def finish(self, call: "Call") -> None:
+        """The callbacks that run before a call is done have run."""
+        self._channel.finish(call)
 
     def is_begun(self, call: "Call") -> bool:
         """Whether a worker runs a task of the call at this moment."""
@@ -272,7 +296,7 @@ class Engine:
         if channel.wants_trim:
             self._trim()
         if self._must_terminate:
-            self._must_terminate = not self._workers.terminate()
+            self._must_terminate = not self._end_workers()
         if self._wants_end and not self._has_stopped:
             self._stop()
         elif channel.is_abandoned and self.state == RUN:
@@ -338,11 +362,18 @@ class Engine:
         # First: what interrupts a task (SystemExit) is not its outcome. While the interpreter ends, only daemon threads
         # can still wait for results, and those are left asleep.
         if not self._is_exiting:
-            self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
-        self._must_terminate = not self._workers.terminate()
+            self._fail_all(self._lost if self._is_forced else _terminated)
+        self._must_terminate = not self._end_workers()
         self._workers.wait_ended()
         self._finish_trace()
         self._channel.set(self._stopped)
+
+    def _end_workers(self) -> bool:
+        return self._workers.kill() if self._kills else self._workers.terminate()
+
+    def _lost(self) -> PoolPartyError:
+        how = "kill_workers" if self._kills else "terminate_workers"
+        return worker_lost(f"the executor's workers were ended by {how} while this call was pending", None, None)
 
     def _give_back(self) -> None:
         """After the last worker: ends the other threads, and gives memory and descriptors back."""
@@ -397,6 +428,13 @@ class Engine:
         self._ask_for_end()
         if self._background is not threading.current_thread() and not self._is_alone():
             self.wait(self._stopped)
+
+    def end_workers(self, kills: bool) -> None:
+        """As `terminate`, but does not wait, and what is pending fails with WorkerLost."""
+        if not self.is_foreign and self.state != TERMINATE:
+            self._kills = kills
+            self._is_forced = True
+            self._ask_for_end()
 
     def _ask_for_end(self) -> None:
         self.state = TERMINATE
@@ -500,6 +538,10 @@ class Engine:
 
 def _foreign() -> PoolPartyError:
     return PoolPartyError("this pool belongs to the process that made it; a forked child must make a pool of its own")
+
+
+def _terminated() -> PoolPartyError:
+    return PoolTerminated("Pool not running: it was terminated while this call was pending")
 
 
 def _loss(worker: Worker) -> PoolPartyError:

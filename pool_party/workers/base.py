@@ -95,6 +95,10 @@ class Worker(Protocol):
         """Stops it if that is possible; as `terminate`."""
         ...
 
+    def kill_if(self, holds: Callable[[], bool]) -> None:
+        """Kills it if `holds()` while it stands still; only for processes. Blocks for a moment."""
+        ...
+
     def join(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds; whether it has ended."""
         ...

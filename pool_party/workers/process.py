@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import weakref
 from multiprocessing import get_context, parent_process
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S = 1e6  # of one wait: poll takes milliseconds as a C int
+_STOP_PAUSE_S = 0.0002  # between looks whether a process has stopped, which takes some 0.05 ms; guess
 _SERVER_TELLS_S = 1.0  # guess: how long a fork server may take to tell a dead child's exit code; it takes some 0.1 ms
 
 
@@ -184,6 +186,16 @@ def _is_readable(fd: int, timeout: float | None = 0) -> bool:
     return bool(poll.poll(None if timeout is None else min(timeout, _LONGEST_S) * 1000))
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether the thread that runs tasks executes nothing: it has stopped, or ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+    except OSError:
+        return True
+    return state in b"TtZX"
+
+
 def _open_pidfd(process: Any) -> int | None:
     """A descriptor that becomes readable when the process ends, whose child it may be; None if there is none.
 
@@ -282,6 +294,19 @@ class ProcessWorker:
         _native.call_apart(lambda: self._send(signal.SIGKILL))
         return True
 
+    def kill_if(self, holds: Callable[[], bool]) -> None:
+        """Kills it if `holds()` while it is stopped, amid whatever it does; else it goes on. Blocks for a moment."""
+        if self.pid is None:
+            return
+        _native.call_apart(lambda: self._send(signal.SIGSTOP))
+        try:
+            while not _is_stopped(self.pid) and self.is_alive():  # once it has ended, another one may have its pid
+                time.sleep(_STOP_PAUSE_S)
+            if holds():
+                self.kill()
+        finally:
+            _native.call_apart(lambda: self._send(signal.SIGCONT))
+
     def _send(self, number: signal.Signals) -> None:
         """Sends a signal to this process, never to another one that has its pid by now."""
         with self._using:
@@ -289,7 +314,8 @@ class ProcessWorker:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
             elif not self._is_released and self.process.pid is not None:  # else its start was broken off
-                self.process.terminate() if number == signal.SIGTERM else self.process.kill()
+                end = {signal.SIGTERM: self.process.terminate, signal.SIGKILL: self.process.kill}.get(number)
+                self.process._popen._send_signal(number) if end is None else end()
 
     def join(self, timeout: float | None = None) -> bool:
         sentinel = _native.call_apart(self._begin_waiting)
