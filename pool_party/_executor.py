@@ -121,7 +121,7 @@ class PoolFuture(Future[Any]):
         """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
 
         If what awaits it is cancelled, and nobody else awaits this future, the future is cancelled unless a worker has
-        begun its call.
+        begun its call. Does not block.
 
         Args:
             on_cancel: What becomes of a call that a worker has begun; see `AsyncResult.outcome`.
@@ -339,11 +339,12 @@ class ComposableExecutor(Executor):
 
         Calls that no worker has begun are cancelled, and the others raise WorkerLost. Processes get SIGTERM, and
         SIGKILL 3 seconds later; other workers get SystemExit in their Python code. `shutdown` waits for their end.
+        It never raises, and does nothing in a forked child.
         """
         self._end_workers(kills=False)
 
     def kill_workers(self) -> None:
-        """As `terminate_workers`, but processes get SIGKILL at once. Does not block."""
+        """Do what `terminate_workers` does, but with SIGKILL at once. Does not block, and never raises."""
         self._end_workers(kills=True)
 
     def _end_workers(self, kills: bool) -> None:
@@ -371,7 +372,7 @@ class ComposableExecutor(Executor):
         return Opening(lambda: cls(*args, **kwargs), lambda executor: executor._engine.terminate())
 
     async def ashutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do what `shutdown` does, without blocking the event loop.
+        """Do what `shutdown` does. Does not block the event loop.
 
         Args:
             wait: Whether to wait. If that is cancelled, the calls go on.

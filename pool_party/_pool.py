@@ -375,7 +375,7 @@ class ComposablePool:
         ordered: bool = True,
         on_cancel: str = "abandon",
     ) -> AsyncIterator[Any]:
-        """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`.
+        """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
 
         The iteration ends with the first task that raises. When it ends, by that or since it was cancelled or closed,
         tasks that no worker has begun are withdrawn. After a `break`, asyncio closes it a moment later;
@@ -412,13 +412,16 @@ class ComposablePool:
         return async_map.results(lambda item: self.apply_async(func, (item,)), source, limit, ordered, on_cancel)
 
     async def aterminate(self) -> None:
-        """Do what `terminate` does, without blocking the event loop. Cancelling it does not end the wait."""
+        """Do what `terminate` does. Does not block the event loop, and never raises.
+
+        Cancelling it does not end the wait.
+        """
         from pool_party._core.awaiting import in_thread
 
         await in_thread(self.terminate, is_patient=True)
 
     async def ajoin(self, timeout: float | None = None) -> None:
-        """Do what `join` does, without blocking the event loop.
+        """Do what `join` does. Does not block the event loop.
 
         Args:
             timeout: The longest wait in seconds. None: no limit.

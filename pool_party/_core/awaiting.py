@@ -65,12 +65,17 @@ class _Wakeups:
             self._due.popleft()()
 
 
-_wakeups: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Wakeups]" = weakref.WeakKeyDictionary()
+# Each is used by its loop's thread only, and lives as long as somebody awaits a call: what it has to do refers to its loop.
+_wakeups: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Wakeups]]" = weakref.WeakKeyDictionary()
 
 
 def _wakeups_of(loop: asyncio.AbstractEventLoop) -> _Wakeups:
-    found = _wakeups.get(loop)
-    return _wakeups.setdefault(loop, _Wakeups(loop)) if found is None else found
+    reference = _wakeups.get(loop)
+    found = None if reference is None else reference()
+    if found is None:
+        found = _Wakeups(loop)
+        _wakeups[loop] = weakref.ref(found)
+    return found
 
 
 def when_done(call: "Call", deed: Deed) -> Deed:
