@@ -891,12 +891,44 @@ def test_a_loop_that_has_awaited_is_not_kept(pool):
     assert reference() is None
 
 
+# ---- other libraries ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_anyio_and_trio_use_a_pool_through_their_threads(pool, backend):
+    anyio = pytest.importorskip("anyio")
+    if backend == "trio":
+        pytest.importorskip("trio")
+
+    async def main():
+        found = {}
+
+        async def one(x):
+            found[x] = await anyio.to_thread.run_sync(pool.apply, tasks.square, (x,))
+
+        async with anyio.create_task_group() as group:
+            for x in range(N):
+                group.start_soon(one, x)
+        return found
+
+    assert anyio.run(main, backend=backend) == {x: x * x for x in range(N)}
+
+
+def test_trio_uses_a_pool_through_its_threads(pool):
+    trio = pytest.importorskip("trio")
+
+    async def main():
+        return await trio.to_thread.run_sync(pool.map, tasks.square, range(N))
+
+    assert trio.run(main) == [x * x for x in range(N)]
+
+
 # ---- at random ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_awaits_cancels_and_kills(kind, make_pool, seed):
-    """Whatever is cancelled and killed, a call has its own value, or is cancelled, or lost because it was killed itself."""
+    """Whatever else is cancelled and killed, a call that is not has its own value."""
     chance = random.Random(seed)
     pool = make_pool(3, kind=kind)
     ways = ["abandon", "wait", "kill"] if kind == "process" else ["abandon", "wait"]

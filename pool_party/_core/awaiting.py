@@ -65,7 +65,7 @@ class _Wakeups:
             self._due.popleft()()
 
 
-# Each is used by its loop's thread only, and lives as long as somebody awaits a call: what it has to do refers to its loop.
+# Each is used by its loop's thread only, and lives as long as somebody awaits a call: its deeds refer to the loop.
 _wakeups: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Wakeups]]" = weakref.WeakKeyDictionary()
 
 

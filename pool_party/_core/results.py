@@ -187,7 +187,8 @@ class AsyncResult(Call):
         """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
 
         If what awaits it is cancelled, and nobody else awaits this result, tasks that no worker has begun are
-        withdrawn: nobody gets the result any more, and `get` raises `concurrent.futures.CancelledError`. Does not block.
+        withdrawn: nobody gets the result any more, and `get` raises `concurrent.futures.CancelledError`. Does
+        not block.
 
         Args:
             on_cancel: What becomes of tasks that workers have begun by then. "abandon": they go on, unheeded. "wait":
