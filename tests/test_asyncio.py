@@ -608,6 +608,21 @@ async def until_idle(pool):
     await asyncio.to_thread(gates.wait_until, lambda: pool.statistics().n_pending == 0, "idle")
 
 
+def test_amap_ends_when_its_input_is_cancelled(pool):
+    async def main():
+        async def cancelled():
+            yield 1
+            raise asyncio.CancelledError
+
+        found = []
+        with pytest.raises(asyncio.CancelledError):
+            async for y in pool.amap(tasks.square, cancelled()):
+                found.append(y)
+        assert found == [1]
+
+    run(main())
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_amap_raises_what_its_input_raises_after_the_results_before_it(pool, is_async):
     def bad():

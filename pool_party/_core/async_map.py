@@ -40,14 +40,14 @@ class _Window:
 
     async def read(self, source: "AsyncIterable[Any]") -> None:
         """Begins a call with each item of an asynchronous iterable, when there is room. A task of its own runs this."""
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             async for item in source:
                 self._begin(item)
                 while not self._has_room():
                     self._reader = asyncio.get_running_loop().create_future()
                     await self._reader
-        except Exception as failure:
+        except (Exception, asyncio.CancelledError) as failure:  # we are cancelled by nobody but the consumer's end
             error = failure
         self._end_input(error)
 

@@ -118,8 +118,8 @@ async def _wait(call: "Call") -> None:
 
 async def outcome(call: "Call", on_cancel: str) -> Any:
     """A call's value, once it is there, or what it raised. Cancelling the last awaiter gives the call up."""
+    check_on_cancel(on_cancel, call.engine.kind)
     if not call.done:
-        check_on_cancel(on_cancel, call.engine.kind)
         try:
             await _wait(call)
         except asyncio.CancelledError:

@@ -88,9 +88,10 @@ class Call(_native.Job):
 
     def tell_awaiters(self) -> None:
         """Tells all, once each; the call is done."""
+        awaiters = self.__dict__.get("_awaiters")  # who adds the first one from now on sees that the call is done
         with contextlib.suppress(IndexError):  # another thread has discarded the last one
-            while self.awaiters:
-                self.awaiters.popleft()()
+            while awaiters:
+                awaiters.popleft()()
 
 
 class AsyncResult(Call):
@@ -187,8 +188,8 @@ class AsyncResult(Call):
         """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
 
         If what awaits it is cancelled, and nobody else awaits this result, tasks that no worker has begun are
-        withdrawn: nobody gets the result any more, and `get` raises `concurrent.futures.CancelledError`. Does
-        not block.
+        withdrawn: nobody gets the result any more, and `get` raises `concurrent.futures.CancelledError`.
+        Does not block.
 
         Args:
             on_cancel: What becomes of tasks that workers have begun by then. "abandon": they go on, unheeded. "wait":
