@@ -4,11 +4,11 @@ import itertools
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pool_party import _native
 from pool_party._core.engine import RUN, Engine
@@ -20,6 +20,7 @@ from pool_party.budget.policies import Scope
 if TYPE_CHECKING:
     import os
 
+    from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
     from pool_party.observe.trace import Tracing
 
@@ -112,6 +113,31 @@ class PoolFuture(Future[Any]):
             raise CancelledError
         return None if self._call.status == _native.STATUS_OK else self._call.error()
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.outcome().__await__()
+
+    def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
+        """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
+
+        If what awaits it is cancelled, and nobody else awaits this future, the future is cancelled unless a worker has
+        begun its call. Does not block.
+
+        Args:
+            on_cancel: What becomes of a call that a worker has begun; see `AsyncResult.outcome`.
+
+        Returns:
+            A coroutine, for one event loop of any thread.
+
+        Raises:
+            ValueError: By the coroutine: `on_cancel` is none of the three, or not for this kind of workers.
+            asyncio.CancelledError: By the coroutine: it was cancelled, or the future.
+            WorkerLost: By the coroutine: the worker died.
+            Exception: By the coroutine: whatever the function raised.
+        """
+        from pool_party._core import awaiting
+
+        return awaiting.outcome(self._call, on_cancel)
+
 
 class _FutureCall(Call):
     """The call behind a Future."""
@@ -133,6 +159,12 @@ class _FutureCall(Call):
                 future.set_result(self.value)
             else:
                 future.set_exception(self.error())
+
+    def add_awaiter(self, tell: Callable[[], object]) -> bool:
+        """As `Call.add_awaiter`: after the Future was told, so that one that is never awaited pays nothing."""
+        self.awaiters.append(tell)
+        self.future.add_done_callback(_tell_awaiters)
+        return True
 
     def _make_error(self) -> BaseException:
         return future_error_of(self.status, self.value)
@@ -316,6 +348,67 @@ class ComposableExecutor(Executor):
             raise
         self._engine.interrupt()
 
+    def terminate_workers(self) -> None:
+        """Take no more calls, and stop the workers in the middle of theirs. Does not block.
+
+        Calls that no worker has begun are cancelled, and the others raise WorkerLost. Processes get SIGTERM, and
+        SIGKILL 3 seconds later; other workers get SystemExit in their Python code. `shutdown` waits for their end.
+        It never raises, and does nothing in a forked child.
+        """
+        self._end_workers(kills=False)
+
+    def kill_workers(self) -> None:
+        """Do what `terminate_workers` does, but with SIGKILL at once. Does not block, and never raises."""
+        self._end_workers(kills=True)
+
+    def _end_workers(self, kills: bool) -> None:
+        self.shutdown(wait=False, cancel_futures=True)
+        self._engine.end_workers(kills)
+
+    # ---- asyncio ----
+
+    @classmethod
+    def aopen(cls, *args: Any, **kwargs: Any) -> "Opening[Self]":
+        """Open an executor without blocking asyncio's event loop: `async with ComposableExecutor.aopen(4) as executor`.
+
+        Args:
+            *args: The arguments of the class.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            What can be awaited for the executor, or used in `async with`, whose end is that of `async with executor`.
+
+        Raises:
+            Exception: When it is awaited: whatever the class raises.
+        """
+        from pool_party._core.awaiting import Opening
+
+        return Opening(lambda: cls(*args, **kwargs), lambda executor: executor._engine.terminate())
+
+    async def ashutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Do what `shutdown` does. Does not block the event loop.
+
+        Args:
+            wait: Whether to wait. If that is cancelled, the calls go on.
+            cancel_futures: Whether to cancel the calls that no worker has begun.
+
+        Raises:
+            PoolPartyError: With `wait`, in a forked child, since the executor belongs to its parent.
+        """
+        from pool_party._core.awaiting import in_thread
+
+        self.shutdown(wait=False, cancel_futures=cancel_futures)
+        if wait:
+            await in_thread(self.shutdown)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.ashutdown()
+
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Record what each worker does from now on; see `ComposablePool.trace`. Does not block.
 
@@ -346,6 +439,10 @@ class ComposableExecutor(Executor):
             f"<{type(self).__name__} kind={s.kind} state={self._engine.state} workers={s.n_workers} "
             f"pending={s.n_pending} completed={s.n_completed}>"
         )
+
+
+def _tell_awaiters(future: Any) -> None:
+    future._call.tell_awaiters()
 
 
 def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -17,6 +17,7 @@ from pool_party.workers.base import Worker
 if TYPE_CHECKING:
     import os
 
+    from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
     from pool_party.observe.trace import Tracing
@@ -350,6 +351,102 @@ class ComposablePool:
             call = StreamCall(engine, 0, chunksize, ordered, window)
             engine.submit_stream(call, func, iter(iterable))
         return IMapIterator(engine, call, self)
+
+    # ---- asyncio ----
+
+    @classmethod
+    def aopen(cls, *args: Any, **kwargs: Any) -> "Opening[Self]":
+        """Open a pool without blocking asyncio's event loop: `async with ComposablePool.aopen(4) as pool`.
+
+        Args:
+            *args: The arguments of the class.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            What can be awaited for the pool, or used in `async with`, whose end is that of `async with pool`.
+
+        Raises:
+            Exception: When it is awaited: whatever the class raises.
+        """
+        from pool_party._core.awaiting import Opening
+
+        return Opening(lambda: cls(*args, **kwargs), cls.terminate)
+
+    def amap(
+        self,
+        func: Callable[[Any], Any],
+        iterable: "Iterable[Any] | AsyncIterable[Any]",
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+        on_cancel: str = "abandon",
+    ) -> AsyncIterator[Any]:
+        """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
+
+        The iteration ends with the first task that raises. When it ends, by that or since it was cancelled or closed,
+        tasks that no worker has begun are withdrawn. After a `break`, asyncio closes it a moment later;
+        `contextlib.aclosing` does at once.
+
+        Args:
+            func: A function of one argument.
+            iterable: The arguments, which may be endless. An asynchronous iterable is read in a task of its own, any
+                other one in the event loop's thread.
+            limit: The number of tasks that may have been begun and whose results have not been taken. None: 64 for
+                each worker.
+            ordered: Whether results come in the order of the input, or as they arrive.
+            on_cancel: What becomes of tasks that workers have begun when the iteration ends; see
+                `AsyncResult.outcome`.
+
+        Returns:
+            An asynchronous generator, for one event loop of any thread.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            TypeError: `func` cannot be called, or `iterable` cannot be iterated over.
+            ValueError: `limit` is less than 1, or `on_cancel` is not for this kind of workers.
+        """
+        from pool_party._core import async_map, awaiting
+
+        self._engine.check_running()
+        _check_callable(func)
+        awaiting.check_on_cancel(on_cancel, self._engine.kind)
+        if limit is None:
+            limit = self._processes * WINDOW_PER_WORKER
+        elif limit < 1:
+            raise ValueError(f"limit must be None or 1+, not {limit}")
+        source = iterable if isinstance(iterable, AsyncIterable) else iter(iterable)
+        return async_map.results(lambda item: self.apply_async(func, (item,)), source, limit, ordered, on_cancel)
+
+    async def aterminate(self) -> None:
+        """Do what `terminate` does. Does not block the event loop, and never raises.
+
+        Cancelling it does not end the wait.
+        """
+        from pool_party._core.awaiting import in_thread
+
+        await in_thread(self.terminate, is_patient=True)
+
+    async def ajoin(self, timeout: float | None = None) -> None:
+        """Do what `join` does. Does not block the event loop.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Raises:
+            ValueError: The pool was neither closed nor terminated.
+            multiprocessing.TimeoutError: The workers have not ended within `timeout` seconds.
+        """
+        from pool_party._core.awaiting import in_thread
+
+        await in_thread(lambda: self.join(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aterminate()
 
     # ---- the end ----
 

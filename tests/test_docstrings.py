@@ -29,6 +29,7 @@ UNITS = {
     "timeout": "seconds",
     "chunksize": "items",
     "buffersize": "items|tasks",
+    "limit": "number of tasks",
     "max_events": "events",
     "processes": "number of workers",
     "max_workers": "number of workers",

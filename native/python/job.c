@@ -276,6 +276,19 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length) {
     return is_over;
 }
 
+PyDoc_STRVAR(watch_doc, "watch() -> bool\n\n"
+                        "Has `run_callbacks` called once the call is done, if it is not anyway. False: the outcome was decided before.");
+static PyObject *job_watch(pp_job_t *self, PyObject *ignored) {
+    (void)ignored;
+    bool is_pending;
+    Py_BEGIN_CRITICAL_SECTION(self);   /* `callbacks` is read once the outcome is decided, and stays as it was then */
+    is_pending = !self->settled;
+    if (is_pending && self->callbacks == PP_CALLBACKS_NONE)
+        self->callbacks = PP_CALLBACKS_AFTER;
+    Py_END_CRITICAL_SECTION();
+    return PyBool_FromLong(is_pending);
+}
+
 PyDoc_STRVAR(abandon_doc, "abandon()\n\n"
                           "Notes that nobody will ask for results. Takes no lock, so finalizers and signal handlers may\n"
                           "call it.");
@@ -298,6 +311,7 @@ static PyObject *job_lift_window(pp_job_t *self, PyObject *ignored) {
 
 static PyMethodDef job_methods[] = {
     {"reserve", (PyCFunction)job_reserve, METH_NOARGS, reserve_doc},
+    {"watch", (PyCFunction)job_watch, METH_NOARGS, watch_doc},
     {"abandon", (PyCFunction)job_abandon, METH_NOARGS, abandon_doc},
     {"lift_window", (PyCFunction)job_lift_window, METH_NOARGS, lift_doc},
     {0},

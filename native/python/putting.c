@@ -244,6 +244,8 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
     int error = put(self, task, f, payload, memo, &sequence);
     Py_XDECREF(memo);
     Py_DECREF(payload);
+    if (!error && pp_load_seq_cst(&job->settled))   /* perhaps whoever has cancelled it looked before this task was there */
+        pp_channel_revoke(self, sequence);
     return error;
 }
 
@@ -259,9 +261,8 @@ static void forget_memo(pp_job_t *job) {
 }
 
 const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"
-                                         "Puts the job's tasks from its cursor on while there is room. True once all are\n"
-                                         "put. If pickling raises an error, it is raised here, with the cursor at the\n"
-                                         "failed task.");
+    "Puts the job's tasks from its cursor on while there is room; True once all are put, or its outcome is decided.\n"
+    "Raises what pickling raised, with the cursor at the task that failed.");
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *items, *function;
@@ -271,7 +272,7 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
         parse_function(self, function, &f) < 0)
         return NULL;
     int error = 0;
-    while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
+    while (!error && !pp_load_seq_cst(&job->settled) && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
         if (!pp_parent_has_room(&self->parent)) {
             error = EAGAIN;
             break;

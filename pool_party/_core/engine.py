@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
+END_PAUSE_S = 0.002  # between checks whether a call that was given up still runs, in a thread of its own
 TRIM_S = 0.3  # between checks for idle memory, which is given back after two of them,
 TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need the memory again; guess
 
@@ -80,6 +81,8 @@ class Engine:
         self._interrupts = False  # the pool's end gives tasks a moment to clean up
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # the background thread has been asked to terminate the pool
+        self._is_forced = False  # `end_workers` ends the workers, and pending calls are lost
+        self._kills = False  # processes get SIGKILL at once
         self._is_exiting = False  # the interpreter is ending
         self._final: tuple[Any, ...] | None = None  # the workers' part of the statistics, once they have ended
         self._opened = _native.Job()  # set once the workers have been started, or one could not be; then:
@@ -176,7 +179,7 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
-        self._check_not_in_vain(job)
+        self.check_not_in_vain(job)
         if self._callbacks.is_of(job):
             return True  # a callback of that very call must not wait for its own end
         self._callbacks.delegate()
@@ -184,11 +187,12 @@ class Engine:
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
         """Return a stream's next (status, value), None at its end, or False after `timeout` seconds."""
-        self._check_not_in_vain(call)
+        self.check_not_in_vain(call)
         self._callbacks.delegate()
         return self._channel.next(call, timeout)
 
-    def _check_not_in_vain(self, job: _native.Job) -> None:
+    def check_not_in_vain(self, job: _native.Job) -> None:
+        """Raises why nobody can wait for a job, if so."""
         self._check_not_foreign()
         if self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
@@ -198,8 +202,28 @@ class Engine:
         return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
-        """Cancel a single call, unless a worker has already begun it."""
+        """Withdraw the tasks of a call that no worker has begun. Return False if it is too late."""
         return self._channel.cancel(call)
+
+    def end(self, call: "Call", kills: bool) -> None:
+        """Takes back what no worker has begun of a call. Waits until no worker runs a task of it any more.
+
+        kills: worker processes that do are killed, and no task of another call with them. That is known while a process
+        is stopped: only then does what it holds stay what it is.
+        """
+        while True:
+            self.cancel(call)
+            holders = self._channel.holders(call)
+            if not holders and call.settled:
+                return
+            for n in holders or ():
+                if kills:
+                    self._workers.kill_if(n, lambda n=n: n in (self._channel.holders(call) or ()))  # type: ignore[misc]
+            sleep(END_PAUSE_S)
+
+    def finish(self, call: "Call") -> None:
+        """The callbacks that run before a call is done have run."""
+        self._channel.finish(call)
 
     def is_begun(self, call: "Call") -> bool:
         """Whether a worker is running a task of the call now."""
@@ -282,7 +306,7 @@ class Engine:
         if channel.wants_trim:
             self._trim()
         if self._must_terminate:
-            self._must_terminate = not self._workers.terminate()
+            self._must_terminate = not self._end_workers()
         if self._wants_end and not self._has_stopped:
             self._stop()
         elif channel.is_abandoned and self.state == RUN:
@@ -352,13 +376,20 @@ class Engine:
         # Fail the calls first, so that the SystemExit which interrupts a task does not become its outcome. While the
         # interpreter ends, only daemon threads can still wait for results, and those stay asleep.
         if not self._is_exiting:
-            self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
+            self._fail_all(self._lost if self._is_forced else _terminated)
         if self._interrupts:
             self._workers.interrupt()
-        self._must_terminate = not self._workers.terminate()
+        self._must_terminate = not self._end_workers()
         self._workers.wait_ended()
         self._finish_trace()
         self._channel.set(self._stopped)
+
+    def _end_workers(self) -> bool:
+        return self._workers.kill() if self._kills else self._workers.terminate()
+
+    def _lost(self) -> PoolPartyError:
+        how = "kill_workers" if self._kills else "terminate_workers"
+        return worker_lost(f"the executor's workers were ended by {how} while this call was pending", None, None)
 
     def _give_back(self) -> None:
         """End the other threads after the last worker has ended, and release memory and descriptors."""
@@ -420,6 +451,13 @@ class Engine:
         """As `terminate`, but tasks have a moment to clean up; in processes KeyboardInterrupt is raised for that."""
         self._interrupts = True
         self.terminate()
+
+    def end_workers(self, kills: bool) -> None:
+        """As `terminate`, but does not wait, and what is pending fails with WorkerLost."""
+        if not self.is_foreign and self.state != TERMINATE:
+            self._kills = kills
+            self._is_forced = True
+            self._ask_for_end()
 
     def _ask_for_end(self) -> None:
         self.state = TERMINATE
@@ -540,6 +578,10 @@ def _is_interrupted() -> bool:
 
 def _foreign() -> PoolPartyError:
     return PoolPartyError("this pool belongs to the process that made it; a forked child must make a pool of its own")
+
+
+def _terminated() -> PoolPartyError:
+    return PoolTerminated("Pool not running: it was terminated while this call was pending")
 
 
 def _loss(worker: Worker) -> PoolPartyError:

@@ -4,7 +4,9 @@ Each is a Job of the channel, which stores the outcome (native/python/calls.c). 
 thread that asks for a failed outcome makes its exception here, and callbacks.py runs the callbacks.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -37,6 +39,7 @@ def call_back(callback: Callback, value: Any) -> None:
 class Call(_native.Job):
     """A call in progress."""
 
+    has_parts = False  # several workers may run tasks of it
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
@@ -56,6 +59,40 @@ class Call(_native.Job):
     def run_callbacks(self) -> None:
         """Run the callbacks. The callback thread calls this once, when the outcome is decided."""
 
+    # ---- for asyncio: awaiting.py ----
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine that it was submitted to."""
+        return self._engine
+
+    @property
+    def awaiters(self) -> "deque[Callable[[], object]]":
+        """What tells who awaits it. Any thread may add, take and discard."""
+        awaiters: deque[Callable[[], object]] = self.__dict__.setdefault("_awaiters", deque())
+        return awaiters
+
+    def add_awaiter(self, tell: Callable[[], object]) -> bool:
+        """Has `tell` called once the call is done, by the thread of callbacks. False: the outcome is there, or soon."""
+        self.awaiters.append(tell)
+        # Whoever tells does so after the call is done: either it finds `tell`, or we see that it is done.
+        if self.watch() or (self.callbacks != _native.CALLBACKS_NONE and not self.done):
+            return True
+        self.discard_awaiter(tell)
+        return False
+
+    def discard_awaiter(self, tell: Callable[[], object]) -> None:
+        """Has `tell` not be called any more, unless it has been."""
+        with contextlib.suppress(ValueError):
+            self.awaiters.remove(tell)
+
+    def tell_awaiters(self) -> None:
+        """Tells all, once each; the call is done."""
+        awaiters = self.__dict__.get("_awaiters")  # who adds the first one from now on sees that the call is done
+        with contextlib.suppress(IndexError):  # another thread has discarded the last one
+            while awaiters:
+                awaiters.popleft()()
+
 
 class AsyncResult(Call):
     """The result of `apply_async`.
@@ -68,6 +105,9 @@ class AsyncResult(Call):
         exception ends a wait, nothing is lost: the result can be asked for again. The pool lives until the outcome is
         there.
     """
+
+    _callback: Callback = None
+    _error_callback: Callback = None
 
     def __init__(
         self,
@@ -129,6 +169,7 @@ class AsyncResult(Call):
             multiprocessing.TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
             WorkerLost: The worker died.
             PoolTerminated: The pool was terminated before the call was done.
+            concurrent.futures.CancelledError: Who awaited it was cancelled, and it was withdrawn; see `outcome`.
             Exception: Whatever the task raised, with the worker's traceback as its cause.
         """
         if not self.done and not self._engine.wait(self, timeout):
@@ -140,7 +181,41 @@ class AsyncResult(Call):
         finally:
             del self  # breaks the reference cycle of exception, traceback and this frame
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.outcome().__await__()
+
+    def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
+        """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
+
+        If what awaits it is cancelled, and nobody else awaits this result, tasks that no worker has begun are
+        withdrawn: nobody gets the result any more, and `get` raises `concurrent.futures.CancelledError`.
+        Does not block.
+
+        Args:
+            on_cancel: What becomes of tasks that workers have begun by then. "abandon": they go on, unheeded. "wait":
+                the cancellation waits for their end. "kill", for kind="process": their worker processes are killed and
+                replaced, and the cancellation waits for that; no other task is affected.
+
+        Returns:
+            A coroutine, for one event loop of any thread.
+
+        Raises:
+            ValueError: By the coroutine: `on_cancel` is none of these, or not for this kind of workers.
+            asyncio.CancelledError: By the coroutine: it was cancelled, or the task was withdrawn.
+            WorkerLost: By the coroutine: the worker died.
+            Exception: By the coroutine: whatever the task raised.
+        """
+        from pool_party._core import awaiting
+
+        return awaiting.outcome(self, on_cancel)
+
     def run_callbacks(self) -> None:
+        if self._callback is not None or self._error_callback is not None:
+            self._run_own_callbacks()
+            self._engine.finish(self)  # a callback runs before the call is done, and who awaits it is told after that
+        self.tell_awaiters()
+
+    def _run_own_callbacks(self) -> None:
         succeeded = self.status == _native.STATUS_OK
         callback = self._callback if succeeded else self._error_callback
         self._callback = self._error_callback = None
@@ -157,3 +232,5 @@ class MapResult(AsyncResult):
     Guarantees:
         Those of `AsyncResult`: any thread may use it, and an outcome never changes.
     """
+
+    has_parts = True

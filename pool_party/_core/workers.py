@@ -257,6 +257,17 @@ class WorkerSet:
         answers = [worker.terminate() for worker in self.places if worker is not None]
         return all(answers)
 
+    def kill(self) -> bool:
+        """As `terminate`, but leaves processes no time."""
+        answers = [worker.kill() for worker in self.places if worker is not None]
+        return all(answers)
+
+    def kill_if(self, n: int, holds: Callable[[], bool]) -> None:
+        """Kills the process in a slot if `holds()` while it is stopped. Blocks for a moment."""
+        worker = self.places[n]
+        if worker is not None:
+            worker.kill_if(lambda: self.places[n] is worker and holds())
+
     def wait_ended(self) -> None:
         """After `terminate`: waits for the workers that end promptly, and kills processes that do not."""
         deadline = monotonic() + (KILL_AFTER_S if self._kind == "process" else GRACE_S)

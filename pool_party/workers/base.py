@@ -117,6 +117,10 @@ class Worker(Protocol):
         """Stop the worker by force where that is possible. Otherwise like `terminate`."""
         ...
 
+    def kill_if(self, holds: Callable[[], bool]) -> None:
+        """Kills it if `holds()` while it stands still; only for processes. Blocks for a moment."""
+        ...
+
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the worker's end, at most `timeout` seconds. Return whether it has ended."""
         ...

@@ -34,6 +34,7 @@ _LONGEST_S = 1e6  # longest single wait: poll takes milliseconds as a C int
 _LAUNCHES = 3  # attempts to start a process, in case the fork server dies during one
 _RELAUNCH_S = 0.02  # pause between them: a killed fork server still exists for a moment, but serves nobody
 _SERVER_TELLS_S = 1.0  # how long a fork server may take to report a dead child's exit code; guess: it takes 0.1 ms
+_STOP_PAUSE_S = 0.0002  # between checks whether a process has stopped; guess: stopping takes 0.05 ms
 
 
 def _portable(initializer: Callable[..., object] | None, method: str | None, receivers: Receivers | None) -> Any:
@@ -250,6 +251,16 @@ def _is_readable(fd: int, timeout: float | None = 0) -> bool:
     return bool(poll.poll(None if timeout is None else min(timeout, _LONGEST_S) * 1000))
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether the thread that runs tasks executes nothing: it has stopped, or ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+    except OSError:
+        return True
+    return state in b"TtZX"
+
+
 def _open_pidfd(process: Any) -> int | None:
     """Return a descriptor that becomes readable when the process ends, or None if that is impossible.
 
@@ -354,6 +365,19 @@ class ProcessWorker:
     def kill(self) -> bool:
         _native.call_apart(lambda: self._send(signal.SIGKILL))
         return True
+
+    def kill_if(self, holds: Callable[[], bool]) -> None:
+        """Kills it if `holds()` while it is stopped, amid whatever it does; else it goes on. Blocks for a moment."""
+        if self.pid is None:
+            return
+        _native.call_apart(lambda: self._send(signal.SIGSTOP))
+        try:
+            while not _is_stopped(self.pid) and self.is_alive():  # once it has ended, another one may have its pid
+                time.sleep(_STOP_PAUSE_S)
+            if holds():
+                self.kill()
+        finally:
+            _native.call_apart(lambda: self._send(signal.SIGCONT))
 
     def _send(self, number: signal.Signals) -> None:
         """Send a signal to this process, and never to another one that has got its pid since."""

@@ -112,6 +112,9 @@ class InterpreterWorker:
 
     interrupt = kill = terminate
 
+    def kill_if(self, holds: object) -> None:
+        """It cannot be killed by itself, and never stands still."""
+
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
 
