@@ -137,7 +137,7 @@ class Receivers:
         return self._text is not None and self._is_in_file(name, value)
 
     def is_definition(self, name: str, value: "Any") -> bool:
-        """Return whether a value is a definition or pickles as a name. Globals that workers keep are not asked."""
+        """Return whether a value is a definition or pickles as a name. Skips `__reduce__` if workers keep a global."""
         return is_definition(value, name) if is_of_main(value) or not self.has_value(name) else False
 
     def has_value(self, name: str) -> bool:

@@ -217,7 +217,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 class Apart(NamedTuple):
     """A definition, or a value that functions read, in a pickle of its own.
 
-    mark: the hash of the pickle. token: for a class, its identifier. body: the pickle, or None if `error` prevented it.
+    mark: its hash. token: for a class, its identifier. body: the pickle, or None if `error` prevented it.
     read, named: the globals that functions in it read, and all names in their code. shared: the shared memory that it
     names.
     """
@@ -267,7 +267,7 @@ def _pickle_apart(value: object, is_local: bool, name: str = "", definition: Any
             return Apart(digest(repr(error).encode()), token, None, error, pickler.read, pickler.named, [])
         pickle = file.getvalue()
     names = names_of(shared)
-    mark = digest(pickle + b"".join(name[: -_native.PLACE_BYTES] for name in names))  # without places
+    mark = digest(pickle + b"".join(name[: -_native.PLACE_BYTES] for name in names))  # places may change
     body = _pickle.dumps(_WithShared(pickle, names), 5) if names else pickle
     return Apart(mark, token, body, None, pickler.read, pickler.named, shared)
 
