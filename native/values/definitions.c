@@ -408,9 +408,9 @@ static PyObject *find_kept(PyObject *kept, PyObject *key) {
 }
 
 const char pp_recall_doc[] = PyDoc_STR("recall(kept, key) -> prelude, or None\n\n"
-    "The prelude that a dict has under a key, unless a definition that it was made of has changed since. An entry is the\n"
-    "namespace of `__main__`, that of its functions, pairs of a name there and a reference to what it stood for (or None for\n"
-    "nothing), and the prelude.");
+    "Returns the prelude that a dict has under a key, unless a definition in it has changed since. An entry has four\n"
+    "items: the namespace of `__main__`; that of its functions; pairs of a name there and a reference to its value at that\n"
+    "time (None if it had no value); and the prelude.");
 PyObject *pp_recall(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *kept, *key;
