@@ -355,7 +355,7 @@ class Engine:
             self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
         if self._interrupts:
             self._workers.interrupt()
-        self._must_terminate = not self._workers.terminate()
+        self._must_terminate = not self._workers.terminate(spares_idle=True)
         self._workers.wait_ended()
         self._finish_trace()
         self._channel.set(self._stopped)
