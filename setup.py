@@ -1,10 +1,10 @@
-"""Builds the extension, and the text for PyPI; all settings are in pyproject.toml.
+"""Builds the extension, and the text for PyPI; all other settings are in pyproject.toml.
 
-The text is README.md with absolute links, since PyPI would look for relative ones on its own site.
+The text is README.md with absolute links, because PyPI would resolve relative ones on its own site.
 
-setuptools compiles and links with the flags that the interpreter itself was built with. Two of them are of no use to
-us: debug sections, which make the file four times as large, and a RUNPATH, which names a folder of the machine that
-built the interpreter. Both are left out, unless the environment asks for them: CFLAGS=-g, LDFLAGS=-Wl,-rpath,/folder.
+setuptools compiles and links with the flags with which the interpreter was built. Two kinds of them are not useful
+here: debug sections, which make the file four times as large, and a RUNPATH, which names a folder of the machine that
+built the interpreter. Both are left out unless the environment has them: CFLAGS=-g, LDFLAGS=-Wl,-rpath,/folder.
 """
 
 import os
@@ -24,12 +24,12 @@ CODE_OR_LINK = re.compile(r"```.*?```|`[^`]*`|(?P<text>!?\[[^\]]*\])\((?P<target
 
 
 def read_long_description():
-    """README.md with links to the repository that [project.urls] names; pictures are linked as files, not as pages."""
-    # Without tomllib, so that older Pythons get as far as pip's message that they are too old.
+    """Return README.md with links to the repository in [project.urls]. Pictures are linked as files, not as pages."""
+    # This does not use tomllib, so that older Pythons reach pip's message that they are too old.
     source = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
 
     def make_absolute(match):
-        if match["text"] is None:  # code, in which brackets mean something else
+        if match["text"] is None:  # code, in which brackets are no links
             return match[0]
         view = "raw" if match["text"].startswith("!") else "blob"
         return f"{match['text']}({urllib.parse.urljoin(f'{source}/{view}/main/README.md', match['target'])})"

@@ -41,6 +41,7 @@
 #define PP_RESULT_BYTES (1u << 18)   /* bytes of one worker's ring of results; a power of two */
 #define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
 #define PP_BLOCKS 4096u              /* most blocks of one arena that are in use at once */
+#define PP_SHELF_BYTES (1u << 20)    /* guess: room for the definitions of a long session; only touched pages take memory */
 #define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one arena; smaller under RLIMIT_FSIZE */
 #define PP_IDLE_MAX (64ull << 20)    /* bytes of idle blocks that a pool keeps for the next values: a typical array of 64 MB */
 #define PP_EVENTS (1u << 16)         /* events of one worker that are kept for a trace; a power of two */
@@ -218,7 +219,6 @@ uint64_t pp_segment_arena_at(pp_segment_t *s, unsigned arena);
 pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker);
 void pp_segment_forget_events(pp_segment_t *s);      /* releases the memory of all events */
 /* The shelf: what the parent puts there stays in place as long as the segment exists. Tasks name it by its position. */
-#define PP_SHELF_BYTES (1u << 20)           /* guess: room for the definitions of a long session; only touched pages take memory */
 bool pp_shelf_put(pp_segment_t *s, const void *from, uint32_t size, uint32_t *at);   /* any thread; false: no room */
 const void *pp_shelf_get(pp_segment_t *s, uint32_t at, uint32_t size);               /* NULL: there is no such place */
 

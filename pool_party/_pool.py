@@ -458,8 +458,10 @@ class ComposablePool:
         """Stop the workers now; calls that are pending raise PoolTerminated.
 
         Blocks until processes are dead, and other workers without a task have ended. A task inside a C function, in a
-        thread or an interpreter, is not waited for. Processes get SIGTERM, and SIGKILL 3 seconds later; other workers
-        get SystemExit in their Python code. It never raises, and does nothing in a forked child.
+        thread or an interpreter, is not waited for. Processes with a task get SIGTERM. Those without one end by
+        themselves, so that exit functions of their libraries run; SIGTERM follows after 1 second. After 3 seconds,
+        processes get SIGKILL. Threads and interpreters get SystemExit in their Python code. It never raises, and does
+        nothing in a forked child.
         """
         self._engine.terminate()
 

@@ -132,8 +132,9 @@ void pp_lead_claim(pp_parent_t *h) {
     pp_waiter_t w = {0};
     pthread_mutex_lock(&l->mutex);
     enlist(l, &w, true);
-    pp_add_seq_cst(&l->n_claims, 1);   /* after listing: a leader that saw the claim without us in the list would give up and retake the
-                                        * lead, over and over */
+    /* After listing: a leader that saw the claim, but not us in the list, would give up the lead and retake it, over and
+     * over. */
+    pp_add_seq_cst(&l->n_claims, 1);
     pthread_mutex_unlock(&l->mutex);
     pp_parent_rouse_leader(h);
     for (;;) {

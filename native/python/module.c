@@ -419,9 +419,11 @@ static PyMethodDef functions[] = {
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
     {"shelve", shelve, METH_O,
-     "shelve(package) -> int, or None\n\nPuts bytes where all workers of the channel find them that this thread is encoding for, for as long as\n"
-     "it lasts. None: there is no room, or no such channel."},
-    {"from_shelf", from_shelf, METH_VARARGS, "from_shelf(at, size) -> bytes\n\nWhat `shelve` has put there; in a worker."},
+     "shelve(package) -> int, or None\n\n"
+     "Puts bytes on the shelf of the channel for which this thread is encoding. All its workers can read them there until\n"
+     "the pool ends. Returns their position, or None if there is no room or no such channel."},
+    {"from_shelf", from_shelf, METH_VARARGS, "from_shelf(at, size) -> bytes\n\n"
+                                             "In a worker: returns what `shelve` has put at this position."},
     {"names_of_main", pp_names_of_main, METH_O, pp_names_of_main_doc},
     {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
     {"recall", pp_recall, METH_VARARGS, pp_recall_doc},

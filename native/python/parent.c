@@ -319,7 +319,10 @@ static PyObject *channel_n_done(pp_channel_t *self, PyObject *arg) {
 
 static PyObject *channel_is_busy(pp_channel_t *self, PyObject *arg) {
     int n = pp_channel_slot(self, arg);
-    return n < 0 ? NULL : PyBool_FromLong(pp_load_acquire(&pp_segment_worker(self->segment, (unsigned)n)->holds));
+    if (n < 0)
+        return NULL;
+    pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)n);
+    return PyBool_FromLong(pp_load_acquire(&worker->holds) && !pp_load_relaxed(&worker->has_replied));
 }
 
 static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
@@ -573,7 +576,7 @@ static PyMethodDef methods[] = {
     METHOD("reap", pp_channel_reap, METH_O, pp_reap_doc),
     METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nReturns a WORKER_ constant: the state of a worker."),
     METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nReturns the number of tasks that the worker has finished."),
-    METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nReturns whether the worker has a task."),
+    METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nReturns whether the worker has a task that it has not replied to."),
     METHOD("holders", channel_holders, METH_O, holders_doc),
     METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\n"
                                                  "Returns whether a worker is running a task of this call."),

@@ -241,25 +241,34 @@ static void end_interrupts(worker_t *self, bool has_replied) {
     PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
 }
 
-/* After a reply the worker may drop large values, whose destructors an interrupt would break off, with a message. The pool
- * is stopped before it interrupts, and whoever interrupts has our GIL. */
-static void note_reply(worker_t *self) {
-    pp_store_relaxed(&self->end.own->has_replied, 1);
-    if (pp_worker_must_stop(&self->end))
-        end_interrupts(self, true);
-}
-
-/* Sends a result. 0, -1 with an exception, or ECANCELED. */
-static int send(worker_t *self, pp_frame_t *frame, const void *data) {
+static int write_frame(worker_t *self, pp_frame_t *frame, const void *data) {
     int error;
-    if (frame->job && pp_is_traced(self->end.shared))
-        pp_trace_end(&self->end, frame->status);
     while ((error = pp_worker_reply(&self->end, frame, data)) == EAGAIN)
         if ((error = wait_room(self)) != 0)
             break;
-    if (frame->job && error == 0)
-        note_reply(self);
     return error;
+}
+
+/* Sends the result of a task. 0, -1 with an exception, or ECANCELED.
+ *
+ * After a reply the worker may drop large values, whose destructors an interrupt would break off, with a message. So the
+ * flag is set before the parent can see the result and end the pool. The pool is stopped before it interrupts, and whoever
+ * interrupts a thread has our GIL. */
+static int send_result(worker_t *self, pp_frame_t *frame, const void *data) {
+    if (pp_is_traced(self->end.shared))
+        pp_trace_end(&self->end, frame->status);
+    pp_store_relaxed(&self->end.own->has_replied, 1);
+    int error = write_frame(self, frame, data);
+    if (error)
+        pp_store_relaxed(&self->end.own->has_replied, 0);   /* what is sent instead may run code of the task's */
+    else if (pp_worker_must_stop(&self->end))
+        end_interrupts(self, true);
+    return error;
+}
+
+/* 0, -1 with an exception, or ECANCELED. */
+static int send(worker_t *self, pp_frame_t *frame, const void *data) {
+    return frame->job ? send_result(self, frame, data) : write_frame(self, frame, data);
 }
 
 static int send_payload(worker_t *self, pp_frame_t *frame, PyObject *payload, PyObject **value) {

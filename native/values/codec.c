@@ -1,14 +1,16 @@
-/* Values <-> payloads: marshal for numbers, strings and tuples of them, our own format (flat.c) for what it knows, pickle
- * protocol 5 with large buffers out of band for everything else.
+/* Translates values to payloads and back. Numbers, strings and tuples of them travel by marshal, the values that flat.c
+ * knows in the typed encoding, and all others by pickle protocol 5 with large buffers out of band.
  *
- * marshal is part of the core, several times faster than pickle there, and a fresh interpreter that runs only such tasks
- * need not import _pickle and its Python modules. A number alone is its eight bytes: marshal would take longer than all the rest of
- * its way. A pickle begins with 0x80, a flat value with 0x01, a number with 0x02 or 0x03: no type codes of marshal's.
- * Where a call's pickles are large, bytes and strings in them may be what its tasks have in common (common.c). They become
- * leaves, the last ones, and the pickle names them by number: 0x04, u32 n, u32 largest-character (0: bytes) of each, pickle.
+ * marshal is part of the interpreter's core and several times faster than pickle for such values, and a fresh interpreter
+ * that runs only such tasks need not import _pickle and its Python modules. A single number is sent as its eight bytes,
+ * because marshal would take longer than the rest of its transport. The first byte tells the encodings apart: a pickle
+ * begins with 0x80, a flat value with 0x01 and a number with 0x02 or 0x03, none of which is a type code of marshal.
+ * The tasks of a call with large pickles may have bytes and strings in common (common.c). These become the last leaves,
+ * and the pickle names them by number: 0x04, u32 n, u32 largest-character (0: bytes) of each, pickle.
  *
- * The common case never leaves C. What plain pickle cannot do goes to pool_party.wire.codec, whose output plain `loads` understands;
- * pool_party.wire.definitions puts what the other side lacks of __main__ before a pickle that names something there.
+ * The common case never leaves C. Values that plain pickle refuses go to pool_party.wire.codec, whose output plain `loads`
+ * understands. If a pickle names something of __main__, pool_party.wire.definitions puts the definitions that the receiver
+ * lacks before it.
  */
 #include "python.h"
 
@@ -20,11 +22,11 @@
 #define FLOAT_START 0x03
 #define APART_START 0x04
 #define MARSHAL_ITEMS 32
-#define MARSHAL_OBJECTS 32              /* strings and tuples with other references, each compared with all others */
-#define LOOKED_AT_MAX 32                /* objects of a value; a larger one pays for the table */
-#define MARSHAL_DEPTH 3                 /* ((args), {}) with a tuple among the arguments */
+#define MARSHAL_OBJECTS 32              /* strings and tuples with other references; each is compared with all others */
+#define LOOKED_AT_MAX 32                /* objects of a value that are examined; a larger value pays for the table */
+#define MARSHAL_DEPTH 3                 /* allows ((args), {}) with a tuple among the arguments */
 
-/* What lies in shared memory travels by name, however small it is. */
+/* Whether a buffer travels beside the pickle. A buffer in shared memory does so by name, however small it is. */
 static bool is_out_of_band(const Py_buffer *view) {
     pp_handle_t handle;
     pp_memory_t *memory;
@@ -38,7 +40,7 @@ static bool is_out_of_band(const Py_buffer *view) {
 
 static PyObject *collect(PyObject *buffers, PyObject *buffer) {
     Py_buffer view;
-    if (PyObject_GetBuffer(buffer, &view, PyBUF_ANY_CONTIGUOUS) < 0) {   /* not contiguous: pickle says so itself */
+    if (PyObject_GetBuffer(buffer, &view, PyBUF_ANY_CONTIGUOUS) < 0) {   /* it is not contiguous: pickle reports that itself */
         PyErr_Clear();
         Py_RETURN_TRUE;
     }
@@ -51,7 +53,7 @@ static PyObject *collect(PyObject *buffers, PyObject *buffer) {
 
 static PyMethodDef collect_def = {"collect", collect, METH_O, NULL};
 
-/* Of bytes or a str; of anything else 0. */
+/* The size of bytes or a str in bytes, and 0 for any other object. */
 static Py_ssize_t blob_size(PyObject *value) {
     if (PyBytes_CheckExact(value))
         return PyBytes_GET_SIZE(value);
@@ -65,7 +67,8 @@ typedef struct {
     int n, n_dicts;
 } seen_t;
 
-/* marshal keeps no identity; so an object that occurs twice is not for it. One without other references cannot. */
+/* Whether an object occurs for the first time. marshal does not preserve identity, so a value in which an object occurs
+ * twice cannot use it. An object without other references cannot occur twice. */
 static bool is_first(PyObject *value, seen_t *seen) {
     if (Py_REFCNT(value) == 1)
         return true;
@@ -78,7 +81,7 @@ static bool is_first(PyObject *value, seen_t *seen) {
     return true;
 }
 
-/* An empty dict more than once may be one and the same. */
+/* At most one empty dict is accepted, because two could be the same object. */
 static bool is_simple(PyObject *value, int depth, seen_t *seen) {
     PyTypeObject *t = Py_TYPE(value);
     if (t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || value == Py_None)
@@ -98,7 +101,7 @@ static bool is_simple(PyObject *value, int depth, seen_t *seen) {
     return true;
 }
 
-/* None, numbers, strings, tuples of such, and the empty dict of a call without keywords: exact types only. */
+/* Accepts None, numbers, strings, tuples of these, and the empty dict of a call without keywords. Subclasses are refused. */
 bool pp_is_simple(PyObject *value, int depth) {
     seen_t seen;
     seen.n = seen.n_dicts = 0;
@@ -120,8 +123,8 @@ static int ensure_pickle(pp_module_t *m) {
 
 /* ---- reducers ---- */
 
-/* Finds what is registered with multiprocessing's ForkingPickler: how connections, sockets, and the types of some libraries
- * travel. False without an exception: nobody has imported multiprocessing, so nobody has registered anything. */
+/* Finds the reducers that are registered with multiprocessing's ForkingPickler, for connections, sockets and the types of
+ * some libraries. Returns false without an exception if multiprocessing is not imported, as nothing is registered then. */
 static bool has_registered(pp_module_t *m) {
     if (m->registered)
         return true;
@@ -133,7 +136,7 @@ static bool has_registered(pp_module_t *m) {
     Py_XDECREF(name);
     if (registered == NULL || find("_pickle", "Pickler", &m->pickler) < 0 || find("io", "BytesIO", &m->file_type) < 0 ||
         find("copyreg", "dispatch_table", &m->reducers) < 0) {
-        PyErr_Clear();             /* it is being imported at this moment, by another thread */
+        PyErr_Clear();             /* another thread is importing it at this moment */
         Py_XDECREF(registered);
         return false;
     }
@@ -158,7 +161,7 @@ static int ensure_local_reducers(pp_module_t *m) {
     return failed;
 }
 
-/* As ForkingPickler has it, but a dict of its own, which costs less to look into than a ChainMap. */
+/* Makes the table of reducers that ForkingPickler has, as one dict, because lookups in a ChainMap cost more. */
 static PyObject *make_table(pp_module_t *m, bool is_local) {
     PyObject *table = PyDict_Copy(m->reducers);
     if (table && (PyDict_Update(table, m->registered) < 0 ||
@@ -167,7 +170,7 @@ static PyObject *make_table(pp_module_t *m, bool is_local) {
     return table;
 }
 
-/* For a pickler's `persistent_id`: bytes or a str that become a leaf. */
+/* A pickler's `persistent_id`: turns large bytes and strings into leaves and returns their number. */
 static PyObject *set_apart(PyObject *blobs, PyObject *object) {
     if (blob_size(object) < (Py_ssize_t)PP_COMMON_MIN)
         Py_RETURN_NONE;
@@ -179,7 +182,7 @@ static PyObject *set_apart(PyObject *blobs, PyObject *object) {
 
 static PyMethodDef set_apart_def = {"persistent_id", set_apart, METH_O, NULL};
 
-/* CPython 3.13.0 lets nobody set it (later ones do): then all stays in the pickle. */
+/* In CPython 3.13.0 the attribute cannot be set (in later versions it can). All objects then stay in the pickle. */
 static int set_blobs_apart(PyObject *pickler, PyObject *blobs) {
     PyObject *function = PyCFunction_New(&set_apart_def, blobs);
     int failed = function ? PyObject_SetAttrString(pickler, "persistent_id", function) : -1;
@@ -190,7 +193,7 @@ static int set_blobs_apart(PyObject *pickler, PyObject *blobs) {
     return 0;
 }
 
-/* table, blobs: may be NULL. */
+/* `table` and `blobs` may be NULL. */
 static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *table, PyObject *blobs) {
     PyObject *file = PyObject_CallNoArgs(m->file_type), *args[] = {file, m->protocol, callback}, *done = NULL, *pickle = NULL;
     PyObject *pickler = file ? PyObject_Vectorcall(m->pickler, args, 2, m->dumps_keywords) : NULL;
@@ -205,8 +208,8 @@ static PyObject *dumps_with(pp_module_t *m, PyObject *value, PyObject *callback,
     return pickle;
 }
 
-/* Whether surely no reducer is asked for it: a few objects of built-in types alone. To look costs less than a table. Without a GIL,
- * containers may change meanwhile: then it is not looked. */
+/* Whether a value consists of a few objects of built-in types, so that pickle asks no reducer. This check costs less than
+ * making a table. Without a GIL it is skipped, because containers may change meanwhile. */
 static bool needs_no_reducer(PyObject *value, int *n_left) {
     PyTypeObject *t = Py_TYPE(value);
     if (!PP_HAS_GIL || --*n_left < 0)
@@ -262,12 +265,12 @@ static PyObject *dumps_plainly(pp_module_t *m, PyObject *value, PyObject *callba
 
 /* ---- writing ---- */
 
-/* Also as __mp_main__. A false alarm (a string that says so) only costs time. */
+/* Finds __main__ and __mp_main__. A false alarm, such as a string with that text, only costs time. */
 static bool mentions_main(PyObject *pickle) {
     return memmem(PyBytes_AS_STRING(pickle), PyBytes_GET_SIZE(pickle), "_main__", 7) != NULL;
 }
 
-static _Thread_local const pp_encoding_t *encoding;   /* what this thread pickles, or NULL */
+static _Thread_local const pp_encoding_t *encoding;   /* the encoding for which this thread is pickling, or NULL */
 
 static PyObject *call_definitions(const char *name, PyObject *args) {
     PyObject *definitions = args ? PyImport_ImportModule("pool_party.wire.definitions") : NULL;
@@ -279,7 +282,7 @@ static PyObject *call_definitions(const char *name, PyObject *args) {
     return done;
 }
 
-/* What a pickle goes to; NULL with an exception. */
+/* The receivers of the current pickle, or NULL with an exception. */
 static PyObject *receivers_of(pp_module_t *m) {
     if (encoding->receivers)
         return Py_NewRef(encoding->receivers);
@@ -298,7 +301,7 @@ static PyObject *preludes_of(pp_job_t *job) {
     return preludes;
 }
 
-/* Puts what the receiver lacks of __main__ before a pickle, which it takes. */
+/* Puts the definitions of __main__ that the receiver lacks before a pickle, to which it takes over the reference. */
 static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback, PyObject *blobs) {
     PyObject *receivers = receivers_of(m), *of_call = preludes_of(encoding->call), *whole = NULL;
     PyObject *front = receivers ? pp_find_prelude(m, receivers, of_call, pickle) : NULL;
@@ -323,13 +326,13 @@ static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *ref
     return pickle;
 }
 
-/* Whether another try is worth it, after the exception that is set. */
+/* Whether pickling by value may succeed after the exception that is set. */
 static bool may_pickle_by_value(void) {
     return PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_RecursionError) &&
            !PyErr_ExceptionMatches(PyExc_MemoryError);
 }
 
-/* The descriptors that were duplicated for a pickle belong to its receiver; if it was not made, they are closed. */
+/* The receiver of a pickle owns the descriptors that were duplicated for it. If there is no pickle, closes them. */
 static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
     if (m->duplicates == NULL || PyDict_GET_SIZE(m->duplicates) == 0)
         return pickle;
@@ -359,7 +362,7 @@ static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyOb
     return pickle;
 }
 
-/* Takes the pickle. The blobs become the last leaves. */
+/* Takes over the reference to the pickle. The blobs become the last leaves. */
 static PyObject *with_blobs(PyObject *pickle, PyObject *buffers, PyObject *blobs) {
     uint32_t n = (uint32_t)PyList_GET_SIZE(blobs);
     Py_ssize_t head = 5 + 4 * (Py_ssize_t)n, size = PyBytes_GET_SIZE(pickle);
@@ -429,7 +432,7 @@ PyObject *pp_call_preludes(void) {
     return preludes || PyErr_Occurred() ? preludes : Py_NewRef(Py_None);
 }
 
-/* Pickling may run code that uses another pool, so what this was about is put back. */
+/* Pickling may run code that uses another pool, so the outer encoding is restored afterwards. */
 static PyObject *encode_pickle(pp_module_t *m, PyObject *value, const pp_encoding_t *how) {
     const pp_encoding_t *outer = encoding;
     PyObject *receivers = Py_XNewRef(how->receivers);
@@ -525,7 +528,7 @@ static PyObject *read_blobs(pp_module_t *m, pp_leaves_t *leaves, const char *cha
     return blobs;
 }
 
-/* persistent_load: the blob of that number. */
+/* Sets `persistent_load`, which returns the blob of a number. */
 static int bring_together(PyObject *unpickler, PyObject *blobs) {
     PyObject *get = PyObject_GetAttrString(blobs, "__getitem__");
     int failed = get ? PyObject_SetAttrString(unpickler, "persistent_load", get) : -1;

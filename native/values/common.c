@@ -1,15 +1,15 @@
-/* Large objects that several tasks of one call name: each is in shared memory once, for as long as the call is being put or a task
- * on its way names it.
+/* Large objects that several tasks of one call name. Each is in shared memory once, while the call is being put or a task
+ * in flight names it.
  *
- * What a task names its pins keep, until its block is released: that is after its worker has read the object, or was reaped, or
- * for as long as an array of the task's lies in it. So nothing here needs a protocol of its own.
+ * The pins of a task keep the objects that it names until its block is released. The block is released after its worker has
+ * read the object or was reaped, and not while an array of the task lies in it. Nothing here needs a protocol of its own.
  *
- * bytes and str are the same object for as long as they live. Buffers may change: a call takes them as they are when it first meets
- * them, and a stream, whose input may be written to between two tasks, not at all.
- * Large parts of our own format, and buffers, are leaves anyway; so are bytes and str in pickles of a call that has been seen to have
- * some (`pp_apart_t`, codec.c).
+ * bytes and str do not change while they live. Buffers may change: a call takes their content at the first task that names
+ * them. A stream does not share them, because its input may be written to between two tasks.
+ * Buffers and large parts of the typed encoding are always leaves. bytes and str in pickles become leaves once the call is
+ * known to have large ones (`pp_apart_t`, codec.c).
  *
- * A worker keeps the bytes and str that it has made of them until it gets a task of another call or has none (worker.c).
+ * A worker keeps the bytes and str that it has made of them until it gets a task of another call or has no task (worker.c).
  */
 #include "python.h"
 
@@ -17,23 +17,23 @@
 
 #define ENTRIES_MAX 32u             /* guess: calls name few large objects in all their tasks */
 #define SEEN_MAX 64u
-#define HELD_MAX (64ull << 20)      /* bytes of all but the last, as of arguments that wait */
-#define OWN_REFERENCES 5            /* of an object in one task: its container's, its owner's, the call's, ours; guess */
+#define HELD_MAX (64ull << 20)      /* bytes of all but the last, the same limit as for arguments that wait */
+#define OWN_REFERENCES 5            /* to an object in one task: by its container, its owner, the call and us; guess */
 
 typedef struct {
-    PyObject *object;               /* so that its address is not used again */
+    PyObject *object;               /* retained, so that its address is not reused */
     const void *start;
     pp_memory_t *pin;
     pp_common_t common;
 } entry_t;
 
 typedef struct {
-    pp_channel_t *channel;          /* borrowed: only its own functions use this */
+    pp_channel_t *channel;          /* borrowed: only functions of the channel use the memo */
     bool takes_buffers;
     unsigned n, n_seen;
     uint64_t n_bytes;
-    const void *seen[SEEN_MAX];     /* addresses that some task has named; whose does not matter */
-    entry_t entries[ENTRIES_MAX];   /* the last used first */
+    const void *seen[SEEN_MAX];     /* addresses that tasks have named, in a ring */
+    entry_t entries[ENTRIES_MAX];   /* the most recently used first */
 } memo_t;
 
 static _Atomic uint64_t last_number;
@@ -61,20 +61,20 @@ PyObject *pp_memo_new(pp_channel_t *channel, bool takes_buffers) {
     return capsule;
 }
 
-/* Whether other tasks probably name it, too. If not, all that is lost is some memory while the call lasts. */
+/* Whether other tasks probably name the object, too. A wrong guess costs some memory while the call lasts. */
 static bool is_common(memo_t *memo, PyObject *object, const void *start) {
     if (Py_REFCNT(object) > OWN_REFERENCES)
         return true;
     for (unsigned i = 0; i < SEEN_MAX; i++)
         if (memo->seen[i] == start)
-            return Py_REFCNT(object) > 2;   /* else it may be another one at that address */
+            return Py_REFCNT(object) > 2;   /* otherwise it may be another object at the same address */
     memo->seen[memo->n_seen++ % SEEN_MAX] = start;
     return false;
 }
 
 static void drop_reference(void *object) { Py_DECREF((PyObject *)object); }
 
-/* What keeps the object where `common` says, from the new reference `owner` on, which it takes; NULL: no memory. */
+/* Wraps the new reference `owner`, which keeps the object's memory, in a pin. Returns NULL if there is no memory. */
 static pp_memory_t *pin(PyObject *owner) {
     pp_memory_t *memory = NULL;
     if (owner && pp_memory_lend(owner, 0, drop_reference, &memory) != 0)
@@ -82,7 +82,7 @@ static pp_memory_t *pin(PyObject *owner) {
     return memory;
 }
 
-/* Interpreters of this process read bytes and str where they are. */
+/* Makes an object available to all workers. Interpreters of this process read bytes and str in place. */
 static pp_memory_t *publish(memo_t *memo, PyObject *object, bool is_blob, const void *start, pp_common_t *common) {
     pp_channel_t *channel = memo->channel;
     if (is_blob && channel->is_local) {
@@ -101,7 +101,7 @@ static void drop_last(memo_t *memo) {
     entry_t last = memo->entries[--memo->n];
     memo->n_bytes -= last.common.size;
     pp_memory_unref(last.pin);
-    Py_DECREF(last.object);         /* last: its end may run code that comes here again */
+    Py_DECREF(last.object);         /* last: its destructor may run code that enters this function again */
 }
 
 static void insert_first(memo_t *memo, const entry_t *entry, unsigned n_later) {
@@ -125,7 +125,7 @@ pp_memory_t *pp_memo_find(PyObject *capsule, PyObject *object, bool is_blob, con
         return NULL;
     entry_t new = {.object = object, .start = start, .common = {.number = pp_add_seq_cst(&last_number, 1) + 1, .size = size}};
     if ((new.pin = publish(memo, object, is_blob, start, &new.common)) == NULL) {
-        PyErr_Clear();              /* it travels with its task */
+        PyErr_Clear();              /* the object is sent with its task instead */
         return NULL;
     }
     Py_INCREF(object);

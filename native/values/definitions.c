@@ -1,5 +1,5 @@
-/* What wire/definitions.py asks of each pickle that names something of __main__: which names, and whether what they stand for is
- * still what it was. Both are asked at each call, so they are here. */
+/* Two questions that wire/definitions.py asks of each pickle that names something of __main__: which names it has, and
+ * whether the objects behind them have changed. They are answered in C because each call asks them. */
 #include "python.h"
 
 #include <stddef.h>
@@ -10,17 +10,17 @@
 typedef struct {
     const unsigned char *at, *end;
     PyObject *names;                /* a frozenset */
-    bool takes_all;                 /* all strings may be names: they are arguments of namespace.get */
-    const char *last[2];            /* the two strings that were pushed last, the newest first; NULL: something else */
+    bool takes_all;                 /* all strings may be names, as arguments of namespace.get */
+    const char *last[2];            /* the last two objects pushed, the newest first; NULL if not a string */
     uint32_t last_size[2];
     struct { const char *text; uint32_t size; } memo[256];
     uint32_t n_memo;
-    bool is_unknown;                /* something in it may be a pickle, or is not understood */
+    bool is_unknown;                /* part of it may be another pickle, or is not understood */
 } pickle_t;
 
-#define GETTER "pool_party.wire.namespace"   /* whose `get` is another way to name something */
+#define GETTER "pool_party.wire.namespace"   /* the module whose `get` also names objects of __main__ */
 
-/* Whether there may be names in it, if it is a pickle. */
+/* Whether the text, if it is a pickle, may contain names of __main__. */
 static bool may_name(const void *text, size_t size) {
     return memmem(text, size, "_main__", 7) != NULL || memmem(text, size, GETTER, sizeof GETTER - 1) != NULL;
 }
@@ -45,7 +45,7 @@ static int add_name(pickle_t *p, const char *text, uint32_t size) {
     return failed;
 }
 
-/* A module's name, an attribute's, or any other string. */
+/* Takes the name of a module, the name of an attribute, or any other string. */
 static int take_text(pickle_t *p, const char *text, uint64_t size) {
     bool is_module = size < UINT32_MAX && (is_main(text, (uint32_t)size) || is_text(text, (uint32_t)size, GETTER));
     p->is_unknown = p->is_unknown || (!is_module && may_name(text, size));
@@ -74,7 +74,7 @@ static void memorize(pickle_t *p) {
 
 static void recall(pickle_t *p, uint32_t number) {
     if (number >= 256 || number >= p->n_memo)
-        push(p, NULL, 0);           /* no string that is looked for, as long as no global is made of it */
+        push(p, NULL, 0);           /* an unknown string, which matters only if a global uses it */
     else
         push(p, p->memo[number].text, p->memo[number].size);
 }
@@ -85,7 +85,8 @@ static uint64_t read_number(const unsigned char *from, unsigned n) {
     return number;
 }
 
-/* How many bytes follow an opcode that pushes no string; of those with a length of their own, the length's, plus 16. -1: unknown. */
+/* The number of argument bytes of an opcode that pushes no string. If the argument begins with its own length, returns the
+ * size of the length field plus 16. Returns -1 if the opcode is unknown. */
 static int size_after(unsigned char opcode) {
     switch (opcode) {
     case 0x80: case 'K': case 'h': return 1;                              /* PROTO, BININT1, BINGET */
@@ -118,12 +119,12 @@ static bool take_data(pickle_t *p, unsigned char opcode, int size) {
         recall(p, (uint32_t)number);
     else if (opcode == 0x94)
         memorize(p);
-    else if (opcode != 0x95)        /* a frame may begin between a string and what uses it */
+    else if (opcode != 0x95)        /* a frame may begin between a string and the opcode that uses it */
         push(p, NULL, 0);
     return true;
 }
 
-/* GLOBAL, as in preludes; two lines. */
+/* Takes the two lines of GLOBAL, which preludes contain. */
 static bool take_lines(pickle_t *p) {
     const unsigned char *first = memchr(p->at, '\n', (size_t)(p->end - p->at));
     const unsigned char *second = first ? memchr(first + 1, '\n', (size_t)(p->end - first - 1)) : NULL;
@@ -134,7 +135,7 @@ static bool take_lines(pickle_t *p) {
     return true;
 }
 
-/* 0; -1 with an exception. */
+/* Returns 0, or -1 with an exception. */
 static int take_opcode(pickle_t *p) {
     unsigned char opcode = *p->at++;
     unsigned n = opcode == 0x8c ? 1 : opcode == 'X' ? 4 : opcode == 0x8d ? 8 : 0;
@@ -163,7 +164,7 @@ PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
         PyErr_SetString(PyExc_TypeError, "a pickle is bytes");
         return NULL;
     }
-    pickle_t p;                     /* its memo is large, and is written as it is used */
+    pickle_t p;                     /* the memo is large, and is initialized only as it is used */
     memset(&p, 0, offsetof(pickle_t, memo));
     p.at = (const unsigned char *)PyBytes_AS_STRING(pickle);
     p.names = PyFrozenSet_New(NULL);
@@ -181,13 +182,13 @@ PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
 
 /* ---- what a value is made of ---- */
 
-#define LEAVES_MAX (1u << 20)   /* guess: so much may be kept alive for this; pickling it again takes five times as long */
-#define LONG 1000               /* guess: bytes and strings that should not */
-#define DEPTH_MAX 100           /* guess: deeper are cycles, in which no end is found */
+#define LEAVES_MAX (1u << 20)   /* guess: objects that may be retained for this; pickling them again takes five times as long */
+#define LONG 1000               /* guess: bytes and strings of this length are not retained */
+#define DEPTH_MAX 100           /* guess: a deeper value probably contains a cycle */
 
 typedef struct {
     PyObject *found, *atoms, *own, *parts, *modules;
-    PyObject *classes;              /* a set: those that were looked at */
+    PyObject *classes;              /* a set: those that were examined */
     int depth;
 } look_t;
 
@@ -211,7 +212,7 @@ static bool has(PyObject *tuple, PyObject *item) {
 
 static int look_at_or_none(look_t *l, PyObject *value) { return look(l, value ? value : Py_None); }
 
-/* Takes the sequence, which nobody else has. */
+/* Takes over the reference to the sequence, which no other code uses. */
 static int look_at_items(look_t *l, PyObject *items) {
     int done = items ? add_size(l, PySequence_Fast_GET_SIZE(items)) : -1;
     for (Py_ssize_t i = 0; done > 0 && i < PySequence_Fast_GET_SIZE(items); i++)
@@ -281,7 +282,7 @@ static int look_at_class(look_t *l, PyObject *cls) {
     return done > 0 ? look_at_items(l, Py_XNewRef(((PyTypeObject *)cls)->tp_bases)) : done;
 }
 
-/* A property, a class method or a static one. */
+/* Examines a property, a class method or a static method. */
 static int look_at_part(look_t *l, PyObject *part) {
     static const char *names[] = {"__func__", "fget", "fset", "fdel"};
     int done = 1;
@@ -314,7 +315,7 @@ static int look_further(look_t *l, PyObject *value) {
     return has(l->parts, kind) ? look_at_part(l, value) : 0;
 }
 
-/* 1; 0: it cannot be told; -1 with an exception. */
+/* Returns 1; 0 if changes could not be noticed; -1 with an exception. */
 static int look(look_t *l, PyObject *value) {
     if (PyList_GET_SIZE(l->found) > LEAVES_MAX || l->depth == DEPTH_MAX)
         return 0;
@@ -355,7 +356,7 @@ PyObject *pp_find_leaves(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Sizes are made anew each time; and an int is as good as its equal. */
+/* Ints are compared by value, because the ints for sizes are new objects each time. */
 static bool is_same(PyObject *one, PyObject *other) {
     return one == other || (PyLong_CheckExact(one) && PyLong_CheckExact(other) && PyObject_RichCompareBool(one, other, Py_EQ) == 1);
 }
@@ -407,9 +408,9 @@ static PyObject *find_kept(PyObject *kept, PyObject *key) {
 }
 
 const char pp_recall_doc[] = PyDoc_STR("recall(kept, key) -> prelude, or None\n\n"
-    "The prelude that a dict has under a key, unless a definition that it was made of has changed since. An entry is the\n"
-    "namespace of `__main__`, that of its functions, pairs of a name there and a reference to what it stood for (or None for\n"
-    "nothing), and the prelude.");
+    "Returns the prelude that a dict has under a key, unless a definition in it has changed since. An entry has four\n"
+    "items: the namespace of `__main__`; that of its functions; pairs of a name there and a reference to its value at that\n"
+    "time (None if it had no value); and the prelude.");
 PyObject *pp_recall(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *kept, *key;

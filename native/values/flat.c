@@ -1,18 +1,24 @@
-/* The flat format: values that need no pickle, written by our own rules.
+/* The typed encoding, for values that need no pickle.
  *
- * A tree of tuples, lists and dicts with numbers, strings and bytes in it; lists of floats alone, or of ints that fit 64 bits, as
- * arrays of machine numbers; NumPy's arrays of plain numbers. Exact types only. An object that occurs twice in a value is one
- * object on the other side, too: writer and reader number the objects that may, in the order in which they begin. Floats and
- * ints have no identity there: pickle makes an object for each place as well.
+ * It encodes trees of tuples, lists and dicts with numbers, strings and bytes in them. Lists that contain only floats, or only
+ * ints that fit 64 bits, become arrays of machine numbers. NumPy's arrays of plain numbers are supported; subclasses of these
+ * types are not. An object that occurs twice in a value is one object on the other side, too: writer and reader number the
+ * objects that may occur again, in the order in which they begin. The identity of floats and ints is not preserved: each
+ * place gets an object of its own, as with pickle.
  *
  * Large parts are *leaves*, which travel beside the rest. A list among them is read only when its numbers are written into
- * their block; if another thread has changed it meanwhile, that is noticed, and the value encoded anew.
+ * their block. If another thread has changed it meanwhile, the writer notices that and encodes the value again.
  *
- *     0x01 node      node: 'T' n node...   a tuple        'L' n node...   a list        'D' n node...   keys and values of a dict
- *                          'R' n           object number n again; 't' and 'm': as 'T' and 'M', and the object has a number
- *                          'M' n bytes     marshal's      'f' n doubles, 'q' n int64: a list of that
- *                          'B' leaf        bytes          'S' leaf largest-character: a str
- *                                                         'F', 'Q', 'N' leaf: a list of floats, of ints, of what the leaf says
+ *     0x01 node      node: 'T' n node...   a tuple
+ *                          'L' n node...   a list
+ *                          'D' n node...   the keys and values of a dict
+ *                          'R' n           object number n again
+ *                          't', 'm'        as 'T' and 'M', and the object has a number
+ *                          'M' n bytes     a value encoded by marshal
+ *                          'f' n doubles, 'q' n int64: a list of these numbers
+ *                          'B' leaf        bytes
+ *                          'S' leaf largest-character: a str
+ *                          'F', 'Q', 'N' leaf: a list of floats, of ints, of the kind of the leaf
  *                          'A' leaf flags type n_dims dims...: an array
  */
 #include "python.h"
@@ -21,9 +27,9 @@
 #include <string.h>
 
 #define DEPTH 4
-#define ITEMS_MAX 64            /* of a tuple or list that is not all numbers */
-#define LARGE_MIN 512           /* numbers: pickle is as fast for fewer */
-#define SEEN_MAX 128            /* objects of one value that have a number, each compared with all others */
+#define ITEMS_MAX 64            /* of a tuple, a dict, or a list that is not all numbers */
+#define LARGE_MIN 512           /* numbers in a list; pickle is as fast for fewer */
+#define SEEN_MAX 128            /* objects of one value that have a number; each is compared with all others */
 #define N_SAMPLES 4
 #define ARRAY_TYPES "?bBhHiIlLqQefd"
 enum { READ_ONLY = 1, FORTRAN = 2 };
@@ -34,9 +40,9 @@ typedef struct {
     size_t size, capacity;
     PyObject *leaves;
     PyObject *seen[SEEN_MAX];
-    bool is_open[SEEN_MAX];     /* a tuple that is not complete, and could not be referred to */
+    bool is_open[SEEN_MAX];     /* an incomplete tuple, which the reader could not refer to yet */
     int n_seen;
-    bool snapshot, has_large;   /* has_large: some part of it makes up for small ones, at which pickle is as fast */
+    bool snapshot, has_large;   /* has_large: it has a large part; pickle is as fast for small ones */
 } writer_t;
 
 enum { FAILED = -1, NOT_FLAT = 0, FLAT = 1 };
@@ -95,7 +101,7 @@ bool pp_get_int64(PyObject *item, int64_t *out) {
     return !overflow;
 }
 
-/* Whether all n items are of that kind; `to` is then filled. In a critical section of the list. */
+/* Writes the n items of a list, if all are floats, and returns whether they are. Called in a critical section of the list. */
 static bool fill_floats(PyObject *list, Py_ssize_t n, char *to) {
     if (PyList_GET_SIZE(list) != n)
         return false;
@@ -128,7 +134,7 @@ static bool fill(PyObject *list, pp_leaf_kind_t kind, Py_ssize_t n, char *to) {
     return done;
 }
 
-/* To judge by some of its items, lest a list of other things is walked for nothing. */
+/* Guesses the kind of a list by some of its items, so that lists of other objects are not searched in vain. */
 static pp_leaf_kind_t guess_kind(PyObject *list) {
     pp_leaf_kind_t kind = PP_LEAF_RAW;
     Py_BEGIN_CRITICAL_SECTION(list);
@@ -164,7 +170,7 @@ static int write_numbers(writer_t *w, PyObject *list, pp_leaf_kind_t kind) {
     }
     if (!w->snapshot)
         return write_leaf(w, 'N', list);
-    PyObject *copy = PyByteArray_FromStringAndSize(NULL, n * 8);   /* not bytes: these may be lent, and are read as bytes */
+    PyObject *copy = PyByteArray_FromStringAndSize(NULL, n * 8);   /* not bytes, which may be lent and received as bytes */
     if (copy == NULL)
         return FAILED;
     int done = fill(list, kind, n, PyByteArray_AS_STRING(copy)) ? write_leaf(w, are_floats ? 'F' : 'Q', copy) : NOT_FLAT;
@@ -172,7 +178,7 @@ static int write_numbers(writer_t *w, PyObject *list, pp_leaf_kind_t kind) {
     return done;
 }
 
-/* The number of an object that was written before, or -1; it then has one from here on, if there is any left. */
+/* The number of an object that was written before. Otherwise assigns it a number, if one is left, and returns -1. */
 static int number_of(writer_t *w, PyObject *object) {
     for (int i = 0; i < w->n_seen; i++)
         if (w->seen[i] == object)
@@ -183,8 +189,8 @@ static int number_of(writer_t *w, PyObject *object) {
     return -1;
 }
 
-/* Whether an object has a number: a reference besides those of what contains it here, and of its walker, may be to another place. The
- * value itself is in nothing. */
+/* Whether an object needs a number because it may occur again. Two references are those of its container and of the writer;
+ * any other may be from another place in the value. The outermost value, which is in no container, always has a number. */
 static bool may_recur(const writer_t *w, PyObject *object) {
     if (w->size == 1)
         return true;
@@ -200,7 +206,7 @@ static bool is_array(PyObject *value) {
     return !PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && strcmp(type->tp_name, "numpy.ndarray") == 0;
 }
 
-/* Metadata of a type are rare, and pickle's business. */
+/* Whether the array's dtype has metadata. That is rare, and left to pickle. */
 static int has_metadata(PyObject *array) {
     PyObject *type = PyObject_GetAttrString(array, "dtype");
     PyObject *metadata = type ? PyObject_GetAttrString(type, "metadata") : NULL;
@@ -210,7 +216,7 @@ static int has_metadata(PyObject *array) {
     return has;
 }
 
-/* Whether its axes, in another order, would make it contiguous: pickle keeps that order. */
+/* Whether an array would be contiguous if its axes were in another order. Pickle preserves such an order. */
 static bool is_permuted(const Py_buffer *view) {
     Py_ssize_t expected = view->itemsize;
     bool used[PyBUF_MAX_NDIM] = {false};
@@ -248,13 +254,13 @@ static int write_view(writer_t *w, PyObject *memory) {
     return FLAT;
 }
 
-/* The view keeps others from resizing the array until it is written. */
+/* While the view exists, no other thread can resize the array. */
 static int write_array(writer_t *w, PyObject *array) {
     int unusual = has_metadata(array);
     if (unusual)
         return unusual < 0 ? FAILED : NOT_FLAT;
     PyObject *memory = PyMemoryView_FromObject(array);
-    if (memory == NULL) {           /* a type that exports no buffer: objects, dates */
+    if (memory == NULL) {           /* a dtype that exports no buffer, such as objects or dates */
         PyErr_Clear();
         return NOT_FLAT;
     }
@@ -333,7 +339,7 @@ static int write_text(writer_t *w, PyObject *text) {
     return FLAT;
 }
 
-/* A tuple or something small and simple, which has a number only if it may recur. */
+/* Writes a tuple or a small simple value, which has a number only if it may occur again. */
 static int write_plain(writer_t *w, PyObject *value, int depth, bool has_number) {
     int number = w->n_seen - 1;
     size_t at = w->size;
@@ -394,7 +400,7 @@ typedef struct {
     pp_module_t *module;
     const char *at;
     pp_leaves_t *leaves;
-    PyObject *seen[SEEN_MAX];   /* by number; borrowed from what is being made */
+    PyObject *seen[SEEN_MAX];   /* by number; borrowed from the value that is being built */
     int n_seen;
 } reader_t;
 
@@ -541,7 +547,7 @@ static PyObject *read_inline(reader_t *r, bool are_floats) {
 
 static PyObject *read_again(reader_t *r) { return Py_XNewRef(r->seen[read_u32(r)]); }
 
-/* Something that has a number. */
+/* Reads an object that has a number. */
 static PyObject *read_numbered(reader_t *r, PyObject *(*read)(reader_t *r)) {
     PyObject **seen = new_number(r);
     return *seen = read(r);

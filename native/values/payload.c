@@ -1,12 +1,13 @@
-/* Payloads in memory: small ones in a ring, the others in a block: u64 number of leaves, u64 size of the rest and of each
- * leaf, then these, each aligned to a cache line. The top byte of a leaf's size says what it is. */
+/* Payloads in memory. Small ones lie in a ring, the others in a block. A block contains a u64 number of leaves, a u64 size of
+ * the rest and of each leaf, and then the rest and the leaves, each aligned to a cache line. The top byte of a leaf's size
+ * is its kind. */
 #include "python.h"
 
 #include <errno.h>
 #include <string.h>
 
 #define ALIGN(n) (((n) + 63) & ~63ull)
-#define GIL_FREE_MIN (1u << 18)         /* copies from here on (some 50 us) let other threads run */
+#define GIL_FREE_MIN (1u << 18)         /* copies of at least this size (some 50 us) release the GIL */
 
 void pp_copy_freely(void *to, const void *from, size_t size) {
     if (size < GIL_FREE_MIN) {
@@ -18,8 +19,8 @@ void pp_copy_freely(void *to, const void *from, size_t size) {
     Py_END_ALLOW_THREADS
 }
 
-/* malloc takes as much from the system each time, and gives it back. Copied into pages of 4 KB, 64 MB take 33 ms there; 8 ms
- * into pages of 2 MB. */
+/* For blocks of this size, malloc gets new pages from the system each time and returns them afterwards. A copy of 64 MB into
+ * such pages takes 33 ms with pages of 4 KB, and 8 ms with pages of 2 MB. */
 #define FRESH_MIN (32u << 20)
 
 static void fill_blob(char *to, const char *from, size_t size) {
@@ -43,7 +44,7 @@ PyObject *pp_new_text(const char *from, size_t size, Py_UCS4 char_max) {
     return text;
 }
 
-/* To C order. 0, or -1 with an exception. */
+/* Copies a view in C order. Returns 0, or -1 with an exception. */
 static int copy_view(void *to, const Py_buffer *view, int n_helpers) {
     pp_layout_t layout = {.item = (size_t)view->itemsize, .n_dims = view->ndim};
     if (view->ndim > PP_DIMS_MAX || view->suboffsets)
@@ -94,13 +95,13 @@ PyObject *pp_n_helped(PyObject *module, PyObject *ignored) {
 
 typedef struct {
     PyObject *list;        /* numbers to write */
-    const char *blob;      /* of bytes or a str; else the view */
+    const char *blob;      /* the content of bytes or a str; otherwise `view` is used */
     Py_buffer view;
     pp_leaf_kind_t kind;
     uint64_t size;
     pp_handle_t handle;    /* PP_LEAF_SHARED */
     pp_common_t common;    /* PP_LEAF_COMMON */
-    pp_memory_t *loan;     /* PP_LEAF_LENT; is_given: of the object itself, not of a copy */
+    pp_memory_t *loan;     /* PP_LEAF_LENT; is_given: the object itself is lent, not a copy */
     bool is_given;
 } part_t;
 
@@ -110,8 +111,8 @@ static PyObject *copy_blob(PyObject *blob, const part_t *p) {
     return PyBytes_Check(blob) ? pp_new_bytes(p->blob, p->size) : pp_new_text(p->blob, p->size, PyUnicode_MAX_CHAR_VALUE(blob));
 }
 
-/* Bytes and strings of that size are pieces of the process's heap and nothing of their interpreter's, so one that nobody
- * else refers to may go to another interpreter as it is. What is referred to elsewhere is copied, once. */
+/* Bytes and strings of this size are allocated from the heap of the process, and not by their interpreter. An object without
+ * other references may therefore move to another interpreter without a copy. Any other object is copied once. */
 static int lend(PyObject *blob, part_t *p, pp_pins_t **pins) {
     PyObject *object = p->is_given ? Py_NewRef(blob) : copy_blob(blob, p);
     if (object == NULL)
@@ -128,10 +129,10 @@ static int lend(PyObject *blob, part_t *p, pp_pins_t **pins) {
 
 static void give_away(PyObject *leaves, PyObject **given) {
     PyList_SetItem(leaves, 0, Py_NewRef(Py_None));
-    Py_CLEAR(*given);      /* one reference is left: the loan's */
+    Py_CLEAR(*given);      /* only the loan's reference is left */
 }
 
-/* 0: it is not; 1; -1 with an exception. */
+/* Returns 1 if the object is common to several tasks, 0 if not, and -1 with an exception. */
 static int is_common(PyObject *memo, PyObject *object, bool is_blob, const void *start, part_t *p, pp_pins_t **pins) {
     pp_memory_t *pin = memo ? pp_memo_find(memo, object, is_blob, start, p->size, &p->common) : NULL;
     if (pin == NULL)
@@ -152,7 +153,7 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, PyObject *mem
         bool is_text = PyUnicode_Check(leaf);
         p->blob = is_text ? PyUnicode_DATA(leaf) : PyBytes_AS_STRING(leaf);
         p->size = is_text ? (uint64_t)PyUnicode_GET_LENGTH(leaf) * PyUnicode_KIND(leaf) : (uint64_t)PyBytes_GET_SIZE(leaf);
-        /* The references are its giver's, and the list of leaves'. */
+        /* The two references are the giver's and the one in the list of leaves. */
         p->is_given = given && leaf == *given && Py_REFCNT(leaf) == 2 && !(is_text && PyUnicode_CHECK_INTERNED(leaf));
         if ((found = is_common(memo, leaf, true, p->blob, p, pins)) != 0)
             return found < 0 ? found : 0;
@@ -295,8 +296,9 @@ const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf) {
     return leaves->data + leaves->next_at;
 }
 
-/* One mapping for all leaves of a payload. Where that is refused, they are copied. From here on a worker's block is named by its
- * flag alone, not by its task as well: once the value is gone the block may be in use again, and must not be released for the task. */
+/* Makes one mapping for all leaves of a payload. If that is refused, the leaves are copied. From here on only its flag names
+ * a worker's block, and the task no longer does. Once the value is gone the block may be in use again, so it must not be
+ * released for the task. */
 static bool keep(pp_leaves_t *leaves) {
     if (leaves->kept || leaves->keeper == 0)
         return leaves->kept != NULL;
@@ -307,7 +309,8 @@ static bool keep(pp_leaves_t *leaves) {
     return leaves->kept != NULL;
 }
 
-/* As other buffers, kept or copied. The task's own block is kept with it, whose pins keep the object. */
+/* Reads a common buffer, which is kept or copied like others. The task's own block is kept as well, because its pins keep
+ * the object. */
 static PyObject *common_buffer(pp_module_t *m, pp_leaves_t *leaves, const pp_common_t *common) {
     pp_memory_t *memory;
     if (common->size >= PP_KEEP_MIN && keep(leaves) && pp_memory_keep_common(leaves->kept, &common->block, &memory) == 0)

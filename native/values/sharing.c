@@ -1,4 +1,4 @@
-/* Memory: what a value that was received lies in, for Python; and shared memory, see memory.c. */
+/* The Python type for memory that was received with a value, and for shared memory; see memory.c. */
 #include "python.h"
 
 #include <string.h>
@@ -115,7 +115,7 @@ PyObject *pp_open_shared(PyObject *module, PyObject *name) {
     return pp_memory_attached(PyModule_GetState(module), &handle);
 }
 
-/* Nobody may hold a view of it that can be written to: a write would end the process. */
+/* No writable view of the memory may exist, because a write to it would end the process. */
 static PyObject *memory_protect(memory_t *self, PyObject *ignored) {
     (void)ignored;
     pp_memory_protect(self->memory);

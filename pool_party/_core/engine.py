@@ -379,13 +379,13 @@ class Engine:
             self._fail_all(self._lost if self._is_forced else _terminated)
         if self._interrupts:
             self._workers.interrupt()
-        self._must_terminate = not self._end_workers()
+        self._must_terminate = not self._end_workers(spares_idle=True)
         self._workers.wait_ended()
         self._finish_trace()
         self._channel.set(self._stopped)
 
-    def _end_workers(self) -> bool:
-        return self._workers.kill() if self._kills else self._workers.terminate()
+    def _end_workers(self, spares_idle: bool = False) -> bool:
+        return self._workers.kill() if self._kills else self._workers.terminate(spares_idle)
 
     def _lost(self) -> PoolPartyError:
         how = "kill_workers" if self._kills else "terminate_workers"

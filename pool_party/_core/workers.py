@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
-GRACE_S = 1.0  # how long the end waits for idle threads and interpreters, and for interrupted tasks to clean up
+GRACE_S = 1.0  # how long the end waits for idle workers, and for interrupted tasks to clean up
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
 RETRY_S = 0.01  # until a failed start is tried again; doubled each time
 RETRY_MAX_S = 1.0
@@ -64,6 +64,7 @@ class WorkerSet:
         self._setup = setup
         self._channel = channel
         self._worker_class = _worker_class(kind)
+        self._spared: list[Worker] = []  # processes that `terminate` has left to end by themselves
         self._reported: deque[Worker] = deque()  # processes whose death the watcher has noticed
         self._watcher: Any = None
         self._n_false_starts = 0
@@ -249,13 +250,21 @@ class WorkerSet:
         for worker in living:
             worker.join(max(0.0, deadline - monotonic()))
 
-    def terminate(self) -> bool:
+    def terminate(self, spares_idle: bool = False) -> bool:
         """Stop workers in the middle of their tasks.
 
-        Never blocks. If it returns False, call it again a little later.
+        Never blocks. If it returns False, call it again a little later. `spares_idle` leaves processes without a task
+        to end by themselves, as the channel's stop flag tells them to: `wait_ended` ends those that do not. SIGTERM
+        could interrupt what their libraries do at a process's exit, such as removing the names of semaphores.
         """
-        answers = [worker.terminate() for worker in self.places if worker is not None]
+        living = [worker for worker in self.places if worker is not None]
+        self._spared = [worker for worker in living if spares_idle and self._is_idle_process(worker)]
+        answers = [worker.terminate() for worker in living if worker not in self._spared]
         return all(answers)
+
+    def _is_idle_process(self, worker: Worker) -> bool:
+        is_starting = self._channel.state_of(worker.n) == _native.WORKER_STARTING
+        return self._kind == "process" and not is_starting and not self._channel.is_busy(worker.n)
 
     def kill(self) -> bool:
         """As `terminate`, but leaves processes no time."""
@@ -270,17 +279,24 @@ class WorkerSet:
 
     def wait_ended(self) -> None:
         """After `terminate`: waits for the workers that end promptly, and kills processes that do not."""
-        deadline = monotonic() + (KILL_AFTER_S if self._kind == "process" else GRACE_S)
+        begin = monotonic()
+
+        def ends_within(worker: Worker, patience_s: float) -> bool:
+            return worker.join(max(0.0, begin + patience_s - monotonic()))
+
         for worker in list(self.places):
             if worker is None:
                 continue
             worker.enrol()
-            if self._kind == "process":
-                if not worker.join(max(0.0, deadline - monotonic())):
-                    worker.kill()
-                    worker.join()
-            elif not self._channel.is_busy(worker.n):
-                worker.join(max(0.0, deadline - monotonic()))
+            if self._kind != "process":
+                if not self._channel.is_busy(worker.n):
+                    ends_within(worker, GRACE_S)
+                continue
+            if worker in self._spared and not ends_within(worker, GRACE_S):
+                worker.terminate()
+            if not ends_within(worker, KILL_AFTER_S):
+                worker.kill()
+                worker.join()
 
     def give_up(self) -> None:
         """After a failed start: ends the workers that were started, which nothing watches, and empties the slots."""

@@ -1,4 +1,4 @@
-"""What travels beside a pickle: buffers in shared memory, themselves or their names."""
+"""Buffers in shared memory that travel beside a pickle, as views or by name."""
 
 import _pickle
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def collector(shared: "list[Any]") -> "Callable[[Any], bool]":
-    """A buffer callback of pickle's that takes the buffers in shared memory and leaves the others to the pickle."""
+    """Return a buffer callback that collects buffers in shared memory and leaves all others in the pickle."""
 
     def collect(buffer: "Any") -> bool:
         is_shared = _native.is_shared(buffer)
@@ -23,12 +23,12 @@ def collector(shared: "list[Any]") -> "Callable[[Any], bool]":
 
 
 def names_of(buffers: "Iterable[Any]") -> "list[bytes]":
-    """What other processes find the buffers by, for as long as somebody has them."""
+    """Return names by which other processes can open the buffers while any process retains them."""
     return [_native.name_shared(buffer) for buffer in buffers]
 
 
 def load(pickle: bytes, parts: "Iterable[Any]") -> "Any":
-    """The value of a pickle and its buffers or their names. Also called by unpickling."""
+    """Unpickle a value with its buffers or their names. Unpickling also calls this function."""
     return _pickle.loads(
         pickle, buffers=[_native.open_shared(part) if isinstance(part, bytes) else part for part in parts]
     )

@@ -1,9 +1,9 @@
-"""Values <-> payloads where the native codec needs help, and for code that has no channel at hand.
+"""Encodes and decodes values where the native codec needs help, and for code without a channel.
 
-Plain pickle, with the reducers that are registered with multiprocessing's ForkingPickler, does nearly all values. What
-it refuses (lambdas, closures, local classes) is pickled by value, with cloudpickle. What lives in `__main__` is pickled
-as a name, which may mean something else in the worker: `definitions` puts what has to be known there before such a
-pickle.
+Plain pickle handles nearly all values, with the reducers that are registered with multiprocessing's ForkingPickler.
+Values that it refuses (lambdas, closures, local classes) are pickled by value, with cloudpickle. Functions and classes
+of `__main__` are pickled by name, which may mean something else in the worker. `definitions` therefore puts the
+definitions that the worker needs before such a pickle.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from pool_party.wire.definitions import Receivers
 
-# A pickle; or a pickle and its buffers in shared memory, which the receiver is to get itself, or their names.
+# A pickle alone, or a pickle with its buffers in shared memory: as views, which are sent to the receiver, or by name.
 type Payload = bytes | tuple[bytes, list[memoryview | bytes]]
 
 
 def _reducers(is_local: bool, others: Iterable[Any]) -> Any:
-    """The reducers that a pickler asks: what is registered with ForkingPickler before others.
+    """Return the reducers for a pickler: those registered with ForkingPickler, then `others`.
 
-    is_local: for an interpreter of this process.
+    is_local: whether the receiver is an interpreter of this process.
     """
     from collections import ChainMap
 
     reduction: Any = sys.modules.get("multiprocessing.reduction")
-    pickler = getattr(reduction, "ForkingPickler", None)  # None: nobody can have registered anything
+    pickler = getattr(reduction, "ForkingPickler", None)  # None: nothing can be registered yet
     if pickler is None:
         return ChainMap(*others)
     from pool_party.wire.fd_handle import local_reducers
@@ -55,7 +55,7 @@ def _dumps_plainly(value: object, buffer_callback: Callable[[Any], Any], is_loca
 def _dumps_by_value(
     value: object, buffer_callback: Callable[[Any], Any] | None, is_local: bool
 ) -> tuple[bytes, Iterable[str], Iterable[str]]:
-    """The pickle, and `read` and `named` as in `complete`."""
+    """Return the pickle, and `read` and `named` as in `complete`."""
     from pool_party.wire.main_module import BY_VALUE, Pickler
 
     return Pickler.dumps(value, buffer_callback, _reducers(is_local, BY_VALUE.maps))
@@ -63,7 +63,7 @@ def _dumps_by_value(
 
 def _fails(value: object) -> bool:
     try:
-        _dumps_by_value(value, None, True)  # whose descriptors are closed again, unlike those for a process
+        _dumps_by_value(value, None, True)  # local: `_settle` closes these descriptors, unlike those for a process
     except Exception:
         return True
     finally:
@@ -72,7 +72,7 @@ def _fails(value: object) -> bool:
 
 
 def _settle(are_sent: bool) -> None:
-    """As in `fd_handle`, if that has been needed."""
+    """Call `fd_handle.settle_duplicates` if that module has been imported."""
     if (handles := sys.modules.get("pool_party.wire.fd_handle")) is not None:
         handles.settle_duplicates(are_sent)
 
@@ -84,10 +84,11 @@ def dumps(
     is_local: bool = False,
     receivers: Receivers | None = None,
 ) -> bytes:
-    """The pickle of what plain pickle refuses.
+    """Pickle a value that plain pickle refuses.
 
-    buffer_callback: as in pickle. refusal: what plain pickle raised. is_local, receivers: as in `encode`.
-    Raises what the object raised, with a note that says where in `value` it was; what a signal handler raised, as is.
+    buffer_callback: as in pickle. refusal: the exception that plain pickle raised. is_local, receivers: as in `encode`.
+    Raises: the exception of the object that does not pickle, with a note that gives its path in `value`. An exception
+        that a signal handler raised is passed on unchanged.
     """
     from pool_party.wire.interrupts import is_from_handler
 
@@ -112,9 +113,10 @@ def dumps(
 
 
 def encode(value: object, receivers: Receivers | None = None, is_local: bool = False) -> Payload:
-    """The value for later: it travels in another value, or while its receiver is being started.
+    """Encode a value that travels in another value, or to a worker that is being started.
 
-    receivers: what the workers have of `__main__`; None: it is a reply. is_local: for an interpreter of this process.
+    receivers: what the workers have of `__main__`; None: the value is a reply.
+    is_local: whether the receiver is an interpreter of this process.
     """
     shared: list[memoryview | bytes] = []
     collect = collector(shared)
@@ -140,7 +142,7 @@ def _with_definitions(pickle: bytes, collect: Callable[[Any], bool], receivers: 
 
 
 def with_names(payload: Payload) -> Payload:
-    """A payload of bytes alone, for as long as the sender has the value."""
+    """Replace buffers by their names. The result can be decoded while the sender retains the value."""
     if isinstance(payload, bytes):
         return payload
     pickle, buffers = payload
@@ -148,5 +150,5 @@ def with_names(payload: Payload) -> Payload:
 
 
 def decode(payload: Payload) -> Any:
-    """The value of `encode`."""
+    """Decode a payload of `encode` or `with_names`."""
     return _pickle.loads(payload) if isinstance(payload, bytes) else load(*payload)

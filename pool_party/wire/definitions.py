@@ -1,26 +1,27 @@
-"""What lives in `__main__`, and which of it workers have to be told.
+"""Decides which definitions and values of `__main__` are sent to workers.
 
-Plain pickle sends functions and classes by name, and so do we. What is particular about `__main__` is that a worker's
-may be another one. The rule:
+Plain pickle sends functions and classes by name, and so do we. But the `__main__` of a worker may differ from the
+caller's. The rule:
 
-    A worker that was forked, or that has imported the program's file, uses what it has there: its own functions and
-    classes, and with them its own globals, such as locks, counters, caches, and what its initializer has set. What it
-    does not have, or what the caller has defined anew since, is sent along: functions and classes always as they are
-    at the call, other globals that they read if the worker has none of that name. In a session (a notebook, a prompt,
-    `-c`, standard input) the caller's newest values are sent, too: at each call, what has changed in the caller since
-    a worker last got it replaces what the worker has; what has not changed stays what the worker has made of it.
+    A worker that was forked, or that has imported the program's file, uses the functions and classes that it has there.
+    With them it uses its own globals, such as locks, counters, caches, and values that its initializer has set.
+    Definitions that it lacks, or that the caller has replaced since, are sent with the call. Functions and classes are
+    always sent as they are at the call. Other globals that they read are sent if the worker has none of that name.
+    In a session (a notebook, a prompt, `-c`, standard input) the caller's newest values are sent, too. At each call,
+    values that have changed in the caller since a worker last got them replace the worker's. Values that have not
+    changed in the caller stay as the worker has left them.
 
-Before a pickle that names something of `__main__` goes a *prelude*, which is itself the beginning of a pickle: it makes
-the receiver look at a *package* of definitions and values, each pickled apart with a hash, and unpickle those that it
-does not have. Where the receivers have all, there is no prelude. So no value is pickled twice. A package that is not
-large is put into the channel's memory once, where workers find it (the shelf): its place is what goes with each pickle.
-A reply, from a worker to its caller, changes nothing that the caller has.
+A pickle that names something of `__main__` is preceded by a *prelude*, which is itself the beginning of a pickle. It
+makes the receiver check a *package* of definitions and values, each with a pickle and a hash of its own, and unpickle
+those that it does not have. If the receivers have all of them, there is no prelude. So no value is pickled twice. A
+package that is not large is put into the channel's memory once, on the shelf, and each pickle contains only its place
+there. A reply, from a worker to its caller, changes nothing that the caller has.
 
-Several workers unpickle a package, each when it needs it. So shared memory is in it by name, and goes beside the pickle
-as well, which keeps it until the receiver has it; interpreters duplicate the caller's descriptors, and processes get
-none.
+Several workers unpickle a package, each when it needs it. The package therefore contains shared memory by name. The
+memory also travels beside the pickle, which retains it until the receiver has it. Interpreters duplicate the caller's
+descriptors, and processes get none.
 
-Workers import this module: it imports nothing that start-up does not need.
+Workers import this module, so it imports only modules that start-up needs anyway.
 """
 
 import _pickle
@@ -50,15 +51,15 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
-    # A package, or nothing; its hash; the shared memory that it names; what goes before a pickle, if that is all.
+    # A package, or b""; its hash; the shared memory that it names; the prelude's bytes if these suffice, or None.
     type _Prelude = tuple[bytes, bytes, list[memoryview], bytes | None]
-    # The namespaces that a prelude was made in; the definitions that it was made of: see `_native.recall`.
+    # The namespaces in which a prelude was made, its definitions, and the prelude; see `_native.recall`.
     type _Kept = tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, Callable[[], object] | None], ...], _Prelude]
 
 _Module = type(sys)
 _MISSING = object()
-_KEPT_MAX = 256  # preludes that a pool keeps; guess: more than programs have combinations of functions and classes
-_LARGE = 1 << 20  # bytes of a prelude before which all others are forgotten: a large value is in each that needs it
+_KEPT_MAX = 256  # preludes that a pool keeps; guess: programs have fewer combinations of functions and classes
+_LARGE = 1 << 20  # bytes; a larger prelude evicts all others, because each prelude contains the large values it needs
 
 
 # ---- sending ----
@@ -72,7 +73,7 @@ def _reference(value: object) -> "Callable[[], object]":
 
 
 def _is_named(name: bytes, pickle: bytes) -> bool:
-    """Whether a pickle has this as a string of its own, or as the beginning of a dotted name."""
+    """Return whether a pickle contains the name as a string of its own, or as the beginning of a dotted name."""
     if name not in pickle:
         return False
     if len(name) > 255:
@@ -89,7 +90,7 @@ def _strings_in(pickle: bytes, main: "dict[str, Any]") -> "list[str]":
 
 
 def _has_import() -> "str | None":
-    """The text of the file that a process which `multiprocessing` spawns imports as `__main__`, if it can be read."""
+    """Return the text of the file that spawned processes import as `__main__`, or None if it cannot be read."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if file is None or (spec is not None and (spec.name == "__main__" or spec.name.endswith(".__main__"))):
@@ -102,9 +103,9 @@ def _has_import() -> "str | None":
 
 
 class Receivers:
-    """What the workers of one pool have of `__main__`, from the pool's beginning on.
+    """Tracks the definitions and values of `__main__` that all workers of one pool have.
 
-    method: how processes are started; None: in interpreters, which begin with nothing.
+    method: how processes are started; None for interpreters, which begin with nothing.
     """
 
     is_reply = False
@@ -118,7 +119,7 @@ class Receivers:
         self._sent: set[str] = set()
         self.kept: dict[frozenset[str], _Kept] = {}  # by the names in a pickle; `codec.c` looks here first
         self._values: dict[str, Apart] = {}
-        self._places: dict[bytes, int] = {}  # of packages on the shelf, by their hashes
+        self._places: dict[bytes, int] = {}  # places of packages on the shelf, by hash
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
@@ -127,7 +128,7 @@ class Receivers:
         return {name: ref(value) if is_of_main(value) else None for name, value in list(namespace().items())}
 
     def has(self, name: str, value: "Any") -> bool:
-        """Whether each worker surely has this very function, class or named object under this name."""
+        """Return whether every worker certainly has this same function, class or named object under this name."""
         if self.is_session or name in self._sent:
             return False
         if name in self._inherited:
@@ -136,24 +137,24 @@ class Receivers:
         return self._text is not None and self._is_in_file(name, value)
 
     def is_definition(self, name: str, value: "Any") -> bool:
-        """Whether it is a definition, or pickles as a name; what workers have is not asked whether it does."""
+        """Return whether a value is a definition or pickles as a name. Skips `__reduce__` if workers keep a global."""
         return is_definition(value, name) if is_of_main(value) or not self.has_value(name) else False
 
     def has_value(self, name: str) -> bool:
-        """Whether each worker has a global of its own of that name, which is to stay."""
+        """Return whether every worker has a global of its own with that name, which it keeps."""
         if self.is_session or name in self._sent:
             return False
         return name in self._inherited or (self._text is not None and self._sets(name))
 
     def _sets(self, name: str) -> bool:
-        """Whether the file gives that name a value when it is imported: some line that is not indented mentions it."""
+        """Return whether importing the file binds the name, judged by an unindented line that mentions it."""
         import re
 
         pattern = rf"^(?!(?:def|class|async|if|elif|else|@|#|\s))[^#\n]*(?<![\w.]){re.escape(name)}(?!\w)"
         return re.search(pattern, self._text or "", re.MULTILINE) is not None
 
     def _is_in_file(self, name: str, value: "Any") -> bool:
-        """Whether the file defines that name once, at its outermost level, and this is that definition."""
+        """Return whether the file defines the name once, at its outermost level, and `value` is that definition."""
         import re
 
         name_ = re.escape(name)
@@ -168,10 +169,10 @@ class Receivers:
     # ---- packages ----
 
     def prelude(self, pickle: bytes, read: "Iterable[str]" = (), named: "Iterable[str]" = ()) -> "_Prelude":
-        """What has to be unpickled before this pickle; empty if the receivers have all that it names.
+        """Return the prelude for a pickle, which is empty if the receivers have everything that it names.
 
-        read: globals that functions in it read. named: all that these name.
-        Raises: what pickling a definition, or a value that it reads, has raised.
+        read: globals that functions in it read. named: all names in the code of these functions.
+        Raises: any exception from pickling a definition or a value that it reads.
         """
         key = frozenset((*self._named_in(pickle), *read))
         of_call = _native.call_preludes() if self.is_session else None
@@ -180,7 +181,7 @@ class Receivers:
         if (found := self._recall(key)) is None:
             found = self._make(key, named)
         if of_call is not None:
-            of_call[key] = found  # a call takes definitions as they are when it first names them
+            of_call[key] = found  # a call uses definitions as they were when it first named them
         return found
 
     def _make(self, key: "frozenset[str]", named: "Iterable[str]") -> "_Prelude":
@@ -199,7 +200,7 @@ class Receivers:
         return prelude
 
     def _front(self, package: bytes, mark: bytes) -> bytes:
-        """What goes before a pickle; brief if the package is on the shelf of the channel that it goes through."""
+        """Return the bytes before a pickle, which are brief if the package is on the shelf of the channel in use."""
         if mark not in self._places and _native.receivers() is self:
             at = _native.shelve(package) if package else None
             if at is not None:
@@ -229,7 +230,7 @@ class Receivers:
         return _native.recall(self.kept, key)
 
     def _named_in(self, pickle: bytes) -> "Iterator[str]":
-        """Definitions that a pickle refers to; where that cannot be told, all whose names are somewhere in it."""
+        """Yield the definitions that a pickle refers to or, if unknown, all definitions whose names occur in it."""
         main = namespace()
         named = _native.names_of_main(pickle)
         names = _strings_in(pickle, main) if named is None else {name.partition(".")[0] for name in named}
@@ -239,9 +240,9 @@ class Receivers:
                 yield name
 
     def define(self, name: str, value: "Any") -> "Apart":
-        """A definition pickled apart.
+        """Return a definition in a pickle of its own.
 
-        Outside a session it is what it was when it was first sent: later a worker's own may go another way.
+        Outside a session it is pickled once, when it is first sent; later a worker's copy may differ from the caller's.
         """
         known = self._entries.get(name)
         if known is not None and known[0]() is value:
@@ -254,9 +255,9 @@ class Receivers:
         return entry
 
     def evaluate(self, name: str, value: "Any", named: "set[str]") -> "tuple[Apart, bool]":
-        """A global that is no definition, pickled apart, and whether it replaces what a worker has.
+        """Return another global in a pickle of its own, and whether it replaces the value of a worker.
 
-        Outside a session all workers get the value that was the first to be sent, unless the name was a definition's.
+        Outside a session all workers get the value that was sent first, unless the name was a definition's.
         """
         is_newest = self.is_session or is_of_main(value) or name in self._sent
         if not is_newest and name in self._values:
@@ -270,7 +271,7 @@ class Receivers:
 
 
 class _Caller(Receivers):
-    """What the caller has, for replies: the worker's names are the caller's, but for those that its tasks bound."""
+    """The receiver of replies, which has all names of the worker except those that tasks have bound."""
 
     is_reply = True
 
@@ -286,7 +287,7 @@ class _Caller(Receivers):
 
 
 class _Package:
-    """The definitions and values that a pickle needs, and the workers may not have."""
+    """The definitions and values that a pickle needs and that workers may lack."""
 
     def __init__(self, receivers: Receivers, roots: "set[str]", named: "Iterable[str]") -> None:
         self._receivers = receivers
@@ -314,7 +315,7 @@ class _Package:
                     self.seen.append((name, None if value is _MISSING else _reference(value)))
                 if value is not _MISSING:
                     self._take(name, value, values)
-            while values and not self._todo:  # last: modules are sent with the parts that somebody names
+            while values and not self._todo:  # last, because modules are sent with the submodules that code names
                 self._take_value(*values.popitem())
 
     def _take(self, name: str, value: "Any", values: "dict[str, Any]") -> None:
@@ -354,28 +355,31 @@ class _Package:
 
 # ---- receiving ----
 
-_of_caller: "set[str]" = set()  # names that the caller has, too
+_of_caller: "set[str]" = set()  # names that the caller has as well
 _caller: "_Caller | None" = None  # in a worker, once it has sent a reply that names __main__
-_settled: "set[bytes]" = set()  # hashes of packages of which we have everything
+_settled: "set[bytes]" = set()  # hashes of packages whose contents we have completely
 _lock = RLock()
 
 
 def enter_worker() -> None:
-    """At a worker's start: what `__main__` has now, the caller has as well."""
+    """Record, at a worker's start, that the caller has everything that `__main__` contains now."""
     _of_caller.update(namespace())
 
 
 def note_own(function: "Any") -> None:
-    """In a forked worker of a session, before its initializer runs: what that reads is as the caller has it now."""
+    """Record that the globals that an initializer reads equal the caller's, in a forked worker of a session.
+
+    Called before the initializer runs.
+    """
     if is_session():
         receivers = Receivers(None)
-        receivers.is_local = receivers.has_nothing = False  # what does not pickle, nobody will send
+        receivers.is_local = receivers.has_nothing = False  # values that do not pickle are never sent
         package = _Package(receivers, reads(function)[0], ())
         marks.update({name: entry[0] for name, entry in (package.definitions | package.values).items()})
 
 
 def receive(key: bytes, package: bytes) -> None:
-    """Called by unpickling, before what needs the package."""
+    """Take a package. Unpickling calls this before it reads the value that needs the package."""
     if key not in _settled:
         with _lock:
             is_reply, definitions, values = _pickle.loads(package)
@@ -384,7 +388,7 @@ def receive(key: bytes, package: bytes) -> None:
 
 
 def fetch(key: bytes, at: int, size: int) -> None:
-    """Called by unpickling, before what needs a package that is on the shelf of this worker's channel."""
+    """Take a package from the shelf of this worker's channel. Unpickling calls this like `receive`."""
     if key not in _settled:
         receive(key, _native.from_shelf(at, size))
 
@@ -394,13 +398,13 @@ def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
     replaced = _add_dependents(stale, definitions)
     fresh = {name: entry for name, entry in values.items() if _wants(name, replaced, *entry)}
     if stale or fresh:
-        _settled.clear()  # of packages from before some may be older
+        _settled.clear()  # earlier packages may contain older definitions
     install(stale, fresh)
     _of_caller.update(definitions, values)
 
 
 def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> "list[bytes]":
-    """The names of all classes that will be replaced. Classes that are made of one have to be made anew, too."""
+    """Return the names of all classes to be replaced. Definitions of classes that refer to one become stale, too."""
     replaced = [name.encode() for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
     for cls in replaced:
         for name, entry in definitions.items():
@@ -411,7 +415,7 @@ def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> "
 
 
 def _mark_of(name: str) -> "bytes | None":
-    """The hash of the definition that this process has under a name, received or of its own."""
+    """Return the hash of the definition that this process has under a name, whether received or its own."""
     main = namespace()
     if name not in marks and name in main:
         from pool_party.wire.main_module import pickle_definition
@@ -428,7 +432,7 @@ def _wants(
     error: "str | None",
     is_newest: bool,
 ) -> bool:
-    """Whether a value is to be unpickled: it is missing, or has changed, or a class has that it is made of."""
+    """Return whether to unpickle a value: it is missing, it has changed, or it refers to a replaced class."""
     main = namespace()
     if name not in main:
         return True
@@ -436,7 +440,7 @@ def _wants(
         return False
     if any(cls in body for cls in replaced):
         return True
-    if name not in marks:  # inherited by fork: what nobody has changed since then
+    if name not in marks:  # inherited by fork, and unchanged since then
         from pool_party.wire.main_module import pickle_global
 
         marks[name] = pickle_global(name, main[name], ()).mark
@@ -452,7 +456,10 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 
 
 def _front(package: bytes, key: bytes, apart: "list[Any] | None" = None) -> bytes:
-    """The beginning of a pickle that has its receiver look at the package, which `persistent_load` may bring."""
+    """Return the beginning of a pickle, which makes its receiver check the package.
+
+    apart: as in `complete`; a large package is added to it, and `persistent_load` then brings it.
+    """
     if not package:
         return b""
     if apart is not None and len(package) >= _native.COMMON_MIN:
@@ -464,7 +471,7 @@ def _front(package: bytes, key: bytes, apart: "list[Any] | None" = None) -> byte
 
 
 def _brief_front(package: bytes, key: bytes, at: int) -> bytes:
-    """The same, where the receiver finds the package on its channel's shelf."""
+    """Return the same for a package that the receiver finds on its channel's shelf."""
     place = b"J" + at.to_bytes(4, "little") + b"J" + len(package).to_bytes(4, "little")
     return b"\x80\x05cpool_party.wire.definitions\nfetch\nC" + bytes([len(key)]) + key + place + b"\x87R0"
 
@@ -477,13 +484,13 @@ def complete(
     named: "Iterable[str]" = (),
     apart: "list[Any] | None" = None,
 ) -> bytes:
-    """A pickle that may name something of `__main__`, with what its receivers need before it.
+    """Put the prelude that the receivers need before a pickle, which may name something of `__main__`.
 
-    buffer_callback: the pickle's; gets the shared memory that has to live until then.
-    receivers: None: those of the channel that this thread encodes for, or the caller of the task.
-    apart: large bytes that the pickle names by their numbers here; a large package is added.
+    buffer_callback: the pickle's callback, which gets the shared memory that must live until the pickle is received.
+    receivers: by default those of the channel for which this thread encodes, or the caller of the task.
+    apart: large bytes that the pickle names by their index here; a large package is added.
     """
-    is_early = receivers is not None  # it may be unpickled before the worker has its end of the channel
+    is_early = receivers is not None  # it may be unpickled before the worker has opened the channel
     receivers = receivers or _native.receivers() or replying()
     package, key, shared, front = receivers.prelude(pickle, read, named)
     for memory in shared:

@@ -1,9 +1,9 @@
-"""Says where in a value the object is that does not pickle."""
+"""Finds the path in a value to the object that does not pickle."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-MAX_DEPTH = 6  # deeper objects are named by the outermost container that is still looked into
+MAX_DEPTH = 6  # deeper objects are reported by the container at this depth
 MAX_ITEMS = 1000
 
 
@@ -32,7 +32,7 @@ def _find(value: object, path: str, depth: int, fails: Callable[[object], bool])
 
 
 def _roots(value: object) -> Iterator[tuple[str, object]]:
-    """A call travels as (function, args, kwargs) or (args, kwargs): its parts are named as the user wrote them."""
+    """Yield the parts of a call, (function, args, kwargs) or (args, kwargs), with the names that the user knows."""
     if (
         isinstance(value, tuple)
         and len(value) in (2, 3)
@@ -48,9 +48,9 @@ def _roots(value: object) -> Iterator[tuple[str, object]]:
 
 
 def explain(value: object, fails: Callable[[object], bool]) -> str:
-    """A sentence that names the path to the first part that does not pickle, or '' if none is found.
+    """Return a sentence with the path to the first part that does not pickle, or '' if none is found.
 
-    fails: says whether an object does not pickle.
+    fails: returns whether an object does not pickle.
     """
     for name, root in _roots(value):
         if fails(root):

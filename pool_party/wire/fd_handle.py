@@ -1,5 +1,7 @@
-"""File descriptors on their way to workers: to a process they are sent, unless it inherits them; an interpreter of
-this process gets a duplicate."""
+"""File descriptors in values for workers.
+
+A process inherits a descriptor or gets it through a socket. An interpreter of this process gets a duplicate.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """A descriptor of the parent's; picklable only while a process is being started."""
+    """A descriptor of the parent, which pickles only while a process is being started."""
 
     def __init__(self, fd: int) -> None:
         self._fd: Any = fd
@@ -26,7 +28,7 @@ class Handle:
         return _rebuild, (reduction.DupFd(self._fd),)
 
     def open(self) -> int:
-        """A descriptor of the worker's own."""
+        """Return a descriptor that belongs to the worker."""
         return os.dup(self._fd) if isinstance(self._fd, int) else self._fd.detach()
 
 
@@ -36,28 +38,28 @@ def _rebuild(duplicate: Any) -> Handle:
 
 # ---- to an interpreter of this process ----
 
-_on_their_way: dict[int, list[int]] = {}  # duplicates in the value that a thread is pickling now, by its ident
+_on_their_way: dict[int, list[int]] = {}  # duplicates in the value that a thread is pickling, by the thread's ident
 
 
 class Duplicate:
-    """A descriptor of this process that belongs to whoever unpickles this; in place of multiprocessing's DupFd."""
+    """A descriptor of this process that its receiver owns, in place of multiprocessing's DupFd."""
 
     def __init__(self, fd: int, file: tuple[int, int]) -> None:
         self.fd = fd
-        self._file = file  # a number that has been closed may be another file's by now
+        self._file = file  # after a close, the number may belong to another file
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.fd, self._file)
 
     def detach(self) -> int:
-        """The descriptor, once. Raises: OSError if it is not that file any more."""
+        """Return the descriptor, once. Raises: OSError if it no longer belongs to that file."""
         if _file_of(self.fd) != self._file:
             raise OSError("the descriptor was closed on its way")
         return self.fd
 
 
 class _Lent(Duplicate):
-    """A descriptor that whoever unpickles this duplicates, any number of times, while it is open."""
+    """A descriptor that receivers duplicate, any number of times, while it is open."""
 
     def detach(self) -> int:
         return os.dup(super().detach())
@@ -83,7 +85,7 @@ def _refuse(fd: int) -> Duplicate:
 
 
 def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], Any]]:
-    """For what multiprocessing sends by descriptor, of modules that are imported. handle: what travels for it."""
+    """Return reducers for imported types that contain a descriptor. handle: makes the object that is sent for it."""
 
     def reduce_connection(conn: Connection[Any, Any]) -> tuple[Any, ...]:
         from multiprocessing import connection
@@ -104,20 +106,20 @@ def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], 
 
 
 def lasting_reducers(is_local: bool) -> dict[type, Callable[[Any], Any]]:
-    """For pickles that several workers get, each when it needs it. is_local: interpreters of this process."""
+    """Return reducers for pickles that several workers read later. is_local: they are interpreters of this process."""
     return _reducers(_lend if is_local else _refuse)
 
 
 def local_reducers() -> tuple[dict[type, Callable[[Any], Any]], dict[int, list[int]]]:
-    """What takes the place of multiprocessing's own reducers between interpreters, for modules that are imported.
+    """Return reducers that replace multiprocessing's between interpreters, for modules that are imported.
 
-    Also returns the dict that is not empty once one of them has been used and `settle_duplicates` is to be called.
+    Also returns a dict. It is not empty once a reducer was used, and `settle_duplicates` must then be called.
     """
     return _reducers(_duplicate), _on_their_way
 
 
 def settle_duplicates(are_sent: bool) -> None:
-    """After pickling: the duplicates are the receiver's; or the value could not be pickled, and they are closed."""
+    """Leave the duplicates of a pickled value to its receiver, or close them if it could not be pickled."""
     for fd in _on_their_way.pop(get_ident(), ()):
         if not are_sent:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Telling what a signal handler raised from what went wrong by itself."""
+"""Distinguishes exceptions that a signal handler raised from failures of the interrupted code."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -9,7 +9,7 @@ _HAS_VARARGS = 0x04  # co_flags of a function with *args
 
 
 def _arguments(frame: "FrameType") -> "list[Any]":
-    """The positional arguments of a call, as far as its function still has them."""
+    """Return the positional arguments of a call, as far as its function still has them."""
     code, values = frame.f_code, frame.f_locals
     arguments = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & _HAS_VARARGS:
@@ -19,9 +19,10 @@ def _arguments(frame: "FrameType") -> "list[Any]":
 
 
 def is_from_handler(error: BaseException) -> bool:
-    """Whether a handler of Python's signals raised an exception: a call with a number and a frame is in its traceback.
+    """Return whether a Python signal handler raised an exception.
 
-    An alarm that goes off while arguments are pickled raises there, as if it were pickling that failed.
+    The traceback then has a call with a signal number and a frame as arguments. For example, an alarm during the
+    pickling of arguments raises there, and looks like a failure to pickle.
     """
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:

@@ -1,4 +1,4 @@
-"""Pickling what plain pickle refuses, and definitions of `__main__` apart; see `definitions` for what is sent when."""
+"""Pickles values that plain pickle refuses, and definitions of `__main__`, which `definitions` sends when needed."""
 
 import _pickle
 import copyreg
@@ -41,21 +41,21 @@ _FieldKind: Any = type(dataclasses._FIELD)  # type: ignore[attr-defined]
 
 
 def _token_of(cls: type) -> object:
-    """What identifies a class of this process."""
+    """Return an identifier of a class of this process."""
     if cls not in _tokens:
         _tokens[cls] = (os.getpid(), next(_numbers))
     return _tokens[cls]
 
 
 def _make_cache(maxsize: int | None, typed: bool, function: Any) -> Any:
-    """Called by unpickling: an empty cache around a function."""
+    """Make an empty cache around a function. Called by unpickling."""
     import functools
 
     return functools.lru_cache(maxsize, typed)(function)
 
 
 def _make_singledispatch(default: Any, implementations: list[tuple[type, Any]]) -> Any:
-    """Called by unpickling: a generic function."""
+    """Make a generic function. Called by unpickling."""
     import functools
 
     generic = functools.singledispatch(default)
@@ -75,7 +75,7 @@ def _reduce_singledispatch(generic: Any) -> tuple[Any, ...]:
 
 
 def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """cloudpickle's reduction of a class, with its slots: cloudpickle 3.1 makes them an attribute like any other."""
+    """Put the slots into the arguments of a class; cloudpickle 3.1 sets them later, as an ordinary attribute."""
     maker, (metaclass, name, bases, members, *rest), (state, slotstate), *others = reduced
     members = {**members, "__slots__": cls.__dict__["__slots__"]}
     made_by_type = {"__slots__", "__slotnames__"}
@@ -88,7 +88,7 @@ def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_real_bases(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """cloudpickle makes a class of the bases in its source; a typed named tuple then has others."""
+    """Restore the actual base of a typed named tuple; cloudpickle uses the bases in its source, which differ."""
     maker, (metaclass, name, bases, *rest), *others = reduced
     if cls.__bases__ == (tuple,):
         bases = cls.__bases__
@@ -96,7 +96,7 @@ def _with_real_bases(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _module_of(function: types.FunctionType) -> str | None:
-    """The module whose globals are the function's, if it is `__main__` or one that every worker can import."""
+    """Return the module of a function's globals, if it is `__main__` or one that every worker can import."""
     name = function.__globals__.get("__name__")
     if function.__globals__ is namespace():
         return "__main__"
@@ -113,7 +113,7 @@ def _reduce_class(cls: type) -> tuple[Any, ...]:
     reduced = _with_real_bases(cls, reduced)
     if cls.__module__ in MODULES:
         _, (*_, members, _, _), (state, _), *_ = reduced
-        members["__module__"] = state["__module__"] = "__main__"  # in every process the same
+        members["__module__"] = state["__module__"] = "__main__"  # the same in every process
     return _with_slots(cls, reduced) if "__slots__" in cls.__dict__ else reduced
 
 
@@ -129,16 +129,16 @@ def _members(function: types.FunctionType) -> dict[str, Any]:
     names.append("__annotate__" if getattr(function, "__annotate__", None) else "__annotations__")
     members = {name: getattr(function, name) for name in names if getattr(function, name)}
     if members.get("__module__") in MODULES:
-        members["__module__"] = "__main__"  # in every process the same
+        members["__module__"] = "__main__"  # the same in every process
     return members
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's pickler, with this module's rules for `__main__`.
 
-    table: the reducers to be asked, in place of cloudpickle's alone.
-    name, definition: what is pickled as its definition, where everything else of `__main__` is a name.
-    read, named: the globals of `__main__` that pickled functions read, and all that they name.
+    table: the reducers, which include cloudpickle's.
+    name, definition: an object of `__main__` that is pickled as a definition; all others are pickled by name.
+    read, named: the globals of `__main__` that pickled functions read, and all names in their code.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
     def dumps(
         cls, value: object, buffer_callback: Callable[[Any], Any] | None, table: Mapping[type, Any]
     ) -> tuple[bytes, set[str], set[str]]:
-        """The value's pickle (protocol 5), `read` and `named`; large buffers go to `buffer_callback`."""
+        """Return the value's pickle (protocol 5), `read` and `named`. Large buffers go to `buffer_callback`."""
         with io.BytesIO() as file:
             pickler = cls(file, buffer_callback, table)
             pickler.dump(value)
@@ -163,7 +163,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
     def reducer_override(self, obj: Any) -> Any:
         if obj is self._definition and self._name:
             return self._reduce_definition(obj)
-        if type(obj) is memoryview and _native.is_shared(obj):  # any other becomes bytes, as cloudpickle has it
+        if type(obj) is memoryview and _native.is_shared(obj):  # cloudpickle turns any other view into bytes
             return copyreg.dispatch_table[memoryview](obj)
         if is_of_main(obj) and self._is_found(obj.__qualname__, obj):
             return get, (obj.__qualname__,)
@@ -179,7 +179,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if not isinstance(obj, type):
             return reduced
         maker, args, *others, setter = reduced
-        *args, _, extra = args  # cloudpickle's own identity of the class, for which we have another
+        *args, _, extra = args  # cloudpickle's identity of the class, which our token replaces
         if maker is cloudpickle._make_skeleton_class:
             return make_class, (self._name, new_class, *args), *others, set_class_state
         return make_class, (self._name, maker, *args, None, extra), *others, setter
@@ -215,10 +215,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 
 
 class Apart(NamedTuple):
-    """A definition, or a value that functions read, pickled apart.
+    """A definition, or a value that functions read, in a pickle of its own.
 
-    mark: its hash. token: what identifies a class of this process. body: its pickle; None: `error` says why there is
-    none. read, named: the globals that functions in it read, and all that they name. shared: memory that it names.
+    mark: its hash. token: for a class, its identifier. body: the pickle, or None if `error` prevented it.
+    read, named: the globals that functions in it read, and all names in their code. shared: the shared memory that it
+    names.
     """
 
     mark: bytes
@@ -231,7 +232,7 @@ class Apart(NamedTuple):
 
 
 class _WithShared:
-    """Pickles as the value of a pickle with parts in shared memory."""
+    """Stands for the value of a pickle with parts in shared memory; unpickling it gives that value."""
 
     def __init__(self, pickle: bytes, names: list[bytes]) -> None:
         self._parts = pickle, names
@@ -266,13 +267,13 @@ def _pickle_apart(value: object, is_local: bool, name: str = "", definition: Any
             return Apart(digest(repr(error).encode()), token, None, error, pickler.read, pickler.named, [])
         pickle = file.getvalue()
     names = names_of(shared)
-    mark = digest(pickle + b"".join(name[: -_native.PLACE_BYTES] for name in names))  # wherever it is open
+    mark = digest(pickle + b"".join(name[: -_native.PLACE_BYTES] for name in names))  # places may change
     body = _pickle.dumps(_WithShared(pickle, names), 5) if names else pickle
     return Apart(mark, token, body, None, pickler.read, pickler.named, shared)
 
 
 def pickle_definition(name: str, value: Any, is_local: bool = False) -> Apart:
-    """For `Receivers.define`. is_local: for interpreters of this process."""
+    """Pickle a definition for `Receivers.define`. is_local: whether the receivers are interpreters of this process."""
     part = _pickle_apart(value, is_local, sys.intern(name), value)
     if part.error is not None:
         part.error.add_note(f"pool_party: {name!r} of __main__ does not pickle, and the workers do not have it")
@@ -280,7 +281,7 @@ def pickle_definition(name: str, value: Any, is_local: bool = False) -> Apart:
 
 
 def pickle_global(name: str, value: Any, named: Iterable[str], is_local: bool = False) -> Apart:
-    """A value that functions of `__main__` read; a package with the submodules that are imported and named."""
+    """Pickle a value that functions of `__main__` read; a package includes imported submodules that are named."""
     parts = [value, *_submodules(value, set(named))] if isinstance(value, types.ModuleType) else [value]
     part = _pickle_apart(parts, is_local)
     if part.error is not None:

@@ -1,6 +1,6 @@
-"""`__main__` of this process: looking at what lives there, and making there what a pickle says.
+"""Inspects `__main__` of this process, and creates the definitions there that a pickle contains.
 
-Workers import this module: it imports nothing that start-up does not need.
+Workers import this module, so it imports only modules that start-up needs anyway.
 """
 
 import _pickle
@@ -21,7 +21,7 @@ _Cell: "Any" = type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[ind
 _reduce: "Any" = object.__reduce__
 
 
-# ---- looking ----
+# ---- inspection ----
 
 _namespace: "dict[str, Any] | None" = None
 
@@ -37,7 +37,7 @@ def _search_namespace(main: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def namespace() -> "dict[str, Any]":
-    """The globals of the functions of `__main__`.
+    """Return the globals of the functions of `__main__`.
 
     In a process that `multiprocessing` spawned, the module is a copy of the namespace in which the script was run.
     """
@@ -51,7 +51,7 @@ def namespace() -> "dict[str, Any]":
 
 
 def find(qualname: str) -> "Any":
-    """What `__main__` has under a dotted name, or None."""
+    """Return the object that `__main__` has under a dotted name, or None."""
     first, *rest = qualname.split(".")
     found = sys.modules["__main__"].__dict__.get(first)
     for name in rest:
@@ -65,19 +65,19 @@ def bind(name: str, value: object) -> None:
 
 
 def is_cache(value: object) -> bool:
-    """Whether it is what `functools.cache` and `lru_cache` return."""
+    """Return whether a value was made by `functools.cache` or `lru_cache`."""
     return type(value).__name__ == "_lru_cache_wrapper" and type(value).__module__ == "functools"
 
 
 def is_of_main(value: "Any") -> bool:
-    """Whether it is a function or class that was defined in `__main__`."""
+    """Return whether a value is a function or class that was defined in `__main__`."""
     if type(value) is Function or isinstance(value, type) or is_cache(value):
         return getattr(value, "__module__", None) in MODULES
     return False
 
 
 def _is_named(value: "Any", name: str) -> bool:
-    """Whether an object pickles as a name in `__main__`, since its `__reduce__` says so."""
+    """Return whether the `__reduce__` of an object pickles it as a name in `__main__`."""
     cls = type(value)
     if cls.__module__ not in MODULES or isinstance(value, type) or cls.__reduce__ is _reduce:
         return False
@@ -89,25 +89,25 @@ def _is_named(value: "Any", name: str) -> bool:
 
 def is_definition(value: "Any", name: str) -> bool:
     if is_of_main(value):
-        return value.__qualname__ == name or find(value.__qualname__) is not value  # else it is another name of it
+        return value.__qualname__ == name or find(value.__qualname__) is not value  # otherwise an alias
     return _is_named(value, name)
 
 
 def is_session() -> bool:
-    """Whether `__main__` has no file that processes could import, or somebody types into it."""
+    """Return whether `__main__` is interactive, or has no file that processes could import."""
     main = sys.modules["__main__"]
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return True
     return getattr(main, "__spec__", None) is None and getattr(main, "__file__", None) in (None, "<stdin>")
 
 
-# ---- what code names ----
+# ---- names in code ----
 
 _codes: "dict[int, tuple[Any, bytes, frozenset[str], frozenset[str]]]" = {}
 
 
 def _opcodes() -> "tuple[dict[int, int], int]":
-    """The instructions that name globals, with how far their argument is shifted; and EXTENDED_ARG."""
+    """Return the opcodes that name globals, with the shift of their argument, and the opcode EXTENDED_ARG."""
     from opcode import opmap
 
     shifts = {"LOAD_GLOBAL": 1, "STORE_GLOBAL": 0, "DELETE_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_FROM_DICT_OR_GLOBALS": 0}
@@ -132,7 +132,7 @@ def _nested(code: "Any") -> "Iterator[Any]":
 
 
 def _dump_code(code: "Any") -> bytes:
-    """The same bytes for the same code in every process: later versions of marshal count references."""
+    """Dump equal code to equal bytes in every process. Later versions of marshal depend on reference counts."""
     try:
         return marshal.dumps(code, 2)
     except ValueError:  # a slice is among its constants
@@ -140,7 +140,7 @@ def _dump_code(code: "Any") -> bytes:
 
 
 def look_at(code: "Any") -> "tuple[bytes, frozenset[str], frozenset[str]]":
-    """A code object as bytes, always the same ones, the globals that it names, and all that it names."""
+    """Return a code object as bytes that are the same in every process, the globals that it uses, and all its names."""
     known = _codes.get(id(code))
     if known is None or known[0] is not code:
         if len(_codes) > 1000:
@@ -153,7 +153,7 @@ def look_at(code: "Any") -> "tuple[bytes, frozenset[str], frozenset[str]]":
 
 
 def functions_in(value: "Any", depth: int = 4) -> "Iterator[Any]":
-    """The functions that a function or class is made of."""
+    """Yield the functions that a function or class consists of."""
     if depth == 0:
         return
     if isinstance(value, type):
@@ -176,7 +176,7 @@ def _contents(cell: "Any") -> object:
 
 
 def reads(value: "Any") -> "tuple[set[str], set[str]]":
-    """The globals of `__main__` that a definition reads, and all that it names."""
+    """Return the globals of `__main__` that a definition reads, and all names in its code."""
     read: set[str] = set()
     named: set[str] = set()
     for function in functions_in(value):
@@ -190,9 +190,9 @@ def reads(value: "Any") -> "tuple[set[str], set[str]]":
 
 
 def digest(data: bytes) -> bytes:
-    """A hash that tells pickles apart and protects nothing: under FIPS 140, SHA-1 is allowed for that alone.
+    """Return a hash that distinguishes pickles. It is not for security; FIPS 140 allows SHA-1 only for such purposes.
 
-    The identities that cloudpickle gives to local classes do not count: they are other ones in each process.
+    The identities that cloudpickle gives to local classes are left out, because they differ between processes.
     """
     import hashlib
 
@@ -215,13 +215,13 @@ _PARTS = (classmethod, staticmethod, property)
 
 
 class _Missing:
-    """Stands for a global that is missing."""
+    """Stands for a missing global."""
 
 
 def leaves(names: "Iterable[str]") -> "list[Any] | None":
-    """What globals are made of: as long as all of that is the same, so are they.
+    """Return the objects that globals consist of. While these are the same objects, the globals are unchanged.
 
-    None: something in them may change unseen, or should not be kept alive for this.
+    Returns None if a change inside them could go unnoticed, or if they should not be retained for this.
     """
     main = namespace()
     return _native.leaves([main.get(name, _Missing) for name in names], _ATOMS + _ATOMS_TOO, _OWN, _PARTS, MODULES)
@@ -229,19 +229,19 @@ def leaves(names: "Iterable[str]") -> "list[Any] | None":
 
 # ---- making ----
 
-marks: "dict[str, bytes]" = {}  # hashes of what was received last, by name
+marks: "dict[str, bytes]" = {}  # hashes of the definitions and values that were received last, by name
 _pending: "dict[str, tuple[Any, ...]]" = {}  # definitions that are being unpickled, until they are made
 _coming: "dict[str, object]" = {}  # identities of the classes among them
-_tokens: "dict[str, object]" = {}  # identities of the caller's classes that ours were made of
+_tokens: "dict[str, object]" = {}  # identities of the caller's classes from which ours were made
 
 
 def is_replaced(name: str, token: object) -> bool:
-    """Whether a definition that arrives is a class, and not the one that ours was made of."""
+    """Return whether a received definition is a class other than the one from which ours was made."""
     return token is not None and _tokens.get(name) != token
 
 
 def install(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
-    """Makes definitions, then values, from their entries in a package."""
+    """Make definitions, then values, from their entries in a package."""
     _pending.update(definitions)
     try:
         for name in definitions:
@@ -269,7 +269,10 @@ def _make(name: str) -> None:
 
 
 def get(qualname: str) -> "Any":
-    """Called by unpickling: what `__main__` has under a dotted name, made first if it is on its way."""
+    """Return the object that `__main__` has under a dotted name, and make it first if it is pending.
+
+    Called by unpickling.
+    """
     first, _, rest = qualname.partition(".")
     _make(first)
     found = namespace()[first] if first in namespace() else getattr(sys.modules["__main__"], first)
@@ -279,19 +282,22 @@ def get(qualname: str) -> "Any":
 
 
 def make_class(name: str, maker: "Callable[..., Any]", *args: "Any") -> "Any":
-    """Called by unpickling: a class of `__main__` without its state; the one that we have if it comes from the same."""
+    """Make a class of `__main__` without its state, or return ours if it was made from the same class.
+
+    Called by unpickling.
+    """
     ours = namespace().get(name)
     token = _coming.pop(name, None)
     if isinstance(ours, type) and token is not None and _tokens.get(name) == token:
         return ours
     made = maker(*args)
     _tokens[name] = token
-    bind(name, made)  # now: what it is made of may refer to it
+    bind(name, made)  # at once, because its members may refer to it
     return made
 
 
 def new_class(metaclass: "Any", name: str, bases: "tuple[Any, ...]", members: "dict[str, Any]") -> "Any":
-    """A class with the attributes that have to be there from its beginning; workers need no cloudpickle for it."""
+    """Make a class with the attributes that its creation needs. Workers need no cloudpickle for this."""
     import types
 
     members = {sys.intern(key): value for key, value in members.items()}
@@ -299,25 +305,25 @@ def new_class(metaclass: "Any", name: str, bases: "tuple[Any, ...]", members: "d
 
 
 def set_class_state(cls: "Any", state: "tuple[dict[str, Any], Any]") -> None:
-    """Called by unpickling: all other attributes of a class, and what is registered with an abstract one."""
+    """Set all other attributes of a class, and register the subclasses of an abstract one. Called by unpickling."""
     attributes = dict(state[0])
     registered = attributes.pop("_abc_impl", ())
     first_line = attributes.pop("__firstlineno__", None)
     for name, value in attributes.items():
         setattr(cls, name, value)
     if first_line is not None:
-        cls.__firstlineno__ = first_line  # last: to set __module__ deletes it
+        cls.__firstlineno__ = first_line  # last, because setting __module__ deletes it
     for subclass in registered:
         cls.register(subclass)
 
 
 def attribute(module: str, name: str) -> "Any":
-    """Called by unpickling: what a module has under a name."""
+    """Return an attribute of a module. Called by unpickling."""
     return getattr(__import__(module, fromlist=[name]), name)
 
 
 def make_function(code: bytes, name: str, n_cells: "int | None", module: str) -> "Any":
-    """Called by unpickling: a function without its state."""
+    """Make a function without its state. Called by unpickling."""
     if module in MODULES:
         scope = namespace()
     else:
@@ -327,7 +333,7 @@ def make_function(code: bytes, name: str, n_cells: "int | None", module: str) ->
 
 
 def set_function_state(function: "Any", state: "tuple[Any, Any, Any]") -> None:
-    """Called by unpickling: all that a function is besides its code."""
+    """Set all parts of a function besides its code. Called by unpickling."""
     members, attributes, contents = state
     for name, value in members.items():
         setattr(function, name, value)

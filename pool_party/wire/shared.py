@@ -1,8 +1,7 @@
-"""`share`: an array in memory that all processes of a pool see, and that costs a handle to pass on.
+"""`share`: an array in memory that all processes of a pool see, and that is passed as a handle.
 
-The memory has no name (a memfd) and goes with its last user. What travels is decided where values are encoded: any
-contiguous part of shared memory goes by handle, whichever array or memoryview it belongs to; see
-`native/channel/memory.c`.
+The memory has no name (a memfd) and is freed with its last user. The encoder decides what is passed as a handle: any
+contiguous part of shared memory, whichever array or memoryview it belongs to. See `native/channel/memory.c`.
 """
 
 import copyreg
@@ -13,27 +12,27 @@ from pool_party import _native
 
 
 def share(array: Any, *, readonly: bool = False) -> Any:
-    """Copy `array` into shared memory: what one task writes there, all others and the caller see.
+    """Copy `array` into shared memory, where the caller and all tasks see each other's changes.
 
     Args:
         array: A NumPy array of any type that has a buffer, or another object with a buffer, such as bytes or
             array.array.
-        readonly: Whether nobody can write to it.
+        readonly: Whether writes to it are refused.
 
     Returns:
-        A plain ndarray of the same shape, type and order for a NumPy array, else a memoryview of the same format. It
-        and its contiguous parts are passed to tasks, and returned, by handle, in every kind of pool. Other parts, and
-        results of computations, are copied as usual.
+        For a NumPy array, a plain ndarray of the same shape, type and order; otherwise a memoryview of the same format.
+        Every kind of pool passes and returns it and its contiguous parts as handles. Other parts, and results of
+        computations, are copied as usual.
 
     Raises:
-        TypeError: `array` has no buffer, as arrays of objects and of datetime64, lists and pandas' tables; or it has
-            a mask.
-        OSError: There is not enough memory, or no file descriptor.
+        TypeError: `array` has a mask or no buffer. Lists, pandas' tables, and arrays of objects or of datetime64 have
+            no buffer.
+        OSError: There is not enough memory, or no file descriptor is left.
 
     Guarantees:
         Any thread may call it, and it blocks only to copy. There is no lock: tasks that write to the same place must
-        agree among themselves. A forked child sees the same memory. The memory has no name, and is freed when the last
-        array or view of it goes, in all processes.
+        synchronize themselves. A forked child sees the same memory. The memory has no name, and is freed when the last
+        array or view of it in any process is deleted.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.ndarray):
@@ -85,7 +84,7 @@ def _restore(buffer: Any, format: str, shape: tuple[int, ...]) -> memoryview:
 
 
 def _reduce(view: memoryview) -> Any:
-    """A view of shared memory pickles where buffers travel out of band; other views do not, as ever."""
+    """Pickle a view of shared memory, if buffers travel out of band. Other views do not pickle, as usual."""
     from pickle import PickleBuffer
 
     if not _native.is_shared(view):

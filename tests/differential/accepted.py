@@ -1,6 +1,6 @@
 """Every intended difference from `multiprocessing.Pool`, with its reason. Nothing else may differ."""
 
-# Values that Pool refuses, and that ours sends by value with cloudpickle: name in corpus.py -> reason.
+# Values that Pool refuses, and that our pools send by value with cloudpickle: name in corpus.py -> reason.
 VALUES = {
     "lambda": "functions without a name travel",
     "local class": "classes without a name travel",
@@ -38,7 +38,7 @@ EFFECTS = {
 
 _NEEDS_STATE = "an interpreter has not run the script, and this cannot be sent to it"
 _SHARED = "threads share the caller's objects"
-# Scripts: kind and name in scripts.py -> reason, and what is printed instead; `None` stands for an error.
+# Scripts: kind and name in scripts.py -> reason, and the output instead; `None` stands for an error.
 SCRIPTS = {
     ("interp", "global_lock"): (_NEEDS_STATE, None),
     ("interp", "sqlite_connection"): (_NEEDS_STATE, None),

@@ -1,4 +1,4 @@
-"""Values of all kinds, each made anew by a function, and the task with which the pools are compared."""
+"""Values of all kinds, which functions make, and the task with which the pools are compared."""
 
 import array
 import collections
@@ -370,7 +370,7 @@ GROUPS = {
 
 
 def values():
-    """Yield all values: alone, two and three times in one value, beside something large, and in a dict."""
+    """Yield all values: alone, two and three times in one value, beside a large object, and in a dict."""
     for name, make in itertools.chain.from_iterable(group.items() for group in GROUPS.values()):
         yield name, make
         if name not in REFUSED:
@@ -381,8 +381,9 @@ def values():
 
 
 def describe(value, depth=6):
-    """Describe everything about a value that can be compared between processes: no addresses, and identities as
-    numbers.
+    """Describe everything about a value that can be compared between processes.
+
+    Addresses are left out, and identities are numbers.
     """
     return _describe(value, {}, depth)
 
@@ -436,7 +437,7 @@ def _describe_array(kind, array, seen, depth):
 
 
 def _is_exact(dtype):
-    """Whether all bytes of the type are significant."""
+    """Return whether all bytes of the type are significant."""
     if dtype.subdtype:
         return _is_exact(dtype.subdtype[0])
     if dtype.names:
@@ -461,12 +462,12 @@ def _text(value):
 
 
 def echo(value):
-    """Return the worker's description of what it got, and the value itself."""
+    """Return the worker's description of the value that it got, and the value itself."""
     return describe(value), value
 
 
 def outcome(pool, value):
-    """Return what the task saw and what came back, or the type of the error."""
+    """Return the descriptions of the value in the task and in the caller, or the type of the error."""
     try:
         seen, back = pool.apply_async(echo, (value,)).get(60)
     except Exception as error:

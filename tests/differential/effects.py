@@ -1,4 +1,4 @@
-"""Effects of a call on its caller's objects, and what it preserves of their identity. Each function examines a pool."""
+"""Effects of a call on its caller's objects and their identity. Each function examines a pool."""
 
 import builtins
 import copyreg
@@ -12,7 +12,7 @@ class Counted:
     """Counts in the caller how often it is reduced, and with which protocols."""
 
     n_reduced = 0
-    protocols = set()  # noqa: RUF012 # of the class
+    protocols = set()  # noqa: RUF012 # shared by all instances
 
     def __reduce_ex__(self, protocol):
         Counted.n_reduced += 1
@@ -58,7 +58,7 @@ def change(value):
 
 
 def first_seen(value):
-    """Return the number of the first call that gave this worker this very object."""
+    """Return the number of the first call that gave this worker the same object."""
     for number, other in enumerate(_seen):
         if other is value:
             return number
@@ -187,7 +187,7 @@ def bad_arguments(pool):
 
 
 def results_of_failures(pool):
-    """What is left of a call with a failing item. An iterator continues after it."""
+    """Return the results of a call with a failing item. An iterator continues after it."""
     found = []
     for iterator in (pool.imap(fail_at_three, range(N)), pool.imap(fail_at_three, range(N), 1)):
         for _ in range(N + 2):
@@ -233,7 +233,7 @@ def between_results(pool):
 
 
 def results_again(pool):
-    """A result must be the same object each time, and the one that a callback gets. So must an error."""
+    """A result must be the same object each time, also in a callback. So must an error."""
     given = []
     done = pool.apply_async(identity, ([1],), callback=given.append)
     mapped = pool.map_async(identity, [1, 2], callback=given.append)
@@ -258,7 +258,7 @@ def types_of_results(pool):
 
 
 def let_go(pool):
-    """Nothing that was sent or received may be kept once a call is over."""
+    """No object that was sent or received may be kept once a call is over."""
     references = _send_and_receive(pool)
     pool.apply(abs, (1,))
     gc.collect()
@@ -279,7 +279,7 @@ def leave(name):
 
 
 def tasks_that_leave(pool):
-    """What becomes of tasks that raise what is no Exception, once the pool's only worker has run a later one."""
+    """Return the outcomes of tasks that raise a BaseException, once the pool's only worker has run a later task."""
     names = ("SystemExit", "KeyboardInterrupt", "GeneratorExit")
     results = [pool.apply_async(leave, (name,)) for name in names]
     pool.apply(abs, (1,))

@@ -1,4 +1,4 @@
-"""Exceptions of all kinds, raised in tasks, and everything that the caller can see of them."""
+"""Exceptions of all kinds, raised in tasks, with all of their parts that the caller can see."""
 
 import builtins
 import re
@@ -215,7 +215,7 @@ _FRAME_OF_POOL = re.compile(
 
 
 def describe(error, depth=4):
-    """Describe an exception, except for where it was raised: the caller's side adds frames of its own."""
+    """Describe an exception, except for the place where it was raised, since the caller's side adds frames."""
     if error is None or depth == 0:
         return None
     kind = f"{type(error).__module__}.{type(error).__qualname__}"

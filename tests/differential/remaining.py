@@ -1,6 +1,6 @@
-"""How many MB a pool and its workers hold after much work: `python remaining.py pool|process|interp [LIMIT]`.
+"""Prints the MB that a pool and its workers hold after much work: `python remaining.py pool|process|interp [LIMIT]`.
 
-With a limit it waits until no more than that is held.
+With a limit, it waits until they hold no more than that.
 """
 
 import gc
@@ -23,7 +23,7 @@ def of_process(pid):
 
 
 def of_files():
-    """Files in memory, each counted once, whoever maps them."""
+    """Return the MB of files in memory. Each is counted once, however many processes map it."""
     stats = {}
     for fd in os.listdir("/proc/self/fd"):
         try:

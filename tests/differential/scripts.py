@@ -1,4 +1,4 @@
-"""Scripts whose functions and classes are in `__main__`: for each, definitions, and what it does with a pool `p`."""
+"""Scripts whose functions and classes are in `__main__`. Each has definitions, and code that uses a pool `p`."""
 
 import textwrap
 

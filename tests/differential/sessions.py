@@ -1,4 +1,4 @@
-"""What a user types into a notebook, cell by cell. `run(f, xs)` is a pool's `map`, and each cell prints something."""
+"""Input of a user to a notebook, cell by cell. `run(f, xs)` is a pool's `map`, and each cell prints something."""
 
 SESSIONS = {
     "globals": (

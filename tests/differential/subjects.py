@@ -49,7 +49,7 @@ def by_effects(pool, name):
 
 @functools.cache
 def observe(name, look):
-    """Return what one of the functions above finds with this pool. The result is cached."""
+    """Return the findings of one of the functions above with this pool. The result is cached."""
     with make(name) as pool:
         return look(pool, name)
 

@@ -15,7 +15,7 @@ COLUMNS = (subjects.ORACLE, "process", "interp")
 
 
 def _word(name, keys):
-    """Return a word for what a pool does with these values."""
+    """Return a word for the pool's treatment of these values."""
     theirs, ours = (subjects.observe(pool, subjects.by_values) for pool in (subjects.ORACLE, name))
     words = set()
     for key in keys:

@@ -1,4 +1,4 @@
-"""Values that hypothesis makes arrive as through multiprocessing.Pool, with each kind. Differing values are shrunk."""
+"""Values that hypothesis makes arrive as with multiprocessing.Pool, in each kind. Differing values are shrunk."""
 
 import contextlib
 import sys
@@ -9,7 +9,7 @@ import subjects
 
 hypothesis = pytest.importorskip("hypothesis")
 pytest.importorskip("numpy")
-import made  # noqa: E402 # which imports both
+import made  # noqa: E402 # imports both, so it comes after the checks
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 14), reason="Pool itself changes some values")
 

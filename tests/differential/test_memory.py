@@ -1,4 +1,4 @@
-"""After much work a pool holds no more memory than `multiprocessing.Pool`, apart from what may lie idle."""
+"""After much work a pool holds no more memory than `multiprocessing.Pool`, apart from idle memory that it may keep."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("remaining.py")
 IDLE_MB = 64  # see docs/data.md
-ROUGH_MB = 16  # how much allocators differ after the same work
+ROUGH_MB = 16  # the difference between allocators after the same work
 
 
 def remaining(*args):

@@ -1,4 +1,4 @@
-"""Scripts whose functions are in `__main__` do the same with `multiprocessing.Pool` as with each of our kinds."""
+"""Scripts whose functions are in `__main__` behave the same with `multiprocessing.Pool` and with each of our kinds."""
 
 import functools
 import os

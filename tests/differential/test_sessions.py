@@ -1,4 +1,4 @@
-"""In a notebook, functions run with their present definition and the present globals, as with loky."""
+"""In a notebook, functions run with their current definitions and the current globals, as with loky."""
 
 import functools
 import os
@@ -97,7 +97,7 @@ CELLS = (
 
 @pytest.mark.parametrize("subject", SUBJECTS[1:])
 def test_state_of_a_worker_stays_in_a_session(subject):
-    """Globals that the caller has not changed keep the worker's value; those that it has changed get the caller's."""
+    """Globals that the caller has not changed keep the worker's value; changed ones get the caller's value."""
     expected = """
         [(1, 2, 'set', 'set', 1), (2, 3, 'set', 'set', 1)] [(3, 4, 'set', 'set', 2)] [(3, 4, 'set', 2)] [(3, 'set', 2)]
     """
@@ -106,9 +106,7 @@ def test_state_of_a_worker_stays_in_a_session(subject):
 
 @pytest.mark.parametrize("subject", SUBJECTS[1:])
 def test_state_of_a_worker_stays_in_a_script(subject, tmp_path):
-    """This holds even for what the caller changes, as with `multiprocessing.Pool`: a worker that has the name keeps its
-    value.
-    """
+    """A worker that has a name keeps its value, even if the caller changes its own, as with `multiprocessing.Pool`."""
     expected = """
         [(1, 2, 'set', 'set', 1), (2, 3, 'set', 'set', 1)] [(3, 4, 'set', 'set', 1)] [(3, 4, 'set', 1)] [(3, 'set', 1)]
     """

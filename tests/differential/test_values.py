@@ -1,4 +1,4 @@
-"""Values, errors, and a call's effects on its caller's objects are as with multiprocessing.Pool, for each kind."""
+"""Values, errors, and a call's effects on its caller's objects are as with multiprocessing.Pool, in each kind."""
 
 import sys
 
@@ -20,9 +20,9 @@ def show(differences):
 @pytest.mark.hang_s(400)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_values_arrive_as_through_multiprocessing(name):
-    """Values that Pool refuses are excepted.
+    """Values that Pool refuses are skipped.
 
-    Cloudpickle also refuses some if it does not know a newer Python well yet.
+    A cloudpickle that does not fully support a newer Python yet also refuses some.
     """
     found = subjects.differences(name, subjects.by_values)
     wrong = {

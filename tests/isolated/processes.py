@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.util
 import os
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ from multiprocessing import connection, forkserver, resource_tracker
 from probe import TIMEOUT_S, ComposablePool, expect, gates, is_gone, main, open_fds, signal, tasks, worker_pids
 
 from pool_party import WorkerLost
+from pool_party._core import workers as core_workers
 
 
 def make_pool(method, n=2, **kwargs):
@@ -57,6 +59,44 @@ def own_process_is_interrupted(method):
         process.join(TIMEOUT_S)
         assert process.exitcode == 42, process.exitcode
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+# ---- a worker's end ---------------------------------------------------------
+
+
+def at_exit(function, *args):
+    multiprocessing.util.Finalize(None, function, args, exitpriority=0)
+
+
+def leave_a_file(path):
+    time.sleep(0.02)  # a signal that comes meanwhile would break it off
+    with open(path, "x"):
+        pass
+
+
+def idle_workers_end_by_themselves(method):
+    """The end of a pool does not break off what libraries do at a process's exit, if it has no task."""
+    for _ in range(3):
+        path = make_path("left")
+        with make_pool(method, 1) as pool:
+            pool.apply(at_exit, (leave_a_file, path))
+        assert os.path.exists(path)
+
+
+def stay(ignored):
+    if ignored:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(TIMEOUT_S)
+
+
+def idle_workers_that_do_not_end(method):
+    """They are terminated after a moment, and killed if they ignore that."""
+    core_workers.GRACE_S, core_workers.KILL_AFTER_S = 0.1, 0.3
+    for ignored in (False, True):
+        with make_pool(method, 1) as pool:
+            pool.apply(at_exit, (stay, ignored))
+            (worker,) = pool._engine._workers.places
+        assert worker.exitcode == -(signal.SIGKILL if ignored else signal.SIGTERM), worker.exitcode
 
 
 # ---- children of tasks -----------------------------------------------------

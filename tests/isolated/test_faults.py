@@ -89,6 +89,11 @@ def interrupt(how, verb, kind, gate):
     except BaseException:
         fresh.end(process)
         raise
+    return finish_alone(process)
+
+
+def finish_alone(process):
+    """Finish a program that must leave no process of its session."""
     completed = fresh.finish(process)
     left = list(pids_of_session(process.pid))
     assert not left, f"processes left: {left}"
@@ -142,7 +147,7 @@ def test_uncaught_ctrl_c_prints_one_traceback(kind, gate):
 
 
 def interrupt_executor(gate, how, *args):
-    """Ctrl-C while two tasks of an executor run."""
+    """Send Ctrl-C while tasks of an executor run."""
     process = fresh.start([HERE / "interrupting.py", how, *args])
     try:
         gate.wait_arrived(1 if how == "swallowed" else 2)
@@ -152,10 +157,7 @@ def interrupt_executor(gate, how, *args):
     except BaseException:
         fresh.end(process)
         raise
-    completed = fresh.finish(process)
-    left = list(pids_of_session(process.pid))
-    assert not left, f"processes left: {left}"
-    return completed
+    return finish_alone(process)
 
 
 def error_of_interrupted(kind):

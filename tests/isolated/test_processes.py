@@ -20,6 +20,8 @@ def check(scenario, method):
         "system_calls_go_on",
         "forked_children_are_interrupted",
         "released_at_once",
+        "idle_workers_end_by_themselves",
+        "idle_workers_that_do_not_end",
     ],
 )
 def test_with_each_start_method(scenario, start_method):

@@ -1,10 +1,10 @@
-"""Runs random programs with the standard library's pool and with ours, `python differential.py kind`: what they see
-must be the same wherever the standard library defines the answer.
+"""Runs random programs with the standard library's pool and with ours, `python differential.py kind`.
 
-A program is a list of statements on one pool. Each statement yields a line of what was seen: the value, or the type and
-the arguments of the error, and the callbacks that were called, with their arguments. Left out is what the standard
-library leaves to chance (which of several errors arrives first), what makes it hang (SystemExit, raising callbacks),
-and intended differences (docs/migrating.md).
+Both must give the same results wherever the standard library defines the result. A program is a list of statements on
+one pool. Each statement yields a line with its result: the value, or the type and the arguments of the error, and the
+callbacks that were called, with their arguments. The programs leave out statements with random results in the standard
+library (which of several errors arrives first), statements that make it hang (SystemExit, raising callbacks), and
+intended differences (docs/migrating.md).
 """
 
 import argparse
@@ -24,7 +24,7 @@ KINDS = ("thread", "process", "interp")
 STEP_S = 60
 watchdog = None
 
-# ---- what is drawn ---------------------------------------------------------
+# ---- random input ----------------------------------------------------------
 
 NUMBERS = st.lists(st.integers(-3, 9), max_size=12)
 GOOD = st.one_of(
@@ -57,7 +57,7 @@ STATEMENTS = st.one_of(
 )  # fmt: skip
 ENDINGS = st.sampled_from(["close", "terminate", "with", "close twice", "close, terminate", "terminate, close"])
 
-# ---- how programs are run --------------------------------------------------
+# ---- running programs ------------------------------------------------------
 
 
 def shaped(items, shape):
@@ -87,7 +87,7 @@ def seen(function, *args, **kwargs):
 def error_seen(error):
     if isinstance(error, multiprocessing.pool.MaybeEncodingError):
         return "error", "MaybeEncodingError"
-    if isinstance(error, ValueError):  # ours are subclasses of it, with longer messages
+    if isinstance(error, ValueError):  # our errors are subclasses of it, with longer messages
         return "error", "ValueError", str(error) if type(error) is ValueError and "odd" in str(error) else ""
     args = () if isinstance(error, (TypeError, multiprocessing.TimeoutError)) else plain(error.args)
     return "error", type(error).__name__, args
@@ -98,7 +98,7 @@ def plain(value):
 
 
 def with_callbacks(start, *args, wanted):
-    """Start a call, wait for it, and return which callbacks were called. They run before get returns."""
+    """Start a call, wait for it, and return the callbacks that were called. They run before get returns."""
     calls = []
     callbacks = {
         "callback": lambda value: calls.append(("callback", plain(value))),
@@ -113,7 +113,7 @@ def with_callbacks(start, *args, wanted):
 
 
 def iterate(iterator, chunk):
-    """Return what an iterator yields. After an error in a chunk of several the standard library yields nothing more."""
+    """Return the items of an iterator. After an error in a chunk of several the standard library yields no more."""
     outcomes = []
     while True:
         outcome = seen(next, iterator)

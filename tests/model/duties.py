@@ -1,4 +1,4 @@
-"""The tasks of the random programs: each task notes that it began, and then does one deed.
+"""The tasks of the random programs: each task records that it began, and then does one deed.
 
 A deed is a tuple: its name and its arguments. The possible outcomes of a task depend only on its deed and on the kind
 of worker; `verdict.py` knows them. Everything here loads in workers of every kind.
@@ -62,10 +62,10 @@ def hold(ident, gate):
 
 
 def meet(ident, log, n):
-    """Wait until `n` tasks have come here, so that each needs a worker of its own."""
+    """Wait until `n` tasks have arrived here, so that each needs a worker of its own."""
     note(log, ident)
     status = os.fstat if isinstance(log, int) else os.stat
-    pause_s = n / 3000  # all waiting tasks together look 3,000 times a second, and leave the CPUs to others
+    pause_s = n / 3000  # all waiting tasks together check 3,000 times a second, and leave the CPUs to others
     _wait_for(lambda: status(log).st_size >= n * len(f"{ident}\n"), pause_s)
     return ident
 
@@ -75,7 +75,7 @@ def _wait_for(condition, pause_s=0.002):
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError("nobody came")
-        time.sleep(pause_s)  # so that many processes do not keep the CPUs from those still to come
+        time.sleep(pause_s)  # so that many processes leave CPU time to those that are still starting
 
 
 def fail(ident, name):

@@ -90,7 +90,7 @@ FAULTS = {
     "rerun": Rerun,
     "hang": Hang,
 }
-NEEDED = {"late": "punctual", "descriptor": "flat"}  # properties, of those that may be forgiven, that a fault violates
+NEEDED = {"late": "punctual", "descriptor": "flat"}  # the forgivable properties that a fault violates
 
 if __name__ == "__main__":
     fault = sys.argv.pop()

@@ -2,8 +2,8 @@
 
 One example is the life of a pool and sometimes of an executor beside it. Its rules submit calls with every verb, from
 the main thread and two others, wait for them with and without a time-out, cancel them, kill workers, interrupt the main
-thread, and end the pool. `verdict.py` says what may be observed of each call. A step that takes too long ends the
-program with its journal and every thread's stack, so a hang is a failure.
+thread, and end the pool. `verdict.py` decides which observations of each call are allowed. A step that takes too long
+ends the program with its journal and every thread's stack, so a hang is a failure.
 
 By default the examples are the same every time. `--profile random` uses new ones, from a seed that is printed.
 `--seconds` sets how long. `--forgive` leaves out properties that are known to be broken.
@@ -67,7 +67,7 @@ PROPERTIES = {
     "counts": "statistics() add up",
 }
 
-# ---- what is drawn ---------------------------------------------------------
+# ---- random input ----------------------------------------------------------
 
 SIZES = st.sampled_from([0, 0, 1, 200, 5_000, 40_000, 300_000])
 SIMPLE = st.one_of(
@@ -95,7 +95,7 @@ ON_EXECUTOR = ("submit", "executor.map")
 
 
 def deeds_of(kind):
-    """Mostly deeds that succeed; in processes sometimes deeds that kill their worker."""
+    """Draw mostly deeds that succeed; in processes, also some that kill their worker."""
     many = [SIMPLE, SIMPLE, SIMPLE, FAILING]
     return st.one_of(*many, DOOMED) if kind == "process" else st.one_of(*many)
 
@@ -104,7 +104,7 @@ def deeds_of(kind):
 
 
 class Call:
-    """A submitted call, and everything that was seen of it."""
+    """A submitted call with all observations of it."""
 
     def __init__(self, verb, items, chunk):
         self.verb, self.n_items = verb, len(items)
@@ -130,7 +130,7 @@ class Call:
 
 
 def is_same(first, second):
-    """Whether two looks at a call saw the same. Each look at a cancelled future makes a new error."""
+    """Return whether two observations of a call are equal. A cancelled future makes a new error for each."""
     return first is second or (type(first) is type(second) and type(first).__name__ == "CancelledError")
 
 
@@ -191,7 +191,7 @@ class TimeIsUp(Exception):
 
 
 class Program:
-    """What lasts from one example to the next."""
+    """The state that lasts from one example to the next."""
 
     def __init__(self, options):
         self.kind, self.forgiven = options.kind, frozenset(options.forgive)
@@ -239,7 +239,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.fds = []  # descriptors of logs
         self.log = self.open_log("log")
         self.gate = os.path.join(p.folder, f"gate-{p.n_examples}-0")  # held tasks wait for its removal
-        # The next drawing depends on these only, which the main thread changes. Otherwise no example could be repeated.
+        # Random choices depend only on these, which the main thread changes. Otherwise no example could be repeated.
         self.is_ending, self.n_pids = False, 0
         self.pids = []  # pids of workers, as reported by tasks
         self.pool = self.executor = None
@@ -279,7 +279,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.program.journal.note(text)
 
     def act(self, actor, what, deed, *args):
-        """Do something in one of three threads. Only the main thread waits for it."""
+        """Run an action in one of three threads. Only the main thread waits for it."""
         self.n_steps += 1
         self.program.tally[what.split()[0]] += 1
         if actor and len(self.program.actors) >= actor:
@@ -321,7 +321,7 @@ class PoolMachine(RuleBasedStateMachine):
         return items
 
     def plan(self, verb, deeds, chunk=1):
-        """Note a call that is about to be submitted."""
+        """Record a call that is about to be submitted."""
         call = Call(verb, self.make_items(deeds), chunk)
         self.n_pids += call.verb == "apply_async" and deeds[0][0] == "pid"
         self.calls.append(call)
@@ -501,7 +501,7 @@ class PoolMachine(RuleBasedStateMachine):
     def look(self, actor, index, how, timeout):
         call = self.calls[index % len(self.calls)]
         if call.verb == "executor.map":
-            self.let_go()  # its next takes no time-out
+            self.let_go()  # its `next` takes no time-out
         if call.verb in STREAMS:
             self.act(actor, f"next {call!r} {timeout}", self._next, call, timeout)
         elif call.verb == "submit":
@@ -527,7 +527,7 @@ class PoolMachine(RuleBasedStateMachine):
             self._look_result(call, "get", None)
 
     def timed(self, timeout, function, *args):
-        """Return the outcome of a wait, or None if its time was over. Check that it is punctual."""
+        """Return the outcome of a wait, or None if it timed out. Check that it is punctual."""
         before = time.monotonic()
         try:
             outcome = True, function(*args, timeout=timeout)
@@ -549,7 +549,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def _look_result(self, call, how, timeout):
         result = call.handle
-        if result is None:  # the call waits itself, was refused, or is not submitted yet
+        if result is None:  # the call is a blocking one, was refused, or is not submitted yet
             return
         if how == "ask" or how == "cancel":
             ready = result.ready()
@@ -643,7 +643,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(call.verb in STREAMS for call in self.calls))
     @rule(index=st.integers(0, 1_000))
     def drop(self, index):
-        """Drop an iterator that nobody wants any more."""
+        """Drop an iterator that is no longer needed."""
         streams = [call for call in self.calls if call.verb in STREAMS]
         call = streams[index % len(streams)]
         self.act(0, f"drop {call!r}", self._drop, call)
@@ -684,7 +684,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kind == "process" and not self.is_ending)
     @rule(n=st.integers(3, 6), ordered=st.booleans(), every=st.integers(1, 4))
     def shoot(self, n, ordered, every):
-        """Kill workers as soon as their result is here, when they may not have ended their task."""
+        """Kill workers as soon as their result has arrived, when they may not have ended their task."""
         self.let_go()
         self.world.n_kills += n
         call = self.plan("imap" if ordered else "imap_unordered", [("pid",)] * n)
@@ -706,7 +706,7 @@ class PoolMachine(RuleBasedStateMachine):
             call.stream.end(self.world)
 
     def _shoot_at(self, pid):
-        """Kill at once, as the moment matters. No pid is reused in such a short time."""
+        """Kill at once, as the exact moment matters. No pid is reused in such a short time."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -763,9 +763,9 @@ class PoolMachine(RuleBasedStateMachine):
             self._finish(call)
 
     def work(self, n_rounds):
-        """Do what a program does when a signal comes: verbs of all sorts.
+        """Call methods of all kinds, which a signal may interrupt.
 
-        If it is interrupted, tasks may have run or not.
+        After an interruption, each task may have run or not.
         """
         try:
             self._work(n_rounds)
@@ -787,7 +787,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_ending and self.n_steps > 2)
     @rule(spring=st.one_of(st.integers(1, 600), st.floats(0, 0.003)), n_rounds=st.integers(1, 3))
     def interrupt(self, spring, n_rounds):
-        """Press Ctrl-C at any moment. The program catches it and continues with the pool."""
+        """Send Ctrl-C at any moment. The program catches it and continues with the pool."""
         if not self.program.forgives("interrupts"):
             self.let_go()
             self.act(0, f"interrupt {spring}", self._interrupt, signal.SIGINT, KeyboardInterrupt, spring, n_rounds)
@@ -795,7 +795,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_ending and self.n_steps > 8)
     @rule(spring=st.floats(0, 0.003), n_rounds=st.integers(1, 3))
     def alarm(self, spring, n_rounds):
-        """Raise an exception in another signal's handler. After that the program ends the pool.
+        """Raise an exception in the handler of another signal. After that the program ends the pool.
 
         No trap at a line is used, since it would raise where no signal can: at the end of a with block, before its
         exit.
@@ -816,7 +816,7 @@ class PoolMachine(RuleBasedStateMachine):
         self._end("terminate")
 
     def _interrupt(self, number, error_type, spring, n_rounds):
-        """Work until a signal comes. Its handler's exception must come out, or be reported by Python as unraisable."""
+        """Work until a signal comes. Its handler's exception must propagate, or Python must report it as unraisable."""
         self.may_miss_callbacks = self.program.forgives("callbacks-apart")
         unraisable = []
         before, sys.unraisablehook = sys.unraisablehook, lambda info: unraisable.append(info.exc_type)
@@ -841,7 +841,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_ending and self.n_steps > 8)
     @rule(spring=st.one_of(st.integers(1, 900), st.floats(0, 0.004)))
     def terminate_in_handler(self, spring):
-        """End the pool in a handler of SIGTERM, as programs usually do, whatever the main thread is doing."""
+        """End the pool in a handler of SIGTERM, as programs usually do, at any moment of the main thread."""
         if not self.program.forgives("terminate-in-handler"):
             self.let_go()
             self.is_ending = True
@@ -865,7 +865,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kind != "thread" and not self.is_ending)
     @rule(verb=st.sampled_from(["apply_async", "map_async", "imap", "imap_unsized", "submit"]), where=st.integers(0, 2))
     def bomb(self, verb, where):
-        """Pickling an argument raises a BaseException. It must come out somewhere, and the pool must continue."""
+        """Pickling an argument raises a BaseException. It must propagate to some caller, and the pool must continue."""
         if not self.program.forgives("bombs"):
             self.let_go()
             self.act(0, f"bomb {verb} {where}", self._bomb, verb, where)
@@ -1012,9 +1012,7 @@ class PoolMachine(RuleBasedStateMachine):
                 raise Violation(f"{call!r}: callbacks {call.callbacks!r}")
 
     def _check_runs(self):
-        """Check that no task ran twice, that those whose values were seen ran once, and that cancelled ones did not
-        run.
-        """
+        """Check that no task ran twice, that tasks with observed values ran once, and that cancelled ones did not."""
         with open(self.fds[0], closefd=False) as log:
             log.seek(0)
             ran = collections.Counter(map(int, log))

@@ -1,8 +1,7 @@
-"""The oracle: which observations of a task and of a call are allowed, given what was asked and what was done to the
-pool.
+"""The oracle, which decides the allowed observations of tasks and calls from their requests and the pool's history.
 
-A *chunk* is what one worker gets at a time: a list of (ident, deed). It has exactly one outcome: its values, or one
-error.
+A *chunk* is the work that one worker gets at a time: a list of (ident, deed). It has exactly one outcome: its values,
+or one error.
 """
 
 import multiprocessing.pool
@@ -21,7 +20,7 @@ class Violation(AssertionError):
 
 
 class World:
-    """What was done to a pool so far, as far as outcomes may show it. Threads only ever increase the numbers."""
+    """Actions on a pool so far that may affect outcomes. Threads only ever increase the numbers."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -46,7 +45,7 @@ def may_be_value(deed, kind):
 
 
 def is_value(ident, deed, value):
-    """Whether a value is the one that the task must return."""
+    """Return whether a value is the one that the task must return."""
     name = deed[0]
     if name == "value":
         return value == duties.value(ident, *deed[1:])
@@ -60,7 +59,7 @@ def is_value(ident, deed, value):
 
 
 def is_own_error(ident, deed, error, kind):
-    """Whether an error is the task's own."""
+    """Return whether an error is the task's own."""
     name, is_remote = deed[0], kind != "thread"
     if name == "fail":
         if is_remote and deed[1] == "UnpicklableError":
@@ -76,7 +75,7 @@ def is_own_error(ident, deed, error, kind):
 
 
 def is_own_death(chunk, error):
-    """Whether a task of the chunk may have killed its worker."""
+    """Return whether a task of the chunk may have killed its worker."""
     return isinstance(error, WorkerLost) and any(deed[0] == "die" for _, deed in chunk)
 
 
@@ -94,7 +93,7 @@ def check_values(chunk, values, kind):
 
 
 def explains(chunk, error, kind):
-    """Whether the chunk's own tasks explain the error. The first task that fails ends the chunk.
+    """Return whether the chunk's own tasks explain the error. The first task that fails ends the chunk.
 
     A result that does not travel fails the chunk after all its tasks have run.
     """
@@ -109,7 +108,7 @@ def explains(chunk, error, kind):
 
 
 def check_fate(error, world, is_cancelled):
-    """An error that no task explains must come from what was done to the pool."""
+    """Check that an error that no task explains has its cause in an action on the pool."""
     if isinstance(error, PoolTerminated):
         if not world.is_terminating:
             raise Violation("PoolTerminated though nobody terminated the pool") from error
@@ -138,7 +137,7 @@ def check_whole(call, outcome, world):
 
 
 class Stream:
-    """The outcomes of imap, imap_unordered and Executor.map, as they come."""
+    """The outcomes of imap, imap_unordered and Executor.map, in the order of their arrival."""
 
     def __init__(self, chunks, ordered, ends_at_error):
         self._ordered, self._ends_at_error = ordered, ends_at_error
@@ -183,14 +182,14 @@ class Stream:
         self.is_over |= self._ends_at_error
 
     def end(self, world):
-        """Note that the iterator is exhausted."""
+        """Record that the iterator is exhausted."""
         if not self.is_over and len(self._left) != len(self._unknown):
             raise Violation(f"{len(self._left)} chunks left, but {len(self._unknown)} errors came: {self._left}"[:600])
         self.is_over = True
         self._match(world)
 
     def _match(self, world):
-        """Assign each error of imap_unordered to a chunk that explains it. Those left over are blamed on a kill."""
+        """Assign each error of imap_unordered to a chunk that explains it. Others are blamed on a kill."""
         owners = {}  # chunk -> error
         for n, error in enumerate(self._unknown):
             if not self._give(n, owners, set(), world):

@@ -1,4 +1,4 @@
-"""How a random program watches itself: a journal, a limit for each step, the clock's noise, and threads that act."""
+"""Self-observation of a random program: a journal, limits of steps, the clock's noise, and threads that act."""
 
 import collections
 import faulthandler
@@ -39,7 +39,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def allow(self, seconds, what):
-        """Note that the main thread begins a step that may take this long."""
+        """Record that the main thread begins a step that may take this long."""
         self._what, self._deadline = what, time.monotonic() + seconds
 
     def arm_backstop(self, seconds):
@@ -83,7 +83,7 @@ class Metronome:
 
 
 class Actor:
-    """A thread that does one thing after the other. It lives as long as the program."""
+    """A thread that runs one action after the other. It lives as long as the program."""
 
     def __init__(self, name):
         self._inbox = queue.SimpleQueue()
@@ -97,7 +97,7 @@ class Actor:
         self._inbox.put(functools.partial(deed, *args))
 
     def wait_idle(self):
-        """Wait until all is done, and raise the first error."""
+        """Wait until all actions are done, and raise the first error."""
         with self._is_idle:
             self._is_idle.wait_for(lambda: self._n_done == self._n_posted)
         errors, self.errors = self.errors, []

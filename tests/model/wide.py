@@ -1,4 +1,6 @@
-"""No worker may be idle while a task waits, `python wide.py kind n_workers`: n tasks that each wait for all others end.
+"""Checks that no worker is idle while a task waits, `python wide.py kind n_workers`.
+
+It runs n tasks that each wait for all others to begin, and all must end.
 
 It uses many workers, arguments of many sizes, and every verb. A pool that leaves a worker idle hangs here.
 """
@@ -21,7 +23,7 @@ def tasks_that_meet(folder, name, n, size, is_shared):
     path = os.path.join(folder, name)
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     log = fd if is_shared else path
-    idents = range(1_000_000, 1_000_000 + n)  # all of one length, so that the size of the log counts them
+    idents = range(1_000_000, 1_000_000 + n)  # all have the same length, so that the size of the log counts them
     return [(os.devnull, ident, ("meet", log, n), duties.pattern(ident, size)) for ident in idents]
 
 

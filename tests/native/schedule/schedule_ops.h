@@ -36,6 +36,7 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_TASK_BYTES 8u       /* one payload */
 #define PP_RESULT_BYTES 64u    /* two results */
 #define PP_BLOCKS 8u   /* more than tasks can use at once: the waiting ones, and one per worker */
+#define PP_SHELF_BYTES 8u
 #define PP_ARENA_BYTES (1ull << 16)
 #define PP_EVENTS 1u
 #define PP_IDLE_MAX schedule_idle_max
