@@ -39,17 +39,19 @@ class _Window:
                 self._end_input(error)
 
     async def read(self, source: "AsyncIterable[Any]") -> None:
-        """Begins a call with each item of an asynchronous iterable, when there is room. A task of its own runs this."""
-        error: BaseException | None = None
-        try:
-            async for item in source:
-                self._begin(item)
-                while not self._has_room():
-                    self._reader = asyncio.get_running_loop().create_future()
-                    await self._reader
-        except (Exception, asyncio.CancelledError) as failure:  # we are cancelled by nobody but the consumer's end
-            error = failure
-        self._end_input(error)
+        """Begin a call with each item of an asynchronous iterable, as soon as there is room for it.
+
+        This runs in a task of its own, which `note_read` is told the end of.
+        """
+        async for item in source:
+            self._begin(item)
+            while not self._has_room():
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
+
+    def note_read(self, reading: "asyncio.Task[None]") -> None:
+        """Note that the task of `read` has ended: its input has ended, was cancelled or has failed."""
+        self._end_input(asyncio.CancelledError() if reading.cancelled() else reading.exception())
 
     def _has_room(self) -> bool:
         return len(self.calls) < self._limit
@@ -91,9 +93,12 @@ class _Window:
         """Whether there are no more results. Raises: what the input raised, after the results before that."""
         if self.calls or not self._has_ended:
             return False
-        if self._error is not None:
+        if self._error is None:
+            return True
+        try:
             raise self._error
-        return True
+        finally:
+            self._error = None  # breaks the reference cycle of exception, traceback and this object
 
     async def wait(self) -> None:
         """Waits until there may be something to take, or the end."""
@@ -113,6 +118,7 @@ async def results(
     if isinstance(source, AsyncIterable):
         items: Iterator[Any] = iter(())
         reading = asyncio.ensure_future(window.read(source))
+        reading.add_done_callback(window.note_read)
     else:
         items, reading = source, None
     try:
