@@ -270,7 +270,7 @@ bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence) {
     return is_ours;
 }
 
-/* The tasks of a map that wait in the channel. Its call is settled: so whoever puts another one takes that back, see putting.c. */
+/* Takes back the tasks of a map that wait in the channel. Its call is settled, so no more of them are put. */
 void pp_channel_revoke_all(pp_channel_t *self, uint64_t job) {
     pp_slot_t slot;
     for (uint64_t from = 0; pp_parent_revoke_next_of(&self->parent, job, &from, &slot);)
