@@ -119,20 +119,20 @@ class PoolFuture(Future[Any]):
     def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
         """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
 
-        If what awaits it is cancelled, and nobody else awaits this future, the future is cancelled unless a worker has
+        If the coroutine is cancelled while nothing else awaits this future, the future is cancelled unless a worker has
         begun its call. Does not block.
 
         Args:
-            on_cancel: What becomes of a call that a worker has begun; see `AsyncResult.outcome`.
+            on_cancel: What happens to a call that a worker has begun; see `AsyncResult.outcome`.
 
         Returns:
             A coroutine, for one event loop of any thread.
 
         Raises:
-            ValueError: By the coroutine: `on_cancel` is none of the three, or not for this kind of workers.
-            asyncio.CancelledError: By the coroutine: it was cancelled, or the future.
-            WorkerLost: By the coroutine: the worker died.
-            Exception: By the coroutine: whatever the function raised.
+            ValueError: From the coroutine, if `on_cancel` is not one of the three, or not for this kind of workers.
+            asyncio.CancelledError: From the coroutine, if it was cancelled, or the future was.
+            WorkerLost: From the coroutine, if the worker died.
+            Exception: From the coroutine: whatever the function raised.
         """
         from pool_party._core import awaiting
 
@@ -159,12 +159,6 @@ class _FutureCall(Call):
                 future.set_result(self.value)
             else:
                 future.set_exception(self.error())
-
-    def add_awaiter(self, tell: Callable[[], object]) -> bool:
-        """As `Call.add_awaiter`: after the Future was told, so that one that is never awaited pays nothing."""
-        self.awaiters.append(tell)
-        self.future.add_done_callback(_tell_awaiters)
-        return True
 
     def _make_error(self) -> BaseException:
         return future_error_of(self.status, self.value)
@@ -349,11 +343,11 @@ class ComposableExecutor(Executor):
         self._engine.interrupt()
 
     def terminate_workers(self) -> None:
-        """Take no more calls, and stop the workers in the middle of theirs. Does not block.
+        """Accept no more calls, and stop the workers in the middle of theirs. Does not block, and never raises.
 
         Calls that no worker has begun are cancelled, and the others raise WorkerLost. Processes get SIGTERM, and
-        SIGKILL 3 seconds later; other workers get SystemExit in their Python code. `shutdown` waits for their end.
-        It never raises, and does nothing in a forked child.
+        SIGKILL 3 seconds later. In threads and interpreters SystemExit is raised in the Python code of the task.
+        `shutdown` waits for the end of the workers. In a forked child this does nothing.
         """
         self._end_workers(kills=False)
 
@@ -376,10 +370,10 @@ class ComposableExecutor(Executor):
             **kwargs: Its keyword arguments.
 
         Returns:
-            What can be awaited for the executor, or used in `async with`, whose end is that of `async with executor`.
+            An object to await for the executor, or to use in `async with`, which ends as `async with executor` does.
 
         Raises:
-            Exception: When it is awaited: whatever the class raises.
+            Exception: When the object is awaited: whatever the class raises.
         """
         from pool_party._core.awaiting import Opening
 
@@ -389,7 +383,7 @@ class ComposableExecutor(Executor):
         """Do what `shutdown` does. Does not block the event loop.
 
         Args:
-            wait: Whether to wait. If that is cancelled, the calls go on.
+            wait: Whether to wait for the calls. If the wait is cancelled, the calls continue.
             cancel_futures: Whether to cancel the calls that no worker has begun.
 
         Raises:
@@ -439,10 +433,6 @@ class ComposableExecutor(Executor):
             f"<{type(self).__name__} kind={s.kind} state={self._engine.state} workers={s.n_workers} "
             f"pending={s.n_pending} completed={s.n_completed}>"
         )
-
-
-def _tell_awaiters(future: Any) -> None:
-    future._call.tell_awaiters()
 
 
 def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:

@@ -363,10 +363,10 @@ class ComposablePool:
             **kwargs: Its keyword arguments.
 
         Returns:
-            What can be awaited for the pool, or used in `async with`, whose end is that of `async with pool`.
+            An object to await for the pool, or to use in `async with`, which ends as `async with pool` does.
 
         Raises:
-            Exception: When it is awaited: whatever the class raises.
+            Exception: When the object is awaited: whatever the class raises.
         """
         from pool_party._core.awaiting import Opening
 
@@ -383,18 +383,18 @@ class ComposablePool:
     ) -> AsyncIterator[Any]:
         """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
 
-        The iteration ends with the first task that raises. When it ends, by that or since it was cancelled or closed,
-        tasks that no worker has begun are withdrawn. After a `break`, asyncio closes it a moment later;
-        `contextlib.aclosing` does at once.
+        The iteration ends with the first task that raises. When it ends for this reason, or because it was cancelled or
+        closed, the tasks that no worker has begun are withdrawn. After a `break`, asyncio closes the iteration a moment
+        later; `contextlib.aclosing` does so at once.
 
         Args:
             func: A function of one argument.
-            iterable: The arguments, which may be endless. An asynchronous iterable is read in a task of its own, any
-                other one in the event loop's thread.
-            limit: The number of tasks that may have been begun and whose results have not been taken. None: 64 for
-                each worker.
-            ordered: Whether results come in the order of the input, or as they arrive.
-            on_cancel: What becomes of tasks that workers have begun when the iteration ends; see
+            iterable: The arguments, which may be endless. An asynchronous iterable is read by an asyncio task of its
+                own, any other iterable by the event loop's thread as results are taken.
+            limit: The largest number of tasks that are submitted while their results have not been taken. None: 64
+                for each worker.
+            ordered: Whether results come in the order of the input. Otherwise they come as they arrive.
+            on_cancel: What happens to tasks that workers have begun when the iteration ends; see
                 `AsyncResult.outcome`.
 
         Returns:
@@ -403,7 +403,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             TypeError: `func` cannot be called, or `iterable` cannot be iterated over.
-            ValueError: `limit` is less than 1, or `on_cancel` is not for this kind of workers.
+            ValueError: `limit` is less than 1, or `on_cancel` is not one of the three, or not for this kind of workers.
         """
         from pool_party._core import async_map, awaiting
 

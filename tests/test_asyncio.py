@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import threading
+import time
 import weakref
 
 import gates
@@ -134,6 +135,20 @@ def test_a_callback_runs_before_its_result_is_awaited(pool):
         assert seen == [9] and result.ready()
 
     run(main())
+
+
+def test_a_callback_may_run_a_loop(pool):
+    """It runs in the thread that would tell the loop of outcomes."""
+    seen = concurrent.futures.Future()
+
+    def await_both(value):
+        async def main():
+            return await pool.apply_async(tasks.square, (value,)), await result
+
+        seen.set_result(asyncio.run(main()))
+
+    result = pool.map_async(tasks.square, [3], callback=lambda values: await_both(values[0]))
+    assert seen.result(TIMEOUT_S) == (81, [9])
 
 
 def test_a_result_is_ready_once_it_was_awaited(pool, executor):
@@ -783,6 +798,38 @@ def test_opening_using_and_ending_an_executor_blocks_nothing(kind, nothing_block
             executor.submit(tasks.square, 1)
 
     run(main())
+
+
+def test_no_turn_of_the_loop_takes_long(kind, monkeypatch):
+    """A turn's CPU time is at most 5 ms. Its duration says nothing, since a busy machine makes any thread wait.
+
+    The best of several attempts counts: the first one imports modules, and a virtual machine may count time in which it
+    did not run.
+    """
+    turns_s = []
+    run_handle = asyncio.Handle._run
+
+    def timed(handle):
+        begin_s = time.thread_time()
+        run_handle(handle)
+        turns_s.append(time.thread_time() - begin_s)
+
+    async def main():
+        monkeypatch.setattr(asyncio.Handle, "_run", timed)
+        async with ComposablePool.aopen(2, kind=kind) as pool:
+            assert await pool.map_async(tasks.square, range(N)) == [x * x for x in range(N)]
+            assert [y async for y in pool.amap(tasks.square, numbers(N))] == [x * x for x in range(N)]
+        await pool.ajoin()
+        async with ComposableExecutor.aopen(2, kind=kind) as executor:
+            assert await executor.submit(tasks.square, 3) == 9
+
+    for _ in range(20):
+        turns_s.clear()
+        run(main())
+        if max(turns_s) < 0.005:
+            break
+    else:
+        pytest.fail(f"a turn took {max(turns_s)} s")
 
 
 def test_the_loop_goes_on_while_a_pool_is_joined(kind, make_pool, gate):

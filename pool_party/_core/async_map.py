@@ -1,4 +1,4 @@
-"""`amap`: the results of a function for the items of an iterable, in asyncio, with a limit to what is under way."""
+"""`amap`: iterates in asyncio over the results of a function, with a limit on the number of calls under way."""
 
 import asyncio
 from collections import deque
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class _Window:
-    """The calls that were begun and whose results have not been consumed: at most `limit`. For one loop's thread."""
+    """The calls that were submitted and whose results have not been taken: at most `limit`. One thread uses it."""
 
     def __init__(self, submit: "Callable[[Any], Call]", limit: int, is_ordered: bool) -> None:
         self._submit = submit
         self._limit = limit
         self._is_ordered = is_ordered
         self.calls: set[Call] = set()
-        self._queue: deque[Call] = deque()  # in order of the input; if that does not matter, those that are done
-        self._has_ended = False  # the input
-        self._error: BaseException | None = None  # by which the input ended, or that a call could not be begun
-        self._consumer: asyncio.Future[None] | None = None  # who waits for news
-        self._reader: asyncio.Future[None] | None = None  # who waits for room
+        self._queue: deque[Call] = deque()  # all calls in the order of the input; without order, those that are done
+        self._has_ended = False  # whether the input has ended
+        self._error: BaseException | None = None  # what the input raised, or the submission of a call
+        self._consumer: asyncio.Future[None] | None = None  # what `wait` awaits
+        self._reader: asyncio.Future[None] | None = None  # what `read` awaits while there is no room
 
     # ---- the input ----
 
     def fill(self, source: Any) -> None:
-        """Begins as many calls as there is room for, with the items of an iterator."""
+        """Submit as many calls as there is room for, with the items of an iterator."""
         while self._has_room() and not self._has_ended:
             try:
                 self._begin(next(source))
@@ -39,9 +39,9 @@ class _Window:
                 self._end_input(error)
 
     async def read(self, source: "AsyncIterable[Any]") -> None:
-        """Begin a call with each item of an asynchronous iterable, as soon as there is room for it.
+        """Submit a call for each item of an asynchronous iterable. While there is no room, wait before the next item.
 
-        This runs in a task of its own, which `note_read` is told the end of.
+        This runs in an asyncio task of its own, and `note_read` is called at its end.
         """
         async for item in source:
             self._begin(item)
@@ -50,7 +50,7 @@ class _Window:
                 await self._reader
 
     def note_read(self, reading: "asyncio.Task[None]") -> None:
-        """Note that the task of `read` has ended: its input has ended, was cancelled or has failed."""
+        """Note that the task of `read` has ended, because its input has ended, has failed or was cancelled."""
         self._end_input(asyncio.CancelledError() if reading.cancelled() else reading.exception())
 
     def _has_room(self) -> bool:
@@ -80,7 +80,7 @@ class _Window:
             release(self._consumer)
 
     def take(self) -> "Call | None":
-        """The next call, if it is done. There is room for another one then."""
+        """Return the next call if it is done, which makes room for another one. Otherwise return None."""
         if not self._queue or not self._queue[0].done:
             return None
         call = self._queue.popleft()
@@ -90,7 +90,7 @@ class _Window:
         return call
 
     def is_over(self) -> bool:
-        """Whether there are no more results. Raises: what the input raised, after the results before that."""
+        """Return whether there are no more results. Raise what the input raised, after the results before that."""
         if self.calls or not self._has_ended:
             return False
         if self._error is None:
@@ -101,7 +101,7 @@ class _Window:
             self._error = None  # breaks the reference cycle of exception, traceback and this object
 
     async def wait(self) -> None:
-        """Waits until there may be something to take, or the end."""
+        """Wait until there may be a call to take, or the end."""
         self._consumer = asyncio.get_running_loop().create_future()
         await self._consumer
 
@@ -113,7 +113,7 @@ async def results(
     is_ordered: bool,
     on_cancel: str,
 ) -> AsyncIterator[Any]:
-    """The values of `submit(x)` for each x, until one has failed. Its end gives up the calls that are left."""
+    """Iterate over the values of `submit(x)` for each x, until one raises. The end gives up the calls that are left."""
     window = _Window(submit, limit, is_ordered)
     if isinstance(source, AsyncIterable):
         items: Iterator[Any] = iter(())
@@ -127,7 +127,7 @@ async def results(
                 window.fill(items)
             if (call := window.take()) is not None:
                 if reading is None:
-                    window.fill(items)  # workers compute while the result is being used
+                    window.fill(items)  # so that workers compute while the consumer uses the result
                 yield value_of(call)
             elif window.is_over():
                 return
@@ -142,6 +142,6 @@ async def results(
 
 
 async def _end(reading: "asyncio.Task[None]") -> None:
-    """Ends the task that reads, which runs the input's own `finally` blocks, and awaits that."""
+    """Cancel the task that reads, and wait for its end. If it waits for its input, that is cancelled, too."""
     reading.cancel()
     await until(reading.done, lambda: asyncio.wait([reading]))

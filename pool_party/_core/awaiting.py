@@ -1,9 +1,9 @@
-"""Calls in asyncio: awaiting their outcomes, and what becomes of them when their awaiter is cancelled.
+"""Awaiting calls in asyncio, and cancelling them when the task that awaits them is cancelled.
 
-No thread waits for a call that is awaited, and nothing polls: the thread of callbacks tells the loop that it is done. A
-loop that is told of many calls while it is busy with something else wakes up once for all of them.
+No thread waits for a call that is awaited, and nothing polls: the thread of callbacks tells the event loop that the
+call is done. If many calls are done while the loop is busy, one wake-up serves them all.
 
-It is imported when it is first used, since asyncio is slow to import.
+This module is imported when it is first used, because asyncio is slow to import.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ type Deed = Callable[[], object]
 
 
 def check_on_cancel(on_cancel: str, kind: str) -> None:
-    """Raises: ValueError: it is none of the ways to give up a task, or not one for workers of this kind."""
+    """Raise ValueError unless `on_cancel` is one of the three ways, and possible for workers of this kind."""
     if on_cancel not in ON_CANCEL:
         raise ValueError(f'on_cancel must be "abandon", "wait" or "kill", not {on_cancel!r}')
     if on_cancel == "kill" and kind != "process":
@@ -39,16 +39,16 @@ def check_on_cancel(on_cancel: str, kind: str) -> None:
 
 
 class _Wakeups:
-    """What a loop has to do since calls are done. `tell` is for any thread; the loop calls `_catch_up`."""
+    """What an event loop has to do because calls are done. Any thread may call `tell`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._due: deque[Deed] = deque()
-        self._is_roused = False  # `_catch_up` is going to look at `_due`
+        self._is_roused = False  # `_catch_up` will run and look at `_due`
 
     def tell(self, deed: Deed) -> None:
-        """Has the loop do something soon. A loop that is closed does nothing any more, and nobody awaits in it."""
-        self._due.append(deed)  # first: either `_catch_up` still finds it, or `_is_roused` is seen to be false
+        """Have the loop call `deed` soon. A closed loop calls nothing, and nobody awaits anything in it."""
+        self._due.append(deed)  # before the check: `_catch_up` clears the flag first, so it finds this or we see that
         if not self._is_roused:
             self._is_roused = True
             loop = self._loop()
@@ -60,12 +60,13 @@ class _Wakeups:
                 self._is_roused = False
 
     def _catch_up(self) -> None:
-        self._is_roused = False  # first: what is told from now on rouses anew
-        for _ in range(len(self._due)):
-            self._due.popleft()()
+        self._is_roused = False
+        with suppress(IndexError):  # this ends: only calls that this loop awaits are told here
+            while True:
+                self._due.popleft()()
 
 
-# Each is used by its loop's thread only, and lives as long as somebody awaits a call: its deeds refer to the loop.
+# Only a loop's own thread uses its entry. It lasts while something awaits a call, because the deeds refer to the loop.
 _wakeups: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Wakeups]]" = weakref.WeakKeyDictionary()
 
 
@@ -79,16 +80,24 @@ def _wakeups_of(loop: asyncio.AbstractEventLoop) -> _Wakeups:
 
 
 def when_done(call: "Call", deed: Deed) -> Deed:
-    """Has the running loop call `deed` once a call is done. Returns what `Call.discard_awaiter` takes."""
+    """Have the running loop call `deed` once a call is done. Return the argument for `Call.discard_awaiter`.
+
+    If the calling thread runs a callback of that very call, the outcome is there: `deed` is called at once.
+    """
     loop = asyncio.get_running_loop()
     tell = partial(_wakeups_of(loop).tell, deed)
-    if not call.add_awaiter(tell):
+    if not call.engine.begin_wait(call):
+        deed()
+    elif not call.add_awaiter(tell):
         _do_when_done(call, deed, loop)
     return tell
 
 
 def _do_when_done(call: "Call", deed: Deed, loop: asyncio.AbstractEventLoop) -> None:
-    """Its outcome is decided; another thread may still be in the C function that makes it done: then a little later."""
+    """Call `deed` once a call is done whose outcome is decided.
+
+    Another thread may still be in the C function that makes the call done, which takes a moment.
+    """
     if call.done:
         deed()
     else:
@@ -96,28 +105,25 @@ def _do_when_done(call: "Call", deed: Deed, loop: asyncio.AbstractEventLoop) -> 
 
 
 def release(waiter: "asyncio.Future[None]") -> None:
-    """Ends the wait for a future of asyncio's, which may have been cancelled."""
+    """End the wait for an asyncio future, which may have been cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 
 
 async def _wait(call: "Call") -> None:
-    """Waits until a call is done. Raises: PoolPartyError in a forked child."""
-    call.engine.check_not_in_vain(call)
-    while not call.done:
-        waiter = asyncio.get_running_loop().create_future()
-        tell = when_done(call, partial(release, waiter))
-        try:
-            await waiter
-        finally:
-            call.discard_awaiter(tell)
+    waiter = asyncio.get_running_loop().create_future()
+    tell = when_done(call, partial(release, waiter))
+    try:
+        await waiter
+    finally:
+        call.discard_awaiter(tell)
 
 
 # ---- awaiting ----
 
 
 async def outcome(call: "Call", on_cancel: str) -> Any:
-    """A call's value, once it is there, or what it raised. Cancelling the last awaiter gives the call up."""
+    """Return a call's value once it is there, or raise its exception. Cancelling the last awaiter cancels the call."""
     check_on_cancel(on_cancel, call.engine.kind)
     if not call.done:
         try:
@@ -130,7 +136,7 @@ async def outcome(call: "Call", on_cancel: str) -> Any:
 
 
 def value_of(call: "Call") -> Any:
-    """The value of a call that is done, or what it raised: as a future of asyncio's, if it was cancelled."""
+    """Return the value of a call that is done, or raise its exception: asyncio's CancelledError if it was cancelled."""
     if call.status == _native.STATUS_OK:
         return call.value
     if call.status == _native.STATUS_CANCELLED:
@@ -138,13 +144,13 @@ def value_of(call: "Call") -> Any:
     try:
         raise call.error()
     finally:
-        del call  # no cycle of the exception, its traceback and this frame
+        del call  # breaks the reference cycle of exception, traceback and this frame
 
 
 async def give_up(calls: "list[Call]", on_cancel: str) -> None:
-    """Withdraws what no worker has begun of calls that nobody awaits any more; `on_cancel` says what of the rest.
+    """Withdraw the tasks of calls that no worker has begun. `on_cancel` says what happens to the others.
 
-    The calls are all single ones, or all maps. Another cancellation does not stop it, and is raised afterwards.
+    Either none of the calls is a map, or all are. A cancellation meanwhile takes effect afterwards.
     """
     left = [call for call in calls if not call.done and (not call.engine.cancel(call) or call.has_parts)]
     if not left or on_cancel == "abandon":
@@ -161,7 +167,7 @@ def _end(calls: "list[Call]", kills: bool) -> None:
 
 
 async def until(is_so: Callable[[], bool], wait: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Awaits `wait()` until something is so. A cancellation does not stop it, and is raised afterwards."""
+    """Await `wait()` until a condition holds. A cancellation meanwhile takes effect afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not is_so():
         try:
@@ -172,13 +178,14 @@ async def until(is_so: Callable[[], bool], wait: Callable[[], Coroutine[Any, Any
         raise cancelled
 
 
-# ---- what blocks ----
+# ---- functions that block ----
 
 
 async def in_thread[T](function: Callable[[], T], *, is_patient: bool = False) -> T:
-    """Calls a function that blocks, in a thread of its own: the executor of a loop may have no thread to spare.
+    """Call a function that blocks in a thread of its own, since the loop's executor may have no idle thread.
 
-    If the awaiter is cancelled the function goes on by itself. is_patient: it is awaited nevertheless.
+    If the awaiting task is cancelled, the function goes on in its thread. With `is_patient` the cancellation waits for
+    its end.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -190,7 +197,7 @@ async def in_thread[T](function: Callable[[], T], *, is_patient: bool = False) -
             values.append(function())
         except BaseException as error:
             errors.append(error)
-        with suppress(RuntimeError):  # the loop was closed
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(release, ended)
 
     start_thread(threading.Thread(target=run, name="pool_party-asyncio"))
@@ -198,15 +205,17 @@ async def in_thread[T](function: Callable[[], T], *, is_patient: bool = False) -
         await until(ended.done, lambda: asyncio.wait([ended]))
     else:
         await ended
-    for error in errors:
-        raise error
+    if errors:
+        raise errors.pop()
     return values[0]
 
 
 class Opening[T]:
-    """A pool that is being opened: `await` it, or use it in `async with`, which ends as that of the pool does.
+    """A pool that is to be opened: `await` it, or use it in `async with`, which ends as the pool's own does.
 
-    make: opens the pool, which blocks. undo: ends it at once, which blocks, too, for one that nobody is there to take.
+    Args:
+        make: Opens the pool. It blocks.
+        undo: Ends a pool that was opened for a task that has been cancelled meanwhile. It blocks.
     """
 
     def __init__(self, make: Callable[[], T], undo: Callable[[T], object]) -> None:

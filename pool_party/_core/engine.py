@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
-END_PAUSE_S = 0.002  # between checks whether a call that was given up still runs, in a thread of its own
+END_PAUSE_S = 0.002  # between checks whether a worker still runs a task of a cancelled call, in a thread of its own
 TRIM_S = 0.3  # between checks for idle memory, which is given back after two of them,
 TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need the memory again; guess
 
@@ -81,8 +81,8 @@ class Engine:
         self._interrupts = False  # the pool's end gives tasks a moment to clean up
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # the background thread has been asked to terminate the pool
-        self._is_forced = False  # `end_workers` ends the workers, and pending calls are lost
-        self._kills = False  # processes get SIGKILL at once
+        self._is_forced = False  # `end_workers` ends the pool, so pending calls fail with WorkerLost
+        self._kills = False  # the pool's end sends SIGKILL to processes at once
         self._is_exiting = False  # the interpreter is ending
         self._final: tuple[Any, ...] | None = None  # the workers' part of the statistics, once they have ended
         self._opened = _native.Job()  # set once the workers have been started, or one could not be; then:
@@ -179,23 +179,26 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
-        self.check_not_in_vain(job)
-        if self._callbacks.is_of(job):
-            return True  # a callback of that very call must not wait for its own end
-        self._callbacks.delegate()
-        return self._channel.wait(job, timeout)
+        return not self.begin_wait(job) or self._channel.wait(job, timeout)
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
         """Return a stream's next (status, value), None at its end, or False after `timeout` seconds."""
-        self.check_not_in_vain(call)
-        self._callbacks.delegate()
+        self.begin_wait(call)
         return self._channel.next(call, timeout)
 
-    def check_not_in_vain(self, job: _native.Job) -> None:
-        """Raises why nobody can wait for a job, if so."""
+    def begin_wait(self, job: _native.Job) -> bool:
+        """Prepare the calling thread for waiting for a job: another thread takes over callbacks that it would run.
+
+        Return False if it must not wait, since it runs a callback of that very job. Raise an error if the job will
+        never be done.
+        """
         self._check_not_foreign()
         if self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
+        if self._callbacks.is_of(job):
+            return False
+        self._callbacks.delegate()
+        return True
 
     def _is_alone(self) -> bool:
         """Whether the interpreter runs its last finalizers, when the pool's threads have stopped for good."""
@@ -206,10 +209,10 @@ class Engine:
         return self._channel.cancel(call)
 
     def end(self, call: "Call", kills: bool) -> None:
-        """Takes back what no worker has begun of a call. Waits until no worker runs a task of it any more.
+        """Withdraw the tasks of a call that no worker has begun, and wait until no worker runs one of the others.
 
-        kills: worker processes that do are killed, and no task of another call with them. That is known while a process
-        is stopped: only then does what it holds stay what it is.
+        With `kills`, the worker processes that run them are killed. A process is stopped before it is checked which
+        task it runs, since it may go on to a task of another call at any time. No such task is lost.
         """
         while True:
             self.cancel(call)
@@ -220,10 +223,6 @@ class Engine:
                 if kills:
                     self._workers.kill_if(n, lambda n=n: n in (self._channel.holders(call) or ()))  # type: ignore[misc]
             sleep(END_PAUSE_S)
-
-    def finish(self, call: "Call") -> None:
-        """The callbacks that run before a call is done have run."""
-        self._channel.finish(call)
 
     def is_begun(self, call: "Call") -> bool:
         """Whether a worker is running a task of the call now."""
@@ -453,7 +452,7 @@ class Engine:
         self.terminate()
 
     def end_workers(self, kills: bool) -> None:
-        """As `terminate`, but does not wait, and what is pending fails with WorkerLost."""
+        """As `terminate`, but do not wait, and let pending calls fail with WorkerLost."""
         if not self.is_foreign and self.state != TERMINATE:
             self._kills = kills
             self._is_forced = True

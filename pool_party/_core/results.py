@@ -39,7 +39,7 @@ def call_back(callback: Callback, value: Any) -> None:
 class Call(_native.Job):
     """A call in progress."""
 
-    has_parts = False  # several workers may run tasks of it
+    has_parts = False  # whether several workers may run tasks of it
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
@@ -63,32 +63,35 @@ class Call(_native.Job):
 
     @property
     def engine(self) -> "Engine":
-        """The engine that it was submitted to."""
+        """The engine to which the call was submitted."""
         return self._engine
 
     @property
     def awaiters(self) -> "deque[Callable[[], object]]":
-        """What tells who awaits it. Any thread may add, take and discard."""
+        """The functions to call once the call is done. Any thread may add, take and discard one."""
         awaiters: deque[Callable[[], object]] = self.__dict__.setdefault("_awaiters", deque())
         return awaiters
 
     def add_awaiter(self, tell: Callable[[], object]) -> bool:
-        """Has `tell` called once the call is done, by the thread of callbacks. False: the outcome is there, or soon."""
+        """Have the thread of callbacks call `tell` once the call is done. Return False if the outcome is decided.
+
+        In that case `tell` may be called or not, and the call is done in a moment.
+        """
         self.awaiters.append(tell)
-        # Whoever tells does so after the call is done: either it finds `tell`, or we see that it is done.
+        # `tell_awaiters` runs after the call is done. So either it finds `tell`, or we see here that the call is done.
         if self.watch() or (self.callbacks != _native.CALLBACKS_NONE and not self.done):
             return True
         self.discard_awaiter(tell)
         return False
 
     def discard_awaiter(self, tell: Callable[[], object]) -> None:
-        """Has `tell` not be called any more, unless it has been."""
+        """Remove a function that `add_awaiter` has added, unless it has been called."""
         with contextlib.suppress(ValueError):
             self.awaiters.remove(tell)
 
     def tell_awaiters(self) -> None:
-        """Tells all, once each; the call is done."""
-        awaiters = self.__dict__.get("_awaiters")  # who adds the first one from now on sees that the call is done
+        """Call each function of `awaiters` once. The call is done by then."""
+        awaiters = self.__dict__.get("_awaiters")  # a thread that adds the first one later sees that the call is done
         with contextlib.suppress(IndexError):  # another thread has discarded the last one
             while awaiters:
                 awaiters.popleft()()
@@ -169,7 +172,8 @@ class AsyncResult(Call):
             multiprocessing.TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
             WorkerLost: The worker died.
             PoolTerminated: The pool was terminated before the call was done.
-            concurrent.futures.CancelledError: Who awaited it was cancelled, and it was withdrawn; see `outcome`.
+            concurrent.futures.CancelledError: The task that awaited it was cancelled, and the call with it; see
+                `outcome`.
             Exception: Whatever the task raised, with the worker's traceback as its cause.
         """
         if not self.done and not self._engine.wait(self, timeout):
@@ -187,35 +191,29 @@ class AsyncResult(Call):
     def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
         """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
 
-        If what awaits it is cancelled, and nobody else awaits this result, tasks that no worker has begun are
-        withdrawn: nobody gets the result any more, and `get` raises `concurrent.futures.CancelledError`.
-        Does not block.
+        If the coroutine is cancelled while nothing else awaits this result, the tasks that no worker has begun are
+        withdrawn. `get` then raises `concurrent.futures.CancelledError`. Does not block.
 
         Args:
-            on_cancel: What becomes of tasks that workers have begun by then. "abandon": they go on, unheeded. "wait":
-                the cancellation waits for their end. "kill", for kind="process": their worker processes are killed and
-                replaced, and the cancellation waits for that; no other task is affected.
+            on_cancel: What happens to tasks that workers have begun by then. "abandon": they continue, and their
+                results are ignored. "wait": the cancellation waits for their end. "kill", for kind="process" only:
+                their worker processes are killed and replaced, and the cancellation waits for that. No other task is
+                affected.
 
         Returns:
             A coroutine, for one event loop of any thread.
 
         Raises:
-            ValueError: By the coroutine: `on_cancel` is none of these, or not for this kind of workers.
-            asyncio.CancelledError: By the coroutine: it was cancelled, or the task was withdrawn.
-            WorkerLost: By the coroutine: the worker died.
-            Exception: By the coroutine: whatever the task raised.
+            ValueError: From the coroutine, if `on_cancel` is not one of these, or not for this kind of workers.
+            asyncio.CancelledError: From the coroutine, if it was cancelled, or the call was.
+            WorkerLost: From the coroutine, if the worker died.
+            Exception: From the coroutine: whatever the task raised.
         """
         from pool_party._core import awaiting
 
         return awaiting.outcome(self, on_cancel)
 
     def run_callbacks(self) -> None:
-        if self._callback is not None or self._error_callback is not None:
-            self._run_own_callbacks()
-            self._engine.finish(self)  # a callback runs before the call is done, and who awaits it is told after that
-        self.tell_awaiters()
-
-    def _run_own_callbacks(self) -> None:
         succeeded = self.status == _native.STATUS_OK
         callback = self._callback if succeeded else self._error_callback
         self._callback = self._error_callback = None

@@ -267,12 +267,12 @@ class WorkerSet:
         return self._kind == "process" and not is_starting and not self._channel.is_busy(worker.n)
 
     def kill(self) -> bool:
-        """As `terminate`, but leaves processes no time."""
+        """As `terminate`, but send SIGKILL to processes at once."""
         answers = [worker.kill() for worker in self.places if worker is not None]
         return all(answers)
 
     def kill_if(self, n: int, holds: Callable[[], bool]) -> None:
-        """Kills the process in a slot if `holds()` while it is stopped. Blocks for a moment."""
+        """Stop the process in a slot for a moment, and kill it if `holds()` meanwhile. Blocks for that time."""
         worker = self.places[n]
         if worker is not None:
             worker.kill_if(lambda: self.places[n] is worker and holds())

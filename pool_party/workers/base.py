@@ -118,7 +118,10 @@ class Worker(Protocol):
         ...
 
     def kill_if(self, holds: Callable[[], bool]) -> None:
-        """Kills it if `holds()` while it stands still; only for processes. Blocks for a moment."""
+        """Stop a process for a moment, and kill it if `holds()` meanwhile. Other workers are left alone.
+
+        Blocks for that time.
+        """
         ...
 
     def join(self, timeout: float | None = None) -> bool:

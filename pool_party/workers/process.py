@@ -252,7 +252,7 @@ def _is_readable(fd: int, timeout: float | None = 0) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether the thread that runs tasks executes nothing: it has stopped, or ended."""
+    """Return whether the main thread of a process, which runs the tasks, is stopped or has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state = file.read().rpartition(b")")[2].split()[0]
@@ -367,12 +367,12 @@ class ProcessWorker:
         return True
 
     def kill_if(self, holds: Callable[[], bool]) -> None:
-        """Kills it if `holds()` while it is stopped, amid whatever it does; else it goes on. Blocks for a moment."""
+        """Stop the process, kill it if `holds()`, and otherwise let it continue. Blocks for a moment."""
         if self.pid is None:
             return
         _native.call_apart(lambda: self._send(signal.SIGSTOP))
         try:
-            while not _is_stopped(self.pid) and self.is_alive():  # once it has ended, another one may have its pid
+            while not _is_stopped(self.pid) and self.is_alive():  # after its end another process may have its pid
                 time.sleep(_STOP_PAUSE_S)
             if holds():
                 self.kill()

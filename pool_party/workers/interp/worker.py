@@ -113,7 +113,7 @@ class InterpreterWorker:
     interrupt = kill = terminate
 
     def kill_if(self, holds: object) -> None:
-        """It cannot be killed by itself, and never stands still."""
+        """Do nothing: only a process can be stopped or killed."""
 
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
