@@ -6,6 +6,7 @@ import concurrent.futures.process
 import functools
 import itertools
 import logging
+import multiprocessing
 import os
 import queue
 import signal
@@ -497,7 +498,8 @@ def test_map_with_a_buffersize_reads_as_far_ahead_as_the_standard_library(execut
 
 @pytest.mark.parametrize("remote_kind", ["process", "interp"])
 def test_a_result_that_does_not_pickle_raises_what_the_standard_library_raises(make_executor, remote_kind):
-    with concurrent.futures.ProcessPoolExecutor(1) as peer:
+    context = multiprocessing.get_context("forkserver")  # a fork beside threads could block the child
+    with concurrent.futures.ProcessPoolExecutor(1, context) as peer:
         expected = peer.submit(tasks.make_lock).exception(TIMEOUT_S)
     found = make_executor(1, kind=remote_kind).submit(tasks.make_lock).exception(TIMEOUT_S)
     assert type(found) is type(expected) and str(found) == str(expected)

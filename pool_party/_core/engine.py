@@ -384,7 +384,7 @@ class Engine:
         self._channel.set(self._stopped)
 
     def _end_workers(self, spares_idle: bool = False) -> bool:
-        return self._workers.kill() if self._kills else self._workers.terminate(spares_idle)
+        return self._workers.kill() if self._kills else self._workers.terminate(spares_idle=spares_idle)
 
     def _lost(self) -> PoolPartyError:
         how = "kill_workers" if self._kills else "terminate_workers"
