@@ -463,7 +463,7 @@ class Engine:
         self.check_running()
         workers = self._workers
         about = {"kind": self.kind, "policy": workers.enforcer and workers.enforcer.policy}
-        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace)
+        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace, workers.places)
         _native.call_apart(lambda: self._enter_trace(tracing))
         try:
             tracing.start(lambda: self.workers, lambda: workers.budget()[1])
