@@ -16,6 +16,7 @@ from pool_party.workers.base import Worker
 
 if TYPE_CHECKING:
     import os
+    from concurrent.futures import Future
 
     from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
@@ -105,7 +106,7 @@ class ComposablePool:
             affinity=affinity,
             scope=scope,
         )
-        self._processes = self._engine.n_workers
+        self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
 
     # ---- one call ----
 
@@ -158,6 +159,32 @@ class ComposablePool:
         result = AsyncResult(engine, callback, error_callback, owner=self)
         engine.submit_call(result, func, tuple(args), dict(kwds))
         return result
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Start `fn(*args, **kwargs)` in a worker, as executors do. Does not block, except to pickle the arguments.
+
+        It is for libraries that expect an executor, such as Dask: `dask.config.set(pool=pool)`.
+
+        Args:
+            fn: The function.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            A `PoolFuture`, which is a `concurrent.futures.Future`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            TypeError: `fn` cannot be called.
+        """
+        from pool_party._core.futures import FutureCall
+
+        self._engine.check_running()
+        _check_callable(fn)
+        call = FutureCall(self._engine)
+        call.owner = self
+        self._engine.submit_call(call, fn, args, kwargs)
+        return call.future
 
     # ---- many calls ----
 

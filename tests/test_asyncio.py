@@ -67,6 +67,7 @@ def test_every_verb_that_returns_a_result_can_be_awaited(pool, executor):
         assert await pool.map_async(tasks.square, []) == []
         assert await pool.starmap_async(tasks.multiply, [(2, 3), (4, 5)]) == [6, 20]
         assert await executor.submit(tasks.square, 4) == 16
+        assert await pool.submit(tasks.square, 5) == 25
 
     run(main())
 

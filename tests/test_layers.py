@@ -32,6 +32,7 @@ LAYERS = (  # from the top; a row has the parts of one layer, which do not impor
 )
 ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
     ("_core.results", "_core.engine"): "a call is waited for by its engine",
+    ("_core.futures", "_core.engine"): "as above",
     ("_core.streams", "_core.engine"): "as above",
     ("observe.trace", "workers.base"): "a trace names workers",
 }

@@ -1,4 +1,4 @@
-"""What calls return: AsyncResult and MapResult. Futures are in `pool_party._executor`, imap's iterators in streams.py.
+"""What calls return: AsyncResult and MapResult. Futures are in futures.py, imap's iterators in streams.py.
 
 Each is a Job of the channel, which stores the outcome (native/python/calls.c). Python code runs only afterwards: the
 thread that asks for a failed outcome makes its exception here, and callbacks.py runs the callbacks.
