@@ -41,13 +41,13 @@ def take(key: Hashable) -> ComposablePool | None:
 def keep(key: Hashable, pool: ComposablePool, idle_s: float) -> None:
     """Keep a pool, which has no tasks, for `idle_s` seconds. Does not block.
 
-    It ends earlier if the pools used later than it have twice as many workers as there are CPUs.
+    It ends earlier if the pools of its kind that were used later have twice as many workers as there are CPUs.
     """
     global _is_watched
     _watch_forks()
     with _changed:
         _idle.append(_Idle(key, pool, monotonic() + idle_s))
-        surplus = _choose_surplus()
+        surplus = _choose_surplus(pool.kind)
         for idle in surplus:
             _idle.remove(idle)
         _changed.notify()
@@ -58,10 +58,10 @@ def keep(key: Hashable, pool: ComposablePool, idle_s: float) -> None:
         _start_watching()
 
 
-def _choose_surplus() -> list[_Idle]:
+def _choose_surplus(kind: str) -> list[_Idle]:
     room = 2 * cpu_count()
     surplus = []
-    for idle in reversed(_idle):
+    for idle in reversed([idle for idle in _idle if idle.pool.kind == kind]):
         if room <= 0 or not idle.pool._engine.is_running:
             surplus.append(idle)
         else:
