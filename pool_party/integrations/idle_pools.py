@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from pool_party import _native
 from pool_party._core.threads import start_thread
-from pool_party._pool import ComposablePool
 from pool_party.budget.topology import cpu_count
+from pool_party.integrations.feed import FedPool
 
 
 class _Idle(NamedTuple):
     key: Hashable
-    pool: ComposablePool
+    fed: FedPool
     ends_at: float  # on the monotonic clock
 
 
@@ -27,18 +27,18 @@ _is_watched = False  # a thread waits for the time at which the first of them en
 _is_hooked = False  # the hooks for forks are registered
 
 
-def take(key: Hashable) -> ComposablePool | None:
+def take(key: Hashable) -> FedPool | None:
     """Return an idle pool that was kept under an equal key and still runs, or None. It is the caller's from then on."""
     with _changed:
         for idle in reversed(_idle):
             if idle.key == key:
                 _idle.remove(idle)
-                if idle.pool._engine.is_running:
-                    return idle.pool
+                if idle.fed.is_running:
+                    return idle.fed
     return None
 
 
-def keep(key: Hashable, pool: ComposablePool, idle_s: float) -> None:
+def keep(key: Hashable, fed: FedPool, idle_s: float) -> None:
     """Keep a pool, which has no tasks, for `idle_s` seconds. Does not block.
 
     It ends earlier if the pools of its kind that were used later have twice as many workers as there are CPUs.
@@ -46,14 +46,14 @@ def keep(key: Hashable, pool: ComposablePool, idle_s: float) -> None:
     global _is_watched
     _watch_forks()
     with _changed:
-        _idle.append(_Idle(key, pool, monotonic() + idle_s))
-        surplus = _choose_surplus(pool.kind)
+        _idle.append(_Idle(key, fed, monotonic() + idle_s))
+        surplus = _choose_surplus(fed.pool.kind)
         for idle in surplus:
             _idle.remove(idle)
         _changed.notify()
         must_watch, _is_watched = not _is_watched, True
     for idle in surplus:
-        idle.pool.close()  # without tasks its workers end at once, and nobody waits for that
+        idle.fed.close()  # without tasks its workers end at once, and nobody waits for that
     if must_watch:
         _start_watching()
 
@@ -61,11 +61,11 @@ def keep(key: Hashable, pool: ComposablePool, idle_s: float) -> None:
 def _choose_surplus(kind: str) -> list[_Idle]:
     room = 2 * cpu_count()
     surplus = []
-    for idle in reversed([idle for idle in _idle if idle.pool.kind == kind]):
-        if room <= 0 or not idle.pool._engine.is_running:
+    for idle in reversed([idle for idle in _idle if idle.fed.pool.kind == kind]):
+        if room <= 0 or not idle.fed.is_running:
             surplus.append(idle)
         else:
-            room -= idle.pool._processes
+            room -= idle.fed.pool._processes
     return surplus
 
 
@@ -91,19 +91,19 @@ def _watch() -> None:
                 _changed.wait(min(left_s, threading.TIMEOUT_MAX))
                 continue
             _idle.remove(first)
-        first.pool.close()
+        first.fed.close()
         del first
 
 
 def end_all(kind: str | None = None) -> None:
     """End all idle pools, or those of one kind. Blocks until their workers have ended."""
     with _changed:
-        ending = [idle for idle in _idle if kind in (None, idle.pool.kind)]
+        ending = [idle for idle in _idle if kind in (None, idle.fed.pool.kind)]
         for idle in ending:
             _idle.remove(idle)
     for idle in ending:
-        idle.pool.terminate()
-        idle.pool.join()
+        idle.fed.terminate()
+        idle.fed.pool.join()
 
 
 def _before_fork() -> None:

@@ -31,6 +31,7 @@ from pool_party._options import resolve_kind
 from pool_party._pool import ComposablePool
 from pool_party.budget.topology import cpu_count
 from pool_party.integrations import idle_pools
+from pool_party.integrations.feed import Callback, FedPool
 
 NAME = "pool_party"
 IDLE_S = 300.0  # as loky
@@ -41,8 +42,6 @@ OPTIONS = frozenset(
     )
 )
 ON_ERROR = ("raise", "return")
-
-type Callback = Callable[[Any], object] | None
 
 
 def register(make_default: bool = False) -> None:
@@ -93,7 +92,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._idle_s = idle_worker_timeout
         self._options = {"policy": "dynamic", **options}
         self._key: Any = None
-        self._pool: ComposablePool | None = None
+        self._pool: FedPool | None = None
         self.parallel: Any = None  # whose pool this one holds
         self.nested_as: tuple[str | None, int] | None = None  # the arguments of `_nested` that made it
 
@@ -196,7 +195,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             return None
         return key
 
-    def _open(self, n: int) -> ComposablePool:
+    def _open(self, n: int) -> FedPool:
         options = dict(self._options)
         if self._kind == "process":
             options.setdefault("context", "forkserver")  # libraries have threads, with which forking is not safe
@@ -204,7 +203,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
                 idle_pools.end_all("interp")
         if self.inner_max_num_threads is not None:
             options["threads_per_worker"] = self.inner_max_num_threads
-        return ComposablePool(n, kind=self._kind, **options)
+        return FedPool(ComposablePool(n, kind=self._kind, **options), _run)
 
     def _release(self) -> None:
         """Leave the pool, all of whose tasks are done, to the next call, or close it."""
@@ -231,19 +230,19 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
     # ---- tasks ----
 
-    def submit(self, func: Any, callback: Callback = None) -> Any:
+    def submit(self, func: Any, callback: Callback) -> None:
         """Run a batch, and call `callback` with what `retrieve_result_callback` takes."""
         pool = self._pool
         if pool is None:
-            return None  # the call is being aborted
+            return  # the call is being aborted
         try:
             if self._on_error == "return":
-                return _Each(pool, func, callback)
-            return pool.apply_async(_run, (func,), callback=callback, error_callback=callback)
+                _Each(pool, func, callback)
+            else:
+                pool.submit(func, callback)
         except PoolClosed:
             if self._pool is pool:
                 raise
-            return None
 
     def retrieve_result_callback(self, out: Any) -> Any:
         """Return a batch's results, or raise its failure."""
@@ -288,29 +287,25 @@ def _with_traceback(error: BaseException) -> BaseException:
 class _Each:
     """A batch whose tasks are submitted one by one, so that each has an outcome of its own."""
 
-    def __init__(self, pool: ComposablePool, batch: Any, callback: Callback) -> None:
+    def __init__(self, pool: FedPool, batch: Any, callback: Callback) -> None:
         self._callback = callback
-        self._lock = threading.Lock()  # guards what follows; callbacks may run in several threads
         self._outcomes: list[Any] = [None] * len(batch.items)
         self._n_left = len(batch.items)
         self._failure: BaseException | None = None  # one that is not a task's own
         for n, item in enumerate(batch.items):
             task = BatchedCalls([item], (batch._backend, batch._n_jobs), None, batch._pickle_cache)
-            pool.apply_async(_run, (task,), (), functools.partial(self._note, n), functools.partial(self._note_error, n))
+            pool.submit(task, functools.partial(self._note, n))
 
-    def _note(self, n: int, results: list[Any]) -> None:
-        self._settle(n, results[0], None)
-
-    def _note_error(self, n: int, error: BaseException) -> None:
-        self._settle(n, _with_traceback(error), None if _is_of_task(error) else error)
-
-    def _settle(self, n: int, outcome: Any, failure: BaseException | None) -> None:
-        with self._lock:
-            self._outcomes[n] = outcome
-            self._failure = self._failure or failure
-            self._n_left -= 1
-            is_last = self._n_left == 0
-        if is_last and self._callback is not None:
+    def _note(self, n: int, out: Any) -> None:
+        """Note the outcome of task n: a list of its only result, or an exception. A pool has one thread for that."""
+        if not isinstance(out, BaseException):
+            self._outcomes[n] = out[0]
+        elif _is_of_task(out):
+            self._outcomes[n] = _with_traceback(out)
+        else:
+            self._failure = self._failure or out
+        self._n_left -= 1
+        if self._n_left == 0:
             self._callback(self._failure or self._outcomes)
 
 
