@@ -215,6 +215,15 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         else:
             pool.close()
 
+    def start_call(self) -> None:
+        """Called by joblib at the beginning of a call.
+
+        A `Parallel` that is called again after an error may still have batches of the earlier call, which it would run.
+        """
+        batches = self.parallel._ready_batches
+        while not batches.empty():
+            batches.get()
+
     def terminate(self) -> None:
         """Called by joblib at the end of a call, or of a `with Parallel` block."""
         self._release()
@@ -311,4 +320,6 @@ class _Each:
 
 def _is_of_task(error: BaseException) -> bool:
     """Whether a task failed, rather than the pool, or the program was interrupted."""
-    return not isinstance(error, KeyboardInterrupt | PoolClosed | InitializerFailed) and type(error) is not PoolPartyError
+    return (
+        not isinstance(error, KeyboardInterrupt | PoolClosed | InitializerFailed) and type(error) is not PoolPartyError
+    )
