@@ -11,7 +11,10 @@ def register_joblib_backend(make_default: bool = False) -> None:
         make_default: Whether joblib uses it, with its default options, where no backend is named.
 
     Raises:
-        ImportError: joblib 1.5 or later is not installed.
+        ImportError: joblib is not installed.
+
+    Guarantees:
+        joblib is imported by this call, and not before. Any thread may make it.
     """
     try:
         import joblib  # noqa: F401
