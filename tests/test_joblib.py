@@ -21,6 +21,7 @@ from pool_party.integrations import idle_pools  # noqa: E402
 from pool_party.workers.interp.extensions import IS_SUPPORTED  # noqa: E402
 
 ROUNDS = range(20)
+LONG_S = 100.0  # a limit for what fails: on a busy machine workers need long to import joblib and NumPy
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,7 +33,7 @@ def _registered():
 
 def wait_for_result(call, expected):
     """Call again until the result is the expected one: budgets are smaller while another test's pool still ends."""
-    gates.wait_until(lambda: call() == expected, f"{call()} becomes {expected}")
+    gates.wait_until(lambda: call() == expected, f"{call()} becomes {expected}", timeout=LONG_S)
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_generator_that_is_dropped_ends_its_tasks(ours, gate):
         results = Parallel(n_jobs=2, return_as="generator", pre_dispatch="all")(
             delayed(tasks.pass_gate)(gate.path) for _ in range(8)
         )
-        gate.wait_arrived(2)
+        gate.wait_arrived(2, timeout=LONG_S)
         del results
         gate.close()
         assert Parallel(n_jobs=2)(delayed(tasks.square)(n) for n in range(3)) == [0, 1, 4]
@@ -168,12 +169,12 @@ def test_an_error_kills_the_tasks_of_other_processes(gate, other_gate):
             return Parallel(n_jobs=2, batch_size=1)(tasks_of_two)
 
     running = gates.call_in_thread(call)
-    (pid,) = gate.wait_arrived(1)
-    other_gate.wait_arrived(1)
+    (pid,) = gate.wait_arrived(1, timeout=LONG_S)
+    other_gate.wait_arrived(1, timeout=LONG_S)
     other_gate.release()
     with pytest.raises(ValueError, match="it is over"):
-        running.result()
-    gates.wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the other process ends")
+        running.result(LONG_S)
+    gates.wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the other process ends", timeout=LONG_S)
 
 
 def test_one_bad_task_costs_its_own_result(ours):
@@ -224,22 +225,23 @@ def test_pools_are_used_again(ours, kind):
     assert idle_of(kind)[-1] is not pool
 
 
-def test_a_pool_has_one_user(ours, kind, gate):
+def test_a_pool_has_one_user(ours, gate, monkeypatch):
     """A call that fails ends its pool, which another call's tasks must not notice."""
-    calls = []
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")  # then two pools stay open, so that the gate is not held for long
 
-    def call(n):
+    def call(function, *args):
         with ours():
-            if n == 0:
-                return Parallel(n_jobs=2)(delayed(tasks.pass_gate)(gate.path, n) for n in range(2))
-            return Parallel(n_jobs=2)(delayed(raise_late)(n) for n in ROUNDS)
+            return Parallel(n_jobs=2)(delayed(function)(*args, n) for n in range(4))
 
-    calls.append(gates.call_in_thread(call, 0))
-    gate.wait_arrived(2)
+    with ours():
+        generators = [Parallel(n_jobs=2, return_as="generator")(delayed(abs)(n) for n in range(4)) for _ in range(2)]
+        assert list(map(list, generators)) == [[0, 1, 2, 3]] * 2
+    running = gates.call_in_thread(call, tasks.pass_gate, gate.path)
+    gate.wait_arrived(2, timeout=LONG_S)
     with pytest.raises(ValueError, match="it is three"):
-        call(1)
-    gate.release(2)
-    assert calls[0].result() == [0, 1]
+        call(raise_late)
+    gate.close()
+    assert running.result(LONG_S) == [0, 1, 2, 3]
 
 
 def test_calls_of_several_threads(ours):
@@ -249,28 +251,30 @@ def test_calls_of_several_threads(ours):
 
     calls = [gates.call_in_thread(call, start) for start in range(3)]
     for start, running in enumerate(calls):
-        assert running.result(60) == [[(start + n) ** 2 for n in range(5)]] * 3
+        assert running.result(LONG_S) == [[(start + n) ** 2 for n in range(5)]] * 3
 
 
-def test_idle_pools_end(ours, kind):
+def test_idle_pools_end(ours, kind, monkeypatch):
     """One is kept for long, and another one only for a moment."""
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")  # then there is room for both
     with ours(oversubscription=1.25):
         Parallel(n_jobs=2)(delayed(tasks.square)(n) for n in range(3))
         kept = idle_of(kind)[-1]
     with ours(idle_worker_timeout=0.01, oversubscription=1.5), Parallel(n_jobs=2) as parallel:
         parallel(delayed(tasks.square)(n) for n in range(3))
         pool = parallel._backend._pool.pool
-    gates.wait_until(lambda: pool._state == "CLOSE", "the pool is closed")
-    pool.join(timeout=30)
-    assert kept._state == "RUN" and idle_of(kind) == [kept]
+    gates.wait_until(lambda: pool._state == "CLOSE", "the pool is closed", timeout=LONG_S)
+    pool.join(timeout=LONG_S)
+    assert kept._state == "RUN" and kept in idle_of(kind)
 
 
-def test_no_more_pools_are_idle_than_the_machine_needs(ours, kind):
-    for n in range(2, 2 + 2 * pool_party.cpu_count()):
-        with ours(oversubscription=1 + n):
+def test_no_more_pools_are_idle_than_the_machine_needs(monkeypatch):
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")
+    idle_pools.end_all("thread")
+    for n in range(1, 6):
+        with parallel_config(backend="pool_party", kind="thread", oversubscription=n):
             Parallel(n_jobs=2)(delayed(tasks.square)(n) for n in range(3))
-    n_workers = sum(pool._processes for pool in idle_of(kind))
-    assert n_workers <= max(2, 2 * pool_party.cpu_count() + 1)
+        assert sum(pool._processes for pool in idle_of("thread")) == min(2 * n, 4)
 
 
 # ---- what joblib asks ----
@@ -372,7 +376,7 @@ except ImportError as error:
 
 
 def test_joblib_is_imported_on_request():
-    completed = fresh.check(fresh.run(["-c", NOT_IMPORTED]))
+    completed = fresh.check(fresh.run(["-c", NOT_IMPORTED], timeout=LONG_S))
     assert "needs joblib, which is not installed: pip install 'composable-pool[joblib]'" in completed.out
 
 
@@ -406,7 +410,7 @@ if __name__ == "__main__":
 def test_forked_children_have_pools_of_their_own(tmp_path):
     """The parent's are idle when it forks, and are open when it ends."""
     (tmp_path / "program.py").write_text(FORKING)
-    fresh.check(fresh.run([tmp_path / "program.py"]), "done")
+    fresh.check(fresh.run([tmp_path / "program.py"], timeout=LONG_S), "done")
 
 
 AS_DEFAULT = """
@@ -426,7 +430,7 @@ if __name__ == "__main__":
 
 def test_it_may_be_the_default(tmp_path):
     (tmp_path / "program.py").write_text(AS_DEFAULT)
-    fresh.check(fresh.run([tmp_path / "program.py"]), "PoolPartyBackend")
+    fresh.check(fresh.run([tmp_path / "program.py"], timeout=LONG_S), "PoolPartyBackend")
 
 
 # ---- scikit-learn ----
@@ -471,10 +475,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.hang_s(600)
 def test_scikit_learn_finds_the_same(kind, tmp_path):
     pytest.importorskip("sklearn")
     if kind == "interp" and not IS_SUPPORTED:
         pytest.skip("needs CPython 3.14 with a GIL")
     (tmp_path / "program.py").write_text(LEARNING)
-    completed = fresh.run([tmp_path / "program.py", kind], timeout=110, options=())
+    completed = fresh.run([tmp_path / "program.py", kind], timeout=500, options=())
     assert completed.returncode == 0 and completed.out.split() == ["same"], completed
