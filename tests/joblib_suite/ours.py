@@ -26,3 +26,8 @@ def parametrize(names, values, *args, **kwargs):
 
 
 joblib.testing.parametrize = parametrize
+joblib.testing.check_subprocess_call.__defaults__ = (
+    100,
+    None,
+    None,
+)  # seconds for a program: 5 are few on a busy machine
