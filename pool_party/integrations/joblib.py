@@ -27,7 +27,7 @@ from joblib.parallel import (
 from pool_party import _native
 from pool_party._core.broken import InitializerFailed
 from pool_party._core.errors import PoolClosed, PoolPartyError
-from pool_party._options import resolve_kind
+from pool_party._options import resolve_context, resolve_kind
 from pool_party._pool import ComposablePool
 from pool_party.budget.topology import cpu_count
 from pool_party.integrations import idle_pools
@@ -199,7 +199,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         options = dict(self._options)
         if self._kind == "process":
             options.setdefault("context", "forkserver")  # libraries have threads, with which forking is not safe
-            if options["context"] == "fork":
+            if resolve_context(options["context"]).get_start_method() == "fork":
                 idle_pools.end_all("interp")
         if self.inner_max_num_threads is not None:
             options["threads_per_worker"] = self.inner_max_num_threads
