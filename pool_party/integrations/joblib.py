@@ -1,8 +1,7 @@
 """The backend for joblib: each `Parallel` runs its batches in a pool of its own, and leaves it to the next one.
 
-A backend object that joblib's user makes or names only describes a pool. `configure` has joblib replace it by one that
-holds a pool, for that `Parallel` alone: joblib uses one backend object for all calls in a `with parallel_config` block,
-and two of them may be under way at the same time.
+A backend object serves one `Parallel` at a time. joblib uses one object for all calls in a block of `parallel_config`,
+and two of them may be under way at the same time, so `configure` has joblib use a copy of an object that is in use.
 """
 
 import functools
@@ -42,6 +41,8 @@ OPTIONS = frozenset(
     )
 )
 ON_ERROR = ("raise", "return")
+
+_claiming = threading.Lock()  # held for two statements, of which none runs other code
 
 
 def register(make_default: bool = False) -> None:
@@ -93,7 +94,9 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._options = {"policy": "dynamic", **options}
         self._key: Any = None
         self._pool: FedPool | None = None
-        self.parallel: Any = None  # whose pool this one holds
+        self.parallel: Any = None  # the last `Parallel` that this object served
+        self._user: Any = None  # the one that it serves now; set under `_claiming`
+        self._made_for: Any = None  # the one with whose options this object was made
         self.nested_as: tuple[str | None, int] | None = None  # the arguments of `_nested` that made it
 
     @property
@@ -113,7 +116,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             return 1
         n = self._count_workers(n_jobs)
         # For one worker joblib would run the tasks itself, which neither survives a crash nor returns an exception.
-        return max(n, 2) if self.parallel is not None and self._on_error == "return" else n
+        return max(n, 2) if self._user is not None and self._on_error == "return" else n
 
     def _count_workers(self, n_jobs: int) -> int:
         n = n_jobs if n_jobs > 0 else max(1, _capped(cpu_count()) + 1 + n_jobs)
@@ -159,8 +162,25 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
         joblib's options for memory-mapped files are ignored, since large arrays travel through shared memory.
         """
-        if self.parallel is None:
+        if self._user is not parallel and not self._claim(parallel, others):
             raise FallbackToBackend(self._for_one_parallel(parallel, others))
+        try:
+            return self._take_pool(n_jobs)
+        except BaseException:
+            self._user = None
+            raise
+
+    def _claim(self, parallel: Any, others: dict[str, Any]) -> bool:
+        """Serve this `Parallel` from now on, unless another one is served, or it has options of its own."""
+        if self._made_for is not parallel and self._options_of(others):
+            return False
+        with _claiming:
+            if self._user is not None:
+                return False
+            self._user = self.parallel = parallel
+        return True
+
+    def _take_pool(self, n_jobs: int) -> int:
         n_effective = self.effective_n_jobs(n_jobs)
         if n_effective == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
@@ -170,14 +190,17 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._pool = (self._key and idle_pools.take(self._key)) or self._open(n)
         return n_effective
 
+    def _options_of(self, others: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of this backend that a `Parallel` has for itself."""
+        own = {name: value for name, value in others.items() if name in _OF_PARALLEL}
+        if "JOBLIB_START_METHOD" in os.environ and "context" in others and "context" not in self._options:
+            own["context"] = others["context"]
+        return own
+
     def _for_one_parallel(self, parallel: Any, others: dict[str, Any]) -> "PoolPartyBackend":
-        """Return a copy that is to hold the pool of this `Parallel`, whose own options prevail."""
-        mine = self._describe()
-        if "JOBLIB_START_METHOD" in os.environ and "context" in others:
-            mine.setdefault("context", others["context"])
-        mine |= {name: value for name, value in others.items() if name in _OF_PARALLEL}
-        copy = type(self)(**mine)
-        copy.parallel = parallel
+        """Return a copy for this `Parallel`, whose own options prevail."""
+        copy = type(self)(**(self._describe() | self._options_of(others)))
+        copy._made_for = parallel
         return copy
 
     def _make_key(self, n: int) -> Any:
@@ -227,6 +250,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def terminate(self) -> None:
         """Called by joblib at the end of a call, or of a `with Parallel` block."""
         self._release()
+        self._user = None
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
