@@ -131,7 +131,7 @@ static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_deliver
 static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its position among the consumer's results */
     PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
-    PyObject *outcome = key ? Py_BuildValue("(iO)", status, value) : NULL;
+    PyObject *outcome = key ? Py_BuildValue("(iOI)", status, value, index) : NULL;
     if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
         PyErr_WriteUnraisable((PyObject *)job);
     Py_XDECREF(key);
@@ -214,7 +214,7 @@ static PyObject *pop_next(pp_job_t *job) {
     return outcome;
 }
 
-/* A new reference to (status, value). NULL: nothing is there yet, or there is an exception. */
+/* A new reference to (status, value, index of the task). NULL: nothing is there yet, or there is an exception. */
 PyObject *pp_job_pop(pp_job_t *job) {
     PyObject *outcome;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -230,7 +230,7 @@ PyObject *pp_job_pop_failure(pp_job_t *job) {
     PyObject *outcome = NULL;
     Py_BEGIN_CRITICAL_SECTION(job);
     if (job->settled && job->status != PP_STATUS_OK) {
-        outcome = Py_BuildValue("(iO)", job->status, job->value);
+        outcome = Py_BuildValue("(iOi)", job->status, job->value, -1);
         job->status = PP_STATUS_OK;
     }
     Py_END_CRITICAL_SECTION();

@@ -169,6 +169,21 @@ class Engine:
         """
         self._note(self._submitter.stream(call, fn, source), call, fn)
 
+    def submit_feed(self, call: "StreamCall", fn: Any) -> None:
+        """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`."""
+        self._note(self._channel.admit(call, None, 0), call, fn)
+
+    def submit_to_feed(self, call: "StreamCall", fn: Any, index: int, value: Any) -> None:
+        """Add a call of fn. A pickling error is its outcome. Raises: as `submit_call`."""
+        self.check_running()
+        if not call.reserve():
+            raise self._why_not_running()
+        self._submitter.add(call, fn, index, value)
+
+    def end_feed(self, call: "StreamCall", n_tasks: int) -> None:
+        """Note that no more tasks will be added to the call."""
+        self._channel.end_input(call, n_tasks)
+
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
             raise self._why_not_running()
@@ -182,7 +197,7 @@ class Engine:
         return not self.begin_wait(job) or self._channel.wait(job, timeout)
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
-        """Return a stream's next (status, value), None at its end, or False after `timeout` seconds."""
+        """Return a stream's next (status, value, index), None at its end, or False after `timeout` seconds."""
         self.begin_wait(call)
         return self._channel.next(call, timeout)
 
