@@ -9,7 +9,6 @@ import dask
 import dask.array
 import dask.bag
 import numpy
-import pandas
 
 from pool_party import ComposableExecutor, ComposablePool
 
@@ -20,13 +19,6 @@ RANDOM = numpy.random.default_rng(7)
 def factors():
     matrix = dask.array.from_array(RANDOM.random((400, 20)), (100, 20))
     return [*dask.array.linalg.qr(matrix), *dask.array.linalg.svd(matrix)]
-
-
-def means():
-    import dask.dataframe  # with PyArrow, which does not load in interpreters
-
-    frame = pandas.DataFrame({"key": RANDOM.integers(0, 9, 500).astype(str), "value": RANDOM.random(500)})
-    return [dask.dataframe.from_pandas(frame, npartitions=5).groupby("key").value.mean()]
 
 
 def words():
@@ -50,13 +42,12 @@ def check(make, **how):
 
 
 def main(kind, context=None):
-    makers = (factors, words) if kind == "interp" else (factors, words, means)
     with ComposablePool(2, kind=kind, context=context) as pool:
-        for make in makers:
+        for make in (factors, words):
             check(make, scheduler="threads", pool=pool)
         check(words, scheduler="processes", pool=pool)
     with ComposableExecutor(2, kind=kind, context=context) as executor:
-        for make in makers:
+        for make in (factors, words):
             check(make, scheduler=executor)
 
 
