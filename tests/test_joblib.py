@@ -8,17 +8,15 @@ import warnings
 
 import fresh
 import gates
+import joblib
 import pytest
 import tasks
+from joblib import Parallel, delayed, parallel_config
 
 import pool_party
 from pool_party import WorkerLost, _native
-
-joblib = pytest.importorskip("joblib")
-from joblib import Parallel, delayed, parallel_config  # noqa: E402
-
-from pool_party.integrations import idle_pools  # noqa: E402
-from pool_party.workers.interp.extensions import IS_SUPPORTED  # noqa: E402
+from pool_party.integrations import idle_pools
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 ROUNDS = range(20)
 LONG_S = 100.0  # a limit for what fails: on a busy machine workers need long to import joblib and NumPy
