@@ -194,9 +194,10 @@ class ComposableExecutor(Executor):
     def terminate_workers(self) -> None:
         """Accept no more calls, and stop the workers in the middle of theirs. Does not block, and never raises.
 
-        Calls that no worker has begun are cancelled, and the others raise WorkerLost. Processes get SIGTERM, and
-        SIGKILL 3 seconds later. In threads and interpreters SystemExit is raised in the Python code of the task.
-        `shutdown` waits for the end of the workers. In a forked child this does nothing.
+        Calls that no worker has begun are cancelled, and the others raise WorkerLost. Processes with a task get
+        SIGTERM, and those without one end by themselves; SIGKILL follows after 3 seconds. In threads and interpreters
+        SystemExit is raised in the Python code of the task. `shutdown` waits for the end of the workers. In a forked
+        child this does nothing.
         """
         self._end_workers(kills=False)
 

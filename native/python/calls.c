@@ -302,7 +302,8 @@ static bool withdraw(pp_channel_t *self, pp_job_t *job) {
 }
 
 const char pp_cancel_doc[] = PyDoc_STR("cancel(job) -> bool\n\n"
-    "Takes back a single call that no worker has begun; or a map, of which those tasks go on that a worker has begun. False: it is too late.");
+    "Cancels a single call that no worker has begun, or a map. Tasks of a map that workers have begun go on. Returns False\n"
+    "if it is too late.");
 PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "only a Job can be cancelled");
