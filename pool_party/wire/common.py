@@ -211,6 +211,7 @@ class _Base:
         pickle = _completed(self._file.getvalue(), shared)
         self.buffers += shared  # last, because nothing in the pickle names them
         self.pickle = pickle[:-1] + b"0"  # instead of STOP: drop the value, and go on
+        self._references = [self.pickle] * 8  # so that `is_common` (common.c) knows it at the first task
         self.is_for_one |= b"resource_sharer" in pickle  # a reducer that is not registered sends a descriptor
         self._members = _native.members(self._pickler)
 
