@@ -196,37 +196,26 @@ class _Base:
     """Objects that several tasks name, in one pickle.
 
     pickle: what `load` completes to a whole pickle. buffers: the buffers that it needs.
-    is_for_one: a reducer that is registered with ForkingPickler was used, for a descriptor for example, so that only
-    one receiver can load the pickle.
+    is_for_one: only one receiver can load the pickle. A reducer was used that is registered with ForkingPickler, or any
+    other that sends a descriptor.
     """
 
     def __init__(self, objects: "list[Any]") -> None:
         self._file = io.BytesIO()
         self._is_local: bool = _native.receivers().is_local
-        self.is_for_one = False
         self.buffers: list[Any] = []
         shared: list[Any] = []
-        self._pickler = _pickler(self._file, self.buffers, self._noting(for_one(), self._is_local))
+        reduced: list[Any] = []
+        self._pickler = _pickler(self._file, self.buffers, _noting(for_one(), reduced, _table(self._is_local)))
         self._pickler.dump(tuple(objects))
         pickle = _completed(self._file.getvalue(), shared)
         self.buffers += shared  # last, because nothing in the pickle names them
         self.pickle = pickle[:-1] + b"0"  # instead of STOP: drop the value, and go on
         self._references = [self.pickle] * 8  # so that `is_common` (common.c) knows it at the first task
-        self.is_for_one |= b"resource_sharer" in pickle  # a reducer that is not registered sends a descriptor
+        self.is_for_one = (
+            bool(reduced) or b"resource_sharer" in pickle
+        )
         self._members = _native.members(self._pickler)
-
-    def _noting(self, kinds: "Iterable[type]", is_local: bool) -> "dict[type, Any]":
-        """Return the reducers for a pickle; those for the given types set `is_for_one`."""
-
-        def noting(reducer: "Callable[[Any], Any]") -> "Callable[[Any], Any]":
-            def reduce(value: "Any") -> "Any":
-                self.is_for_one = True
-                return reducer(value)
-
-            return reduce
-
-        table = _table(is_local)
-        return table | {kind: noting(table[kind]) for kind in kinds}
 
     def dumps_rest(self, value: "Any") -> "tuple[bytes, list[int], list[Any]]":
         """Pickle an argument without what the base contains.
@@ -260,6 +249,19 @@ class _Base:
 
 def _table(is_local: bool) -> "dict[type, Any]":
     return dict(reducers(is_local, [copyreg.dispatch_table]))
+
+
+def _noting(kinds: "Iterable[type]", reduced: "list[Any]", table: "dict[type, Any]") -> "dict[type, Any]":
+    """Return a table of reducers in which those for the given types add what they reduce to a list."""
+
+    def noting(reducer: "Callable[[Any], Any]") -> "Callable[[Any], Any]":
+        def reduce(value: "Any") -> "Any":
+            reduced.append(type(value))
+            return reducer(value)
+
+        return reduce
+
+    return table | {kind: noting(table[kind]) for kind in kinds}
 
 
 def _pickler(file: io.BytesIO, buffers: "list[Any]", table: "dict[type, Any]") -> "Any":
