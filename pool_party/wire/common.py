@@ -48,8 +48,9 @@ _COPIED = frozenset({list, dict, set})
 
 def _can_find_members() -> bool:
     """Return whether a pickler's `persistent_id` can be set, which CPython 3.13.0 cannot do."""
+    pickler: Any = _pickle.Pickler(io.BytesIO())
     try:
-        _pickle.Pickler(io.BytesIO()).persistent_id = abs
+        pickler.persistent_id = abs
     except AttributeError:
         return False
     return True
@@ -60,13 +61,13 @@ def _can_find_members() -> bool:
 
 def _is_plain(value: "Any") -> bool:
     """Return whether pickling an object pickles its `__dict__`."""
-    kind = type(value)
+    kind: Any = type(value)
     return (
         bool(kind.__flags__ & _HEAP_TYPE)
         and not isinstance(value, type)
         and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
-        and getattr(kind, "__getstate__", None) is object.__getstate__  # type: ignore[attr-defined]
+        and kind.__getstate__ is object.__getstate__
         and kind not in reducers(False, [copyreg.dispatch_table])
     )
 
@@ -212,9 +213,7 @@ class _Base:
         self.buffers += shared  # last, because nothing in the pickle names them
         self.pickle = pickle[:-1] + b"0"  # instead of STOP: drop the value, and go on
         self._references = [self.pickle] * 8  # so that `is_common` (common.c) knows it at the first task
-        self.is_for_one = (
-            bool(reduced) or b"resource_sharer" in pickle
-        )
+        self.is_for_one = bool(reduced) or b"resource_sharer" in pickle
         self._members = _native.members(self._pickler)
 
     def dumps_rest(self, value: "Any") -> "tuple[bytes, list[int], list[Any]]":
@@ -285,7 +284,7 @@ def itself(value: "Any") -> "Any":
 def load(base: bytes, places: "list[int]", pickle: bytes, base_buffers: "list[Any]", buffers: "list[Any]") -> "Any":
     """Unpickle the argument of a task that names members of a base. Unpickling also calls this function."""
     members = _copies(base, places) or _members_of(base, places, base_buffers)
-    unpickler = _pickle.Unpickler(io.BytesIO(pickle), buffers=buffers)
+    unpickler: Any = _pickle.Unpickler(io.BytesIO(pickle), buffers=buffers)
     unpickler.persistent_load = members.__getitem__
     return unpickler.load()
 
