@@ -112,7 +112,7 @@ def describe(value, numbers=None):
 
 
 class Numbers(list):
-    """A list of another type."""
+    """A list of another type, which can be referred to weakly."""
 
 
 class Counted:

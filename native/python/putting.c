@@ -19,7 +19,7 @@ typedef struct {                        /* a map's function, the same for all it
 
 /* Decides whether to examine each object of a pickle, which takes time: only after a large pickle, and only while it
  * finds parts to share. */
-static void look_at(pp_job_t *job, PyObject *payload) {
+static void decide_apart(pp_job_t *job, PyObject *payload) {
     PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
     bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
     if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
@@ -65,14 +65,18 @@ static int begin_commons(pp_job_t *job, PyObject *value) {
     return failed;
 }
 
+/* Looks at a payload that is not small. Returns 0, or -1 with an exception. */
+static int look_at(pp_job_t *job, PyObject *value, PyObject *payload) {
+    decide_apart(job, payload);
+    return job->commons == NULL && is_large(payload) ? begin_commons(job, value) : 0;
+}
+
 /* A new reference to the value, or to an object that is encoded in its place and names objects that were encoded before. */
 static PyObject *without_commons(pp_job_t *job, PyObject *value) {
-    PyObject *commons = NULL;
-    if (job) {
-        Py_BEGIN_CRITICAL_SECTION(job);
-        commons = Py_XNewRef(job->commons);
-        Py_END_CRITICAL_SECTION();
-    }
+    PyObject *commons;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    commons = Py_XNewRef(job->commons);
+    Py_END_CRITICAL_SECTION();
     PyObject *rest = commons ? PyObject_CallOneArg(commons, value) : Py_NewRef(value);
     Py_XDECREF(commons);
     return rest;
@@ -84,19 +88,17 @@ static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_j
         return Py_NewRef(value);
     if (job && job->apart == PP_APART_UNKNOWN)
         job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
-    PyObject *rest = without_commons(job, value);
-    if (rest == NULL)
+    bool looks = job && job->commons;
+    PyObject *rest = looks ? without_commons(job, value) : NULL;
+    if (looks && rest == NULL)
         return NULL;
-    bool is_whole = rest == value;
+    bool is_whole = rest == NULL || rest == value;
     pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = job && (job->apart == PP_APART || !is_whole),
                          .receivers = self->receivers, .channel = self, .call = job};
-    PyObject *payload = pp_encode(self->module, rest, &how);
-    Py_DECREF(rest);
-    if (payload && job && is_whole) {
-        look_at(job, payload);
-        if (job->commons == NULL && is_large(payload) && begin_commons(job, value) < 0)
-            Py_CLEAR(payload);
-    }
+    PyObject *payload = pp_encode(self->module, rest ? rest : value, &how);
+    Py_XDECREF(rest);
+    if (payload && job && is_whole && pp_needs_block(payload) && look_at(job, value, payload) < 0)
+        Py_CLEAR(payload);
     return payload;
 }
 
