@@ -68,7 +68,7 @@ static int begin_commons(pp_job_t *job, PyObject *value) {
 /* Looks at a payload that is not small. Returns 0, or -1 with an exception. */
 static int look_at(pp_job_t *job, PyObject *value, PyObject *payload) {
     decide_apart(job, payload);
-    return job->commons == NULL && is_large(payload) ? begin_commons(job, value) : 0;
+    return is_large(payload) ? begin_commons(job, value) : 0;
 }
 
 /* A new reference to the value, or to an object that is encoded in its place and names objects that were encoded before. */
@@ -82,22 +82,31 @@ static PyObject *without_commons(pp_job_t *job, PyObject *value) {
     return rest;
 }
 
+static PyObject *encode_as(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job, bool sets_apart) {
+    pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = sets_apart,
+                         .receivers = self->receivers, .channel = self, .call = job};
+    return pp_encode(self->module, value, &how);
+}
+
 /* Encodes a value. job: the map or stream whose argument it is, or NULL. */
 static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job) {
     if (self->by_reference)
         return Py_NewRef(value);
-    if (job && job->apart == PP_APART_UNKNOWN)
+    if (job == NULL)
+        return encode_as(self, value, snapshot, job, false);
+    if (job->apart == PP_APART_UNKNOWN)
         job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
-    bool looks = job && job->commons;
-    PyObject *rest = looks ? without_commons(job, value) : NULL;
-    if (looks && rest == NULL)
-        return NULL;
-    bool is_whole = rest == NULL || rest == value;
-    pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = job && (job->apart == PP_APART || !is_whole),
-                         .receivers = self->receivers, .channel = self, .call = job};
-    PyObject *payload = pp_encode(self->module, rest ? rest : value, &how);
-    Py_XDECREF(rest);
-    if (payload && job && is_whole && pp_needs_block(payload) && look_at(job, value, payload) < 0)
+    if (job->commons) {
+        PyObject *rest = without_commons(job, value);
+        PyObject *payload = rest ? encode_as(self, rest, snapshot, job, rest != value || job->apart == PP_APART) : NULL;
+        if (payload && rest == value)
+            decide_apart(job, payload);
+        Py_XDECREF(rest);
+        return payload;
+    }
+    PyObject *payload = encode_as(self, value, snapshot, job, job->apart == PP_APART);
+    bool is_small = payload && PyBytes_CheckExact(payload) && PyBytes_GET_SIZE(payload) < (Py_ssize_t)PP_COMMON_MIN;
+    if (payload && !is_small && look_at(job, value, payload) < 0)
         Py_CLEAR(payload);
     return payload;
 }
