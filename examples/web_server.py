@@ -2,7 +2,7 @@
 
     python examples/web_server.py [--kind KIND] [--context METHOD] [--quick]
 
-A handler that computes stops an asyncio server, which has one thread. `run_in_executor` lets a worker compute instead.
+A handler that computes stops an asyncio server, which has one thread. What `submit` returns is awaited instead.
 
 The program is server and client at once: it asks for several long computations at a time (how many primes are below a
 number), and for /ping meanwhile. It prints the answers, whether they are right, and how long the slowest ping took.
@@ -31,7 +31,7 @@ async def handle(executor: ComposableExecutor | None, reader: StreamReader, writ
     elif executor is None:
         body = count_primes(int(path[1:]))
     else:
-        body = await asyncio.get_running_loop().run_in_executor(executor, count_primes, int(path[1:]))
+        body = await executor.submit(count_primes, int(path[1:]))
     writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{body}".encode())
     writer.close()
 

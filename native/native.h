@@ -340,6 +340,8 @@ bool pp_parent_take_room(pp_parent_t *h);
 int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
 void pp_parent_wake(pp_parent_t *h, unsigned n_tasks);
 bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy);
+bool pp_parent_revoke_next_of(pp_parent_t *h, uint64_t job, uint64_t *from, pp_slot_t *copy);
+bool pp_parent_is_held(pp_parent_t *h, unsigned worker, uint64_t job);
 bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy);
 bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *index);
 void pp_parent_open_slot(pp_parent_t *h, unsigned worker);

@@ -250,6 +250,7 @@ bool pp_channel_enter(pp_channel_t *self);                        /* false: it i
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also succeeds once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
 bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
+void pp_channel_revoke_all(pp_channel_t *self, uint64_t job);
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker);   /* NULL: no memory */

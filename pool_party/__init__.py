@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pool_party._pool import ThreadPool as ThreadPool
     from pool_party.budget.split import WorkerBudget as WorkerBudget
     from pool_party.budget.topology import cpu_count as cpu_count
+    from pool_party.integrations.registration import register_joblib_backend as register_joblib_backend
     from pool_party.wire.shared import share as share
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ _HOMES = {
     "WorkerBudget": "budget.split",
     "WorkerLost": "_core.broken",
     "cpu_count": "budget.topology",
+    "register_joblib_backend": "integrations.registration",
     "share": "wire.shared",
 }
 

@@ -5,149 +5,24 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pool_party import _native
-from pool_party._core.engine import RUN, Engine
-from pool_party._core.outcomes import future_error_of
-from pool_party._core.results import Call
+from pool_party._core.engine import RUN
+from pool_party._core.futures import FutureCall
 from pool_party._options import open_engine
 from pool_party.budget.policies import Scope
 
 if TYPE_CHECKING:
     import os
 
+    from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
     from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("concurrent.futures")
-
-
-class PoolFuture(Future[Any]):
-    """A `concurrent.futures.Future` of a `ComposableExecutor`. It is running once a worker has begun its task.
-
-    Raises:
-        WorkerLost: By `result`, if the worker died.
-
-    Guarantees:
-        All methods may be called from any thread. `result` returns as soon as the call is done. `wait` and
-        `as_completed` of `concurrent.futures` learn of it a moment later, from the thread that runs the callbacks.
-    """
-
-    _call: "_FutureCall"
-
-    def cancel(self) -> bool:
-        """Cancel the call, unless a worker has begun it. Does not block, and never raises.
-
-        Returns:
-            Whether the call is cancelled now.
-        """
-        return self._call.cancel()
-
-    def cancelled(self) -> bool:
-        """Return whether the call was cancelled. Does not block, and never raises.
-
-        Returns:
-            True if it was.
-        """
-        return self._call.is_cancelled()
-
-    def done(self) -> bool:
-        """Return whether the call was cancelled or has its outcome. Does not block, and never raises.
-
-        Returns:
-            True if so.
-        """
-        return self._call.settled
-
-    def running(self) -> bool:
-        """Return whether a worker runs the call now. Does not block, and never raises.
-
-        Returns:
-            True if so.
-        """
-        return not self.done() and self._call.is_begun()
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Return the call's value. Blocks until it is there.
-
-        Args:
-            timeout: The longest wait in seconds. None: no limit.
-
-        Returns:
-            What the function returned.
-
-        Raises:
-            TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
-            concurrent.futures.CancelledError: The call was cancelled.
-            Exception: Whatever the function raised, with the worker's traceback as its cause.
-        """
-        error = self.exception(timeout)
-        if error is None:
-            return self._call.value
-        try:
-            raise error
-        finally:
-            del self, error  # breaks the reference cycle of exception, traceback and this frame
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what the call raised, or None. Blocks until the outcome is there.
-
-        Args:
-            timeout: The longest wait in seconds. None: no limit.
-
-        Returns:
-            The exception, or None if there is none.
-
-        Raises:
-            TimeoutError: There is no outcome after `timeout` seconds.
-            concurrent.futures.CancelledError: The call was cancelled.
-        """
-        if not self._call.wait(timeout):
-            raise TimeoutError
-        if self._call.is_cancelled():
-            raise CancelledError
-        return None if self._call.status == _native.STATUS_OK else self._call.error()
-
-
-class _FutureCall(Call):
-    """The call behind a Future."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.callbacks = _native.CALLBACKS_AFTER
-        self.future = PoolFuture()
-        self.future._call = self
-
-    def run_callbacks(self) -> None:
-        """Pass the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks."""
-        future = self.future
-        if self.is_cancelled():
-            Future.cancel(future)
-            future.set_running_or_notify_cancel()
-        elif future.set_running_or_notify_cancel():
-            if self.status == _native.STATUS_OK:
-                future.set_result(self.value)
-            else:
-                future.set_exception(self.error())
-
-    def _make_error(self) -> BaseException:
-        return future_error_of(self.status, self.value)
-
-    def is_cancelled(self) -> bool:
-        return self.settled and self.status == _native.STATUS_CANCELLED
-
-    def cancel(self) -> bool:
-        return self._engine.cancel(self) or self.is_cancelled()
-
-    def is_begun(self) -> bool:
-        return self._engine.is_begun(self)
-
-    def wait(self, timeout: float | None) -> bool:
-        return self.done or self._engine.wait(self, timeout)
 
 
 class ComposableExecutor(Executor):
@@ -243,7 +118,7 @@ class ComposableExecutor(Executor):
 
             raise PoolClosed("cannot schedule new futures after shutdown")
         engine.check_running()
-        call = _FutureCall(engine)
+        call = FutureCall(engine)
         engine.submit_call(call, fn, args, kwargs)
         return call.future
 
@@ -298,7 +173,7 @@ class ComposableExecutor(Executor):
         """
         if cancel_futures:
             for call in self._engine.calls():
-                if isinstance(call, _FutureCall):
+                if isinstance(call, FutureCall):
                     call.cancel()
         self._engine.close()
         if wait:
@@ -315,6 +190,68 @@ class ComposableExecutor(Executor):
             self._engine.interrupt()
             raise
         self._engine.interrupt()
+
+    def terminate_workers(self) -> None:
+        """Accept no more calls, and stop the workers in the middle of theirs. Does not block, and never raises.
+
+        Calls that no worker has begun are cancelled, and the others raise WorkerLost. Processes with a task get
+        SIGTERM, and those without one end by themselves; SIGKILL follows after 3 seconds. In threads and interpreters
+        SystemExit is raised in the Python code of the task. `shutdown` waits for the end of the workers. In a forked
+        child this does nothing.
+        """
+        self._end_workers(kills=False)
+
+    def kill_workers(self) -> None:
+        """Do what `terminate_workers` does, but with SIGKILL at once. Does not block, and never raises."""
+        self._end_workers(kills=True)
+
+    def _end_workers(self, kills: bool) -> None:
+        self.shutdown(wait=False, cancel_futures=True)
+        self._engine.end_workers(kills)
+
+    # ---- asyncio ----
+
+    @classmethod
+    def aopen(cls, *args: Any, **kwargs: Any) -> "Opening[Self]":
+        """Open an executor without blocking asyncio's event loop: `async with ComposableExecutor.aopen(4) as executor`.
+
+        Args:
+            *args: The arguments of the class.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            An object to await for the executor, or to use in `async with`, which ends as `async with executor` does.
+
+        Raises:
+            Exception: When the object is awaited: whatever the class raises.
+        """
+        from pool_party._core.awaiting import Opening
+
+        return Opening(lambda: cls(*args, **kwargs), lambda executor: executor._engine.terminate())
+
+    async def ashutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Do what `shutdown` does. Does not block the event loop.
+
+        Args:
+            wait: Whether to wait for the calls. If the wait is cancelled, the calls continue.
+            cancel_futures: Whether to cancel the calls that no worker has begun.
+
+        Raises:
+            PoolPartyError: With `wait`, in a forked child, since the executor belongs to its parent.
+        """
+        from pool_party._core.awaiting import in_thread
+
+        self.shutdown(wait=False, cancel_futures=cancel_futures)
+        if wait:
+            await in_thread(self.shutdown)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.ashutdown()
 
     def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
         """Record what each worker does from now on; see `ComposablePool.trace`. Does not block.

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -16,7 +16,9 @@ from pool_party.workers.base import Worker
 
 if TYPE_CHECKING:
     import os
+    from concurrent.futures import Future
 
+    from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
     from pool_party.observe.trace import Tracing
@@ -104,7 +106,7 @@ class ComposablePool:
             affinity=affinity,
             scope=scope,
         )
-        self._processes = self._engine.n_workers
+        self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
 
     # ---- one call ----
 
@@ -157,6 +159,32 @@ class ComposablePool:
         result = AsyncResult(engine, callback, error_callback, owner=self)
         engine.submit_call(result, func, tuple(args), dict(kwds))
         return result
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Start `fn(*args, **kwargs)` in a worker, as executors do. Does not block, except to pickle the arguments.
+
+        It is for libraries that expect an executor, such as Dask: `dask.config.set(pool=pool)`.
+
+        Args:
+            fn: The function.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            A `PoolFuture`, which is a `concurrent.futures.Future`.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            TypeError: `fn` cannot be called.
+        """
+        from pool_party._core.futures import FutureCall
+
+        self._engine.check_running()
+        _check_callable(fn)
+        call = FutureCall(self._engine)
+        call.owner = self
+        self._engine.submit_call(call, fn, args, kwargs)
+        return call.future
 
     # ---- many calls ----
 
@@ -351,6 +379,102 @@ class ComposablePool:
             engine.submit_stream(call, func, iter(iterable))
         return IMapIterator(engine, call, self)
 
+    # ---- asyncio ----
+
+    @classmethod
+    def aopen(cls, *args: Any, **kwargs: Any) -> "Opening[Self]":
+        """Open a pool without blocking asyncio's event loop: `async with ComposablePool.aopen(4) as pool`.
+
+        Args:
+            *args: The arguments of the class.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            An object to await for the pool, or to use in `async with`, which ends as `async with pool` does.
+
+        Raises:
+            Exception: When the object is awaited: whatever the class raises.
+        """
+        from pool_party._core.awaiting import Opening
+
+        return Opening(lambda: cls(*args, **kwargs), cls.terminate)
+
+    def amap(
+        self,
+        func: Callable[[Any], Any],
+        iterable: "Iterable[Any] | AsyncIterable[Any]",
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+        on_cancel: str = "abandon",
+    ) -> AsyncIterator[Any]:
+        """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
+
+        The iteration ends with the first task that raises. When it ends for this reason, or because it was cancelled or
+        closed, the tasks that no worker has begun are withdrawn. After a `break`, asyncio closes the iteration a moment
+        later; `contextlib.aclosing` does so at once.
+
+        Args:
+            func: A function of one argument.
+            iterable: The arguments, which may be endless. An asynchronous iterable is read by an asyncio task of its
+                own, any other iterable by the event loop's thread as results are taken.
+            limit: The largest number of tasks that are submitted while their results have not been taken. None: 64
+                for each worker.
+            ordered: Whether results come in the order of the input. Otherwise they come as they arrive.
+            on_cancel: What happens to tasks that workers have begun when the iteration ends; see
+                `AsyncResult.outcome`.
+
+        Returns:
+            An asynchronous generator, for one event loop of any thread.
+
+        Raises:
+            PoolClosed: The pool was closed.
+            TypeError: `func` cannot be called, or `iterable` cannot be iterated over.
+            ValueError: `limit` is less than 1, or `on_cancel` is not one of the three, or not for this kind of workers.
+        """
+        from pool_party._core import async_map, awaiting
+
+        self._engine.check_running()
+        _check_callable(func)
+        awaiting.check_on_cancel(on_cancel, self._engine.kind)
+        if limit is None:
+            limit = self._processes * WINDOW_PER_WORKER
+        elif limit < 1:
+            raise ValueError(f"limit must be None or 1+, not {limit}")
+        source = iterable if isinstance(iterable, AsyncIterable) else iter(iterable)
+        return async_map.results(lambda item: self.apply_async(func, (item,)), source, limit, ordered, on_cancel)
+
+    async def aterminate(self) -> None:
+        """Do what `terminate` does. Does not block the event loop, and never raises.
+
+        Cancelling it does not end the wait.
+        """
+        from pool_party._core.awaiting import in_thread
+
+        await in_thread(self.terminate, is_patient=True)
+
+    async def ajoin(self, timeout: float | None = None) -> None:
+        """Do what `join` does. Does not block the event loop.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Raises:
+            ValueError: The pool was neither closed nor terminated.
+            multiprocessing.TimeoutError: The workers have not ended within `timeout` seconds.
+        """
+        from pool_party._core.awaiting import in_thread
+
+        await in_thread(lambda: self.join(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aterminate()
+
     # ---- the end ----
 
     def close(self) -> None:
@@ -361,8 +485,10 @@ class ComposablePool:
         """Stop the workers now; calls that are pending raise PoolTerminated.
 
         Blocks until processes are dead, and other workers without a task have ended. A task inside a C function, in a
-        thread or an interpreter, is not waited for. Processes get SIGTERM, and SIGKILL 3 seconds later; other workers
-        get SystemExit in their Python code. It never raises, and does nothing in a forked child.
+        thread or an interpreter, is not waited for. Processes with a task get SIGTERM. Those without one end by
+        themselves, so that exit functions of their libraries run; SIGTERM follows after 1 second. After 3 seconds,
+        processes get SIGKILL. Threads and interpreters get SystemExit in their Python code. It never raises, and does
+        nothing in a forked child.
         """
         self._engine.terminate()
 

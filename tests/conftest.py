@@ -1,6 +1,7 @@
 """Fixtures: the kinds, pools that are always cleaned up, gates, and a hard time-out for each test."""
 
 import faulthandler
+import importlib.util
 import multiprocessing
 import os
 import pathlib
@@ -16,6 +17,7 @@ KINDS = ("thread", "process", "interp")
 REMOTE_KINDS = ("process", "interp")
 START_METHODS = ("fork", "forkserver", "spawn")
 
+collect_ignore = [] if importlib.util.find_spec("joblib") else ["test_joblib.py"]
 HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
 # Python 3.12 made os.fork() in a process with threads a DeprecationWarning. Pools have threads, and `fork` is the
 # default start method before 3.14, so these tests fork on purpose.

@@ -7,9 +7,9 @@ import re
 import pytest
 
 import pool_party
+from pool_party._core.futures import PoolFuture
 from pool_party._core.results import AsyncResult, MapResult
 from pool_party._core.streams import IMapIterator
-from pool_party._executor import PoolFuture
 from pool_party.budget.policies import Policy, State
 from pool_party.observe.trace import Tracing
 
@@ -29,6 +29,7 @@ UNITS = {
     "timeout": "seconds",
     "chunksize": "items",
     "buffersize": "items|tasks",
+    "limit": "number of tasks",
     "max_events": "events",
     "processes": "number of workers",
     "max_workers": "number of workers",

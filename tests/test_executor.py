@@ -6,8 +6,11 @@ import concurrent.futures.process
 import functools
 import itertools
 import logging
+import multiprocessing
 import os
 import queue
+import signal
+import sys
 import threading
 
 import gates
@@ -398,6 +401,108 @@ def test_lost_worker_fails_its_own_future_alone(make_executor, context):
     assert caught.value.exitcode == 7
     assert [future.result(TIMEOUT_S) for future in before + after] == [i * i for i in range(50)] * 2
     assert executor.submit(tasks.square, 3).result(TIMEOUT_S) == 9
+
+
+# ---- ending the workers ------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["terminate_workers", "kill_workers"])
+def test_ending_the_workers_cancels_what_waits_and_loses_what_runs(make_executor, kind, gate, verb):
+    executor = make_executor(1, kind=kind)
+    running = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    waiting = executor.submit(tasks.square, 3)
+    getattr(executor, verb)()
+    with pytest.raises(concurrent.futures.process.BrokenProcessPool, match=verb):
+        running.result(TIMEOUT_S)
+    assert waiting.cancelled()
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        executor.submit(tasks.square, 3)
+    getattr(executor, verb)()  # again: nothing is left to do
+    if kind != "process":
+        gate.release()  # no C function is interrupted
+    executor.shutdown()
+    assert concurrent.futures.wait([running, waiting], TIMEOUT_S).not_done == set()
+
+
+@pytest.mark.parametrize("verb", ["terminate_workers", "kill_workers"])
+def test_workers_of_an_executor_that_was_shut_down_can_be_ended(make_executor, kind, gate, verb):
+    executor = make_executor(1, kind=kind)
+    running = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    executor.shutdown(wait=False)
+    getattr(executor, verb)()
+    with pytest.raises(pool_party.WorkerLost):
+        running.result(TIMEOUT_S)
+    if kind != "process":
+        gate.release()
+
+
+@pytest.mark.parametrize(("verb", "signal"), [("terminate_workers", signal.SIGTERM), ("kill_workers", signal.SIGKILL)])
+def test_processes_get_the_signal_of_the_verb(make_executor, gate, verb, signal):
+    executor = make_executor(1, kind="process")
+    running = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    (worker,) = executor._engine.workers
+    getattr(executor, verb)()
+    executor.shutdown()
+    assert worker.exitcode == -signal
+    assert isinstance(running.exception(TIMEOUT_S), pool_party.WorkerLost)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="ProcessPoolExecutor has them since 3.14")
+@pytest.mark.parametrize("verb", ["terminate_workers", "kill_workers"])
+def test_ending_the_workers_is_seen_as_with_the_standard_library(make_executor, gate, other_gate, verb):
+    def story(executor, gate):
+        running = executor.submit(tasks.pass_gate, gate.path)
+        gate.wait_arrived()
+        waiting = [executor.submit(tasks.square, x) for x in range(8)]
+        getattr(executor, verb)()
+        with pytest.raises(RuntimeError) as refused:
+            executor.submit(tasks.square, 3)
+        is_broken = isinstance(running.exception(TIMEOUT_S), concurrent.futures.process.BrokenProcessPool)
+        return is_broken, waiting[-1].cancelled(), str(refused.value)
+
+    with concurrent.futures.ProcessPoolExecutor(1) as peer:
+        expected = story(peer, gate)
+    assert story(make_executor(1, kind="process"), other_gate) == expected
+
+
+# ---- beside the standard library's ---------------------------------------------
+
+
+def test_wait_and_as_completed_take_futures_of_all_kinds_and_the_standard_library(make_executor):
+    executors = [make_executor(1, kind=kind) for kind in ("thread", "process", "interp")]
+    with concurrent.futures.ThreadPoolExecutor(1) as peer:
+        futures = [executor.submit(tasks.square, n) for n, executor in enumerate([*executors, peer])]
+        assert sorted(f.result() for f in concurrent.futures.as_completed(futures, TIMEOUT_S)) == [0, 1, 4, 9]
+        assert concurrent.futures.wait(futures, TIMEOUT_S).not_done == set()
+    assert all(isinstance(executor, concurrent.futures.Executor) for executor in executors)
+    assert all(isinstance(future, concurrent.futures.Future) for future in futures)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="executors of the standard library have it since 3.14")
+def test_map_with_a_buffersize_reads_as_far_ahead_as_the_standard_library(executor):
+    def read_ahead(executor, buffersize):
+        read = []
+        results = executor.map(tasks.square, (read.append(x) or x for x in range(20)), buffersize=buffersize)
+        seen = [len(read)]
+        for _ in zip(range(3), results, strict=False):
+            seen.append(len(read))
+        return seen, list(results)
+
+    for buffersize in (1, 3, 20, 40, None):
+        with concurrent.futures.ThreadPoolExecutor(1) as peer:
+            assert read_ahead(executor, buffersize) == read_ahead(peer, buffersize)
+
+
+@pytest.mark.parametrize("remote_kind", ["process", "interp"])
+def test_a_result_that_does_not_pickle_raises_what_the_standard_library_raises(make_executor, remote_kind):
+    context = multiprocessing.get_context("forkserver")  # a fork beside threads could block the child
+    with concurrent.futures.ProcessPoolExecutor(1, context) as peer:
+        expected = peer.submit(tasks.make_lock).exception(TIMEOUT_S)
+    found = make_executor(1, kind=remote_kind).submit(tasks.make_lock).exception(TIMEOUT_S)
+    assert type(found) is type(expected) and str(found) == str(expected)
 
 
 # ---- asyncio ---------------------------------------------------------------

@@ -837,16 +837,19 @@ def test_ended_pool_does_not_warn_and_can_be_collected(kind, end):
 
 @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_result_keeps_its_pool_alive_until_done(kind, gate):
+@pytest.mark.parametrize("verb", ["apply_async", "submit"])
+def test_a_result_keeps_its_pool_alive_until_done(kind, gate, verb):
     def start():
         pool = ComposablePool(1, kind=kind)
-        return pool.apply_async(tasks.pass_gate, (gate.path, 9))
+        if verb == "submit":
+            return pool.submit(tasks.pass_gate, gate.path, 9).result
+        return pool.apply_async(tasks.pass_gate, (gate.path, 9)).get
 
-    result = start()
+    wait_for_result = start()
     gc.collect()
     gate.wait_arrived()
     gate.release()
-    assert result.get(TIMEOUT_S) == 9
+    assert wait_for_result(TIMEOUT_S) == 9
 
 
 # ---- references ------------------------------------------------------------

@@ -300,8 +300,8 @@ def test_what_interrupts_a_task_at_the_end_is_not_its_outcome(kind, make_pool, g
     gate.wait_arrived()
     end_workers = pool._engine._workers.terminate
 
-    def end_workers_and_wait():
-        answer = end_workers()
+    def end_workers_and_wait(**how):
+        answer = end_workers(**how)
         gates.wait_until(call.ready, "the call has an outcome", TIMEOUT_S)
         return answer
 

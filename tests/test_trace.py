@@ -226,6 +226,25 @@ def test_replaced_workers_keep_their_row(make_pool, kind, path):
     assert "worker lost" not in marks
 
 
+def test_workers_that_are_noted_late(make_pool, kind, path, monkeypatch):
+    """A worker may have run its tasks before the thread that started it goes on."""
+    pool = make_pool(1, maxtasksperchild=2, kind=kind)
+    workers, channel = pool._engine._workers, pool._engine._channel
+    with pool.trace(path) as tracing:
+        result = pool.map_async(tasks.square, range(6), chunksize=1)
+        enrol = workers._enrol
+
+        def enrol_late(worker):
+            gates.wait_until(lambda: channel.n_done(0) == 2 or result.ready(), "its tasks are done")
+            with tracing._lock:
+                tracing._look()
+            enrol(worker)
+
+        monkeypatch.setattr(workers, "_enrol", enrol_late)
+        result.get()
+    assert numbers(read(path)) == list(range(6))
+
+
 def test_a_killed_worker(make_pool, path, gate):
     pool = make_pool(2, kind="process")
     with pool.trace(path):

@@ -177,14 +177,18 @@ void pp_parent_wake(pp_parent_t *h, unsigned n_tasks) { wake_for(h->segment, n_t
 
 /* ---- the parent: taking tasks back ---- */
 
+#define ANY_JOB 0   /* the first call of a pool has the number 1 */
+
 /* Any thread may revoke. The copy comes first, because the thread that puts may reuse a REVOKED slot. If the
  * compare-and-swap succeeds the copy is intact, since no slot is READY twice with the same sequence. */
-bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy) {
+static bool take_back(pp_parent_t *h, uint64_t sequence, uint64_t job, pp_slot_t *copy) {
     pp_slot_t *slot = &h->segment->shared->slots[sequence & MASK];
     uint64_t expected = state_of(sequence, 0, READY);
     if (pp_load_acquire(&slot->state) != expected)
         return false;
     memcpy(&copy->job, &slot->job, sizeof *copy - offsetof(pp_slot_t, job));
+    if (job != ANY_JOB && copy->job != job)
+        return false;
     if (!pp_cas_seq_cst(&slot->state, &expected, state_of(sequence, 0, REVOKED)))
         return false;
     if (copy->where == PP_IN_BLOCK)
@@ -193,7 +197,35 @@ bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy) {
     return true;
 }
 
+bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy) { return take_back(h, sequence, ANY_JOB, copy); }
+
 static uint64_t oldest(uint64_t tail) { return tail > PP_SLOTS ? tail - PP_SLOTS : 0; }
+
+/* Any thread. Takes back the next task of a call that waits at `*from` or later, and moves `*from` behind it; starts with 0. */
+bool pp_parent_revoke_next_of(pp_parent_t *h, uint64_t job, uint64_t *from, pp_slot_t *copy) {
+    uint64_t tail = pp_load_seq_cst(&h->tail);
+    if (*from < oldest(tail))
+        *from = oldest(tail);
+    while (*from < tail)
+        if (take_back(h, (*from)++, job, copy))
+            return true;
+    return false;
+}
+
+/* Any thread. Whether a worker has claimed a task of this call and is not through with it. A claim that is not yet entered in the
+ * worker slot is seen in the task's slot, which is why that comes first: it is TAKEN only after `holds` was set. */
+bool pp_parent_is_held(pp_parent_t *h, unsigned worker, uint64_t job) {
+    pp_worker_slot_t *l = slot_of(h, worker);
+    if (pp_load_acquire(&l->state) == PP_WORKER_EMPTY)
+        return false;
+    for (unsigned i = 0; i < PP_SLOTS; i++) {
+        pp_slot_t *slot = &h->segment->shared->slots[i];
+        uint64_t state = pp_load_seq_cst(&slot->state);
+        if (state == state_of(sequence_in(state), worker, CLAIMED) && slot->job == job)
+            return true;
+    }
+    return pp_load_seq_cst(&l->holds) && pp_load_relaxed(&l->job) == job;
+}
 
 bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy) {
     uint64_t tail = pp_load_relaxed(&h->tail);

@@ -303,7 +303,9 @@ static bool withdraw(pp_channel_t *self, pp_job_t *job) {
     return is_ours;
 }
 
-const char pp_cancel_doc[] = PyDoc_STR("cancel(job) -> bool\n\nCancels a single call, unless a worker has begun it.");
+const char pp_cancel_doc[] = PyDoc_STR("cancel(job) -> bool\n\n"
+    "Cancels a single call that no worker has begun, or a map. Tasks of a map that workers have begun go on. Returns False\n"
+    "if it is too late.");
 PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     if (!PyObject_TypeCheck(arg, self->module->job_type)) {
         PyErr_SetString(PyExc_TypeError, "only a Job can be cancelled");
@@ -312,6 +314,8 @@ PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *arg) {
     pp_job_t *job = (pp_job_t *)arg;
     if (!withdraw(self, job))
         Py_RETURN_FALSE;
+    if (job->kind == PP_JOB_MAP)
+        pp_channel_revoke_all(self, job->id);
     complete(self, job);
     pp_store_seq_cst(&self->parent.must_feed, 1);   /* its slot is free for another task, and no worker will notify of that */
     pp_parent_notify(&self->parent);

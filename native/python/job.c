@@ -133,7 +133,7 @@ static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_deliver
 static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its position among the consumer's results */
     PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
-    PyObject *outcome = key ? Py_BuildValue("(iO)", status, value) : NULL;
+    PyObject *outcome = key ? Py_BuildValue("(iOI)", status, value, index) : NULL;
     if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
         PyErr_WriteUnraisable((PyObject *)job);
     Py_XDECREF(key);
@@ -216,7 +216,7 @@ static PyObject *pop_next(pp_job_t *job) {
     return outcome;
 }
 
-/* A new reference to (status, value). NULL: nothing is there yet, or there is an exception. */
+/* A new reference to (status, value, index of the task). NULL: nothing is there yet, or there is an exception. */
 PyObject *pp_job_pop(pp_job_t *job) {
     PyObject *outcome;
     Py_BEGIN_CRITICAL_SECTION(job);
@@ -232,7 +232,7 @@ PyObject *pp_job_pop_failure(pp_job_t *job) {
     PyObject *outcome = NULL;
     Py_BEGIN_CRITICAL_SECTION(job);
     if (job->settled && job->status != PP_STATUS_OK) {
-        outcome = Py_BuildValue("(iO)", job->status, job->value);
+        outcome = Py_BuildValue("(iOi)", job->status, job->value, -1);
         job->status = PP_STATUS_OK;
     }
     Py_END_CRITICAL_SECTION();
@@ -278,6 +278,19 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length) {
     return is_over;
 }
 
+PyDoc_STRVAR(watch_doc, "watch() -> bool\n\n"
+                        "Has `run_callbacks` called once the call is done, if it is not anyway. False: the outcome was decided before.");
+static PyObject *job_watch(pp_job_t *self, PyObject *ignored) {
+    (void)ignored;
+    bool is_pending;
+    Py_BEGIN_CRITICAL_SECTION(self);   /* `callbacks` is read once the outcome is decided, and stays as it was then */
+    is_pending = !self->settled;
+    if (is_pending && self->callbacks == PP_CALLBACKS_NONE)
+        self->callbacks = PP_CALLBACKS_AFTER;
+    Py_END_CRITICAL_SECTION();
+    return PyBool_FromLong(is_pending);
+}
+
 PyDoc_STRVAR(abandon_doc, "abandon()\n\n"
                           "Notes that nobody will ask for results. Takes no lock, so finalizers and signal handlers may\n"
                           "call it.");
@@ -300,6 +313,7 @@ static PyObject *job_lift_window(pp_job_t *self, PyObject *ignored) {
 
 static PyMethodDef job_methods[] = {
     {"reserve", (PyCFunction)job_reserve, METH_NOARGS, reserve_doc},
+    {"watch", (PyCFunction)job_watch, METH_NOARGS, watch_doc},
     {"abandon", (PyCFunction)job_abandon, METH_NOARGS, abandon_doc},
     {"lift_window", (PyCFunction)job_lift_window, METH_NOARGS, lift_doc},
     {0},

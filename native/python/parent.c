@@ -270,6 +270,13 @@ bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence) {
     return is_ours;
 }
 
+/* Takes back the tasks of a map that wait in the channel. Its call is settled, so no more of them are put. */
+void pp_channel_revoke_all(pp_channel_t *self, uint64_t job) {
+    pp_slot_t slot;
+    for (uint64_t from = 0; pp_parent_revoke_next_of(&self->parent, job, &from, &slot);)
+        drop_slot(self, &slot);
+}
+
 static PyObject *channel_notify(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     if (pp_channel_enter(self)) {   /* may be called from finalizers, at any time */
@@ -329,6 +336,25 @@ static PyObject *channel_is_begun(pp_channel_t *self, PyObject *arg) {
         is_begun = pp_load_acquire(&worker->holds) && pp_load_relaxed(&worker->job) == ((pp_job_t *)arg)->id;
     }
     return PyBool_FromLong(is_begun);
+}
+
+PyDoc_STRVAR(holders_doc, "holders(job) -> list of int, or None\n\nThe workers that have claimed a task of this call and are not through with it;\n"
+                          "None once the channel is closed.");
+static PyObject *channel_holders(pp_channel_t *self, PyObject *arg) {
+    if (!PyObject_TypeCheck(arg, self->module->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "holders asks about a Job");
+        return NULL;
+    }
+    PyObject *holders = PyList_New(0);
+    for (unsigned i = 0; holders && i < self->segment->n_workers; i++) {
+        if (!pp_parent_is_held(&self->parent, i, ((pp_job_t *)arg)->id))
+            continue;
+        PyObject *n = PyLong_FromUnsignedLong(i);
+        if (n == NULL || PyList_Append(holders, n) < 0)
+            Py_CLEAR(holders);
+        Py_XDECREF(n);
+    }
+    return holders;
 }
 
 PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
@@ -498,6 +524,7 @@ GUARDED(channel_state_of)
 GUARDED(channel_n_done)
 GUARDED(channel_is_busy)
 GUARDED_QUIET(channel_is_begun, Py_False)
+GUARDED_QUIET(channel_holders, Py_None)
 GUARDED_QUIET(channel_interrupt, Py_True)
 GUARDED_QUIET(channel_stop, Py_None)
 GUARDED(pp_channel_limit)
@@ -550,6 +577,7 @@ static PyMethodDef methods[] = {
     METHOD("state_of", channel_state_of, METH_O, "state_of(worker) -> int\n\nReturns a WORKER_ constant: the state of a worker."),
     METHOD("n_done", channel_n_done, METH_O, "n_done(worker) -> int\n\nReturns the number of tasks that the worker has finished."),
     METHOD("is_busy", channel_is_busy, METH_O, "is_busy(worker) -> bool\n\nReturns whether the worker has a task that it has not replied to."),
+    METHOD("holders", channel_holders, METH_O, holders_doc),
     METHOD("is_begun", channel_is_begun, METH_O, "is_begun(job) -> bool\n\n"
                                                  "Returns whether a worker is running a task of this call."),
     METHOD("interrupt", channel_interrupt, METH_VARARGS, interrupt_doc),

@@ -222,8 +222,12 @@ static PyObject *memo_of(pp_channel_t *self, pp_job_t *job, PyObject *payload) {
     return Py_XNewRef(job->memo);
 }
 
-static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject *payload, PyObject *memo, uint64_t *sequence) {
+/* 0, EAGAIN, ECANCELED or -1. The caller holds the call's critical section, so that `cancel` sees the task either outside or
+ * inside the channel. While a large payload is copied others may enter that section: the call may be settled afterwards. */
+static int put(pp_channel_t *self, pp_job_t *job, pp_task_t task, const function_t *f, PyObject *payload, uint64_t *sequence) {
     PyObject *pair[] = {f->object, payload};
+    if (job->settled)
+        return ECANCELED;
     task.function_id = f->id;
     task.function_at = f->at;
     task.function_size = f->size;
@@ -243,35 +247,35 @@ static int put(pp_channel_t *self, pp_task_t task, const function_t *f, PyObject
     if (!pp_parent_has_room(&self->parent) || (pp_needs_block(payload) && is_too_much(self)))
         return EAGAIN;
     pp_packed_t packed;
+    PyObject *memo = memo_of(self, job, payload);
     int error = pp_pack(self->arena, payload, pp_lends(self->segment), NULL, memo, &packed);
+    Py_XDECREF(memo);
     if (error)
         return error;
     task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
     task.size = packed.size;
     task.data = packed.data;
-    if ((error = pp_parent_put(&self->parent, &task, sequence)) != 0 && packed.where == PP_IN_BLOCK)
+    error = job->settled ? ECANCELED : pp_parent_put(&self->parent, &task, sequence);
+    if (error && packed.where == PP_IN_BLOCK)
         pp_block_release(self->segment, 0, packed.block.id);
     return error;
 }
 
-/* 0, EAGAIN or -1. Holds the call's critical section, so that `cancel` sees the task either outside or inside the
- * channel. */
+/* 0, EAGAIN or -1. */
 static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
-    int error = 0;
+    int error;
     pp_job_t *job = pending->job;
     pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
     Py_BEGIN_CRITICAL_SECTION(job);
     uint64_t sequence;
-    PyObject *memo = memo_of(self, job, pending->payload);
-    if (!job->settled && (error = put(self, task, f, pending->payload, memo, &sequence)) == 0) {
+    if ((error = put(self, job, task, f, pending->payload, &sequence)) == 0) {
         pending->is_put = true;
         if (job->kind == PP_JOB_SINGLE)
             job->sequence = (int64_t)sequence;
         pp_parent_wake(&self->parent, 1);
     }
-    Py_XDECREF(memo);
     Py_END_CRITICAL_SECTION();
-    return error;
+    return error == ECANCELED ? 0 : error;
 }
 
 const char pp_put_doc[] = PyDoc_STR("put(task) -> bool\n\n"
@@ -306,12 +310,10 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
         return -1;
     pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
     uint64_t sequence;
-    PyObject *memo;
+    int error;
     Py_BEGIN_CRITICAL_SECTION(job);
-    memo = memo_of(self, job, payload);
+    error = put(self, job, task, f, payload, &sequence);
     Py_END_CRITICAL_SECTION();
-    int error = put(self, task, f, payload, memo, &sequence);
-    Py_XDECREF(memo);
     Py_DECREF(payload);
     return error;
 }
@@ -330,9 +332,8 @@ static void forget_memo(pp_job_t *job) {
 }
 
 const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"
-                                         "Puts the job's tasks from its cursor on while there is room. True once all are\n"
-                                         "put. If pickling raises an error, it is raised here, with the cursor at the\n"
-                                         "failed task.");
+    "Puts the job's tasks from its cursor on while there is room; True once all are put, or its outcome is decided.\n"
+    "Raises what pickling raised, with the cursor at the task that failed.");
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *items, *function;
@@ -342,7 +343,7 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
         parse_function(self, function, &f) < 0)
         return NULL;
     int error = 0;
-    while (!error && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
+    while (!error && !pp_load_seq_cst(&job->settled) && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
         if (!pp_parent_has_room(&self->parent)) {
             error = EAGAIN;
             break;
@@ -360,7 +361,7 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
         pp_parent_note_full(&self->parent);
     else
         forget_memo(job);
-    return PyBool_FromLong(!error);
+    return PyBool_FromLong(!error || error == ECANCELED);
 }
 
 const char pp_unpin_doc[] = PyDoc_STR("unpin()\n\n"

@@ -225,8 +225,8 @@ PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t 
 }
 
 const char pp_next_doc[] = PyDoc_STR(
-    "next(job, timeout_s=None) -> (status, value), None at the stream's end, or False after timeout_s\n\n"
-    "Returns the next result of a stream.");
+    "next(job, timeout_s=None) -> (status, value, index), None at the stream's end, or False after timeout_s\n\n"
+    "Returns the next result of a stream, and the index of its task. -1: it is the failure of the whole stream.");
 PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n) {
     for (;;) {
         PyObject *met = pp_channel_wait(self, args, n);

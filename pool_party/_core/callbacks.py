@@ -63,6 +63,7 @@ class Callbacks:
             log_exception("an outcome could not be told; the pool goes on")
         finally:
             self._channel.finish(call)
+            call.tell_awaiters()
             del self._running[me]
 
     def _forget(self, thread: threading.Thread) -> bool:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
+END_PAUSE_S = 0.002  # between checks whether a worker still runs a task of a cancelled call, in a thread of its own
 TRIM_S = 0.3  # between checks for idle memory, which is given back after two of them,
 TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need the memory again; guess
 
@@ -80,6 +81,8 @@ class Engine:
         self._interrupts = False  # the pool's end gives tasks a moment to clean up
         self._has_stopped = False  # the background thread has done what `terminate` asks for
         self._wants_end = False  # the background thread has been asked to terminate the pool
+        self._is_forced = False  # `end_workers` ends the pool, so pending calls fail with WorkerLost
+        self._kills = False  # the pool's end sends SIGKILL to processes at once
         self._is_exiting = False  # the interpreter is ending
         self._final: tuple[Any, ...] | None = None  # the workers' part of the statistics, once they have ended
         self._opened = _native.Job()  # set once the workers have been started, or one could not be; then:
@@ -166,6 +169,21 @@ class Engine:
         """
         self._note(self._submitter.stream(call, fn, source), call, fn)
 
+    def submit_feed(self, call: "StreamCall", fn: Any) -> None:
+        """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`."""
+        self._note(self._channel.admit(call, None, 0), call, fn)
+
+    def submit_to_feed(self, call: "StreamCall", fn: Any, index: int, value: Any) -> None:
+        """Add a call of fn. A pickling error is its outcome. Raises: as `submit_call`."""
+        self.check_running()
+        if not call.reserve():
+            raise self._why_not_running()
+        self._submitter.add(call, fn, index, value)
+
+    def end_feed(self, call: "StreamCall", n_tasks: int) -> None:
+        """Note that no more tasks will be added to the call."""
+        self._channel.end_input(call, n_tasks)
+
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
             raise self._why_not_running()
@@ -176,30 +194,50 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
-        self._check_not_in_vain(job)
-        if self._callbacks.is_of(job):
-            return True  # a callback of that very call must not wait for its own end
-        self._callbacks.delegate()
-        return self._channel.wait(job, timeout)
+        return not self.begin_wait(job) or self._channel.wait(job, timeout)
 
     def next(self, call: "StreamCall", timeout: float | None) -> Any:
-        """Return a stream's next (status, value), None at its end, or False after `timeout` seconds."""
-        self._check_not_in_vain(call)
-        self._callbacks.delegate()
+        """Return a stream's next (status, value, index), None at its end, or False after `timeout` seconds."""
+        self.begin_wait(call)
         return self._channel.next(call, timeout)
 
-    def _check_not_in_vain(self, job: _native.Job) -> None:
+    def begin_wait(self, job: _native.Job) -> bool:
+        """Prepare the calling thread for waiting for a job: another thread takes over callbacks that it would run.
+
+        Return False if it must not wait, since it runs a callback of that very job. Raise an error if the job will
+        never be done.
+        """
         self._check_not_foreign()
         if self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
+        if self._callbacks.is_of(job):
+            return False
+        self._callbacks.delegate()
+        return True
 
     def _is_alone(self) -> bool:
         """Whether the interpreter runs its last finalizers, when the pool's threads have stopped for good."""
         return self._is_exiting and sys.is_finalizing()
 
     def cancel(self, call: "Call") -> bool:
-        """Cancel a single call, unless a worker has already begun it."""
+        """Withdraw the tasks of a call that no worker has begun. Return False if it is too late."""
         return self._channel.cancel(call)
+
+    def end(self, call: "Call", kills: bool) -> None:
+        """Withdraw the tasks of a call that no worker has begun, and wait until no worker runs one of the others.
+
+        With `kills`, the worker processes that run them are killed. A process is stopped before it is checked which
+        task it runs, since it may go on to a task of another call at any time. No such task is lost.
+        """
+        while True:
+            self.cancel(call)
+            holders = self._channel.holders(call)
+            if not holders and call.settled:
+                return
+            for n in holders or ():
+                if kills:
+                    self._workers.kill_if(n, lambda n=n: n in (self._channel.holders(call) or ()))  # type: ignore[misc]
+            sleep(END_PAUSE_S)
 
     def is_begun(self, call: "Call") -> bool:
         """Whether a worker is running a task of the call now."""
@@ -282,7 +320,7 @@ class Engine:
         if channel.wants_trim:
             self._trim()
         if self._must_terminate:
-            self._must_terminate = not self._workers.terminate()
+            self._must_terminate = not self._end_workers()
         if self._wants_end and not self._has_stopped:
             self._stop()
         elif channel.is_abandoned and self.state == RUN:
@@ -352,13 +390,20 @@ class Engine:
         # Fail the calls first, so that the SystemExit which interrupts a task does not become its outcome. While the
         # interpreter ends, only daemon threads can still wait for results, and those stay asleep.
         if not self._is_exiting:
-            self._fail_all(lambda: PoolTerminated("Pool not running: it was terminated while this call was pending"))
+            self._fail_all(self._lost if self._is_forced else _terminated)
         if self._interrupts:
             self._workers.interrupt()
-        self._must_terminate = not self._workers.terminate(spares_idle=True)
+        self._must_terminate = not self._end_workers(spares_idle=True)
         self._workers.wait_ended()
         self._finish_trace()
         self._channel.set(self._stopped)
+
+    def _end_workers(self, spares_idle: bool = False) -> bool:
+        return self._workers.kill() if self._kills else self._workers.terminate(spares_idle=spares_idle)
+
+    def _lost(self) -> PoolPartyError:
+        how = "kill_workers" if self._kills else "terminate_workers"
+        return worker_lost(f"the executor's workers were ended by {how} while this call was pending", None, None)
 
     def _give_back(self) -> None:
         """End the other threads after the last worker has ended, and release memory and descriptors."""
@@ -421,6 +466,13 @@ class Engine:
         self._interrupts = True
         self.terminate()
 
+    def end_workers(self, kills: bool) -> None:
+        """As `terminate`, but do not wait, and let pending calls fail with WorkerLost."""
+        if not self.is_foreign and self.state != TERMINATE:
+            self._kills = kills
+            self._is_forced = True
+            self._ask_for_end()
+
     def _ask_for_end(self) -> None:
         self.state = TERMINATE
         self._wants_end = True
@@ -463,7 +515,7 @@ class Engine:
         self.check_running()
         workers = self._workers
         about = {"kind": self.kind, "policy": workers.enforcer and workers.enforcer.policy}
-        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace)
+        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace, workers.places)
         _native.call_apart(lambda: self._enter_trace(tracing))
         try:
             tracing.start(lambda: self.workers, lambda: workers.budget()[1])
@@ -540,6 +592,10 @@ def _is_interrupted() -> bool:
 
 def _foreign() -> PoolPartyError:
     return PoolPartyError("this pool belongs to the process that made it; a forked child must make a pool of its own")
+
+
+def _terminated() -> PoolPartyError:
+    return PoolTerminated("Pool not running: it was terminated while this call was pending")
 
 
 def _loss(worker: Worker) -> PoolPartyError:

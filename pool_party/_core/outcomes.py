@@ -14,6 +14,10 @@ def error_of(status: int, value: Any) -> BaseException:
         return failure
     if status == _native.STATUS_UNENCODABLE:
         return _unencodable(*value)
+    if status == _native.STATUS_CANCELLED:
+        from concurrent.futures import CancelledError  # slow to import, and seldom needed
+
+        return CancelledError()
     error: BaseException = RemoteError(f"the result of a task could not be unpickled here: {value!r}")
     error.__cause__ = value
     return error

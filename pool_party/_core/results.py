@@ -1,10 +1,12 @@
-"""What calls return: AsyncResult and MapResult. Futures are in `pool_party._executor`, imap's iterators in streams.py.
+"""What calls return: AsyncResult and MapResult. Futures are in futures.py, imap's iterators in streams.py.
 
 Each is a Job of the channel, which stores the outcome (native/python/calls.c). Python code runs only afterwards: the
 thread that asks for a failed outcome makes its exception here, and callbacks.py runs the callbacks.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -37,6 +39,7 @@ def call_back(callback: Callback, value: Any) -> None:
 class Call(_native.Job):
     """A call in progress."""
 
+    has_parts = False  # whether several workers may run tasks of it
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
@@ -56,6 +59,43 @@ class Call(_native.Job):
     def run_callbacks(self) -> None:
         """Run the callbacks. The callback thread calls this once, when the outcome is decided."""
 
+    # ---- for asyncio: awaiting.py ----
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine to which the call was submitted."""
+        return self._engine
+
+    @property
+    def awaiters(self) -> "deque[Callable[[], object]]":
+        """The functions to call once the call is done. Any thread may add, take and discard one."""
+        awaiters: deque[Callable[[], object]] = self.__dict__.setdefault("_awaiters", deque())
+        return awaiters
+
+    def add_awaiter(self, tell: Callable[[], object]) -> bool:
+        """Have the thread of callbacks call `tell` once the call is done. Return False if the outcome is decided.
+
+        In that case `tell` may be called or not, and the call is done in a moment.
+        """
+        self.awaiters.append(tell)
+        # `tell_awaiters` runs after the call is done. So either it finds `tell`, or we see here that the call is done.
+        if self.watch() or (self.callbacks != _native.CALLBACKS_NONE and not self.done):
+            return True
+        self.discard_awaiter(tell)
+        return False
+
+    def discard_awaiter(self, tell: Callable[[], object]) -> None:
+        """Remove a function that `add_awaiter` has added, unless it has been called."""
+        with contextlib.suppress(ValueError):
+            self.awaiters.remove(tell)
+
+    def tell_awaiters(self) -> None:
+        """Call each function of `awaiters` once. The call is done by then."""
+        awaiters = self.__dict__.get("_awaiters")  # a thread that adds the first one later sees that the call is done
+        with contextlib.suppress(IndexError):  # another thread has discarded the last one
+            while awaiters:
+                awaiters.popleft()()
+
 
 class AsyncResult(Call):
     """The result of `apply_async`.
@@ -68,6 +108,9 @@ class AsyncResult(Call):
         exception ends a wait, nothing is lost: the result can be asked for again. The pool lives until the outcome is
         there.
     """
+
+    _callback: Callback = None
+    _error_callback: Callback = None
 
     def __init__(
         self,
@@ -129,6 +172,8 @@ class AsyncResult(Call):
             multiprocessing.TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
             WorkerLost: The worker died.
             PoolTerminated: The pool was terminated before the call was done.
+            concurrent.futures.CancelledError: The task that awaited it was cancelled, and the call with it; see
+                `outcome`.
             Exception: Whatever the task raised, with the worker's traceback as its cause.
         """
         if not self.done and not self._engine.wait(self, timeout):
@@ -139,6 +184,34 @@ class AsyncResult(Call):
             raise self.error()
         finally:
             del self  # breaks the reference cycle of exception, traceback and this frame
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.outcome().__await__()
+
+    def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
+        """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
+
+        If the coroutine is cancelled while nothing else awaits this result, the tasks that no worker has begun are
+        withdrawn. `get` then raises `concurrent.futures.CancelledError`. Does not block.
+
+        Args:
+            on_cancel: What happens to tasks that workers have begun by then. "abandon": they continue, and their
+                results are ignored. "wait": the cancellation waits for their end. "kill", for kind="process" only:
+                their worker processes are killed and replaced, and the cancellation waits for that. No other task is
+                affected.
+
+        Returns:
+            A coroutine, for one event loop of any thread.
+
+        Raises:
+            ValueError: From the coroutine, if `on_cancel` is not one of these, or not for this kind of workers.
+            asyncio.CancelledError: From the coroutine, if it was cancelled, or the call was.
+            WorkerLost: From the coroutine, if the worker died.
+            Exception: From the coroutine: whatever the task raised.
+        """
+        from pool_party._core import awaiting
+
+        return awaiting.outcome(self, on_cancel)
 
     def run_callbacks(self) -> None:
         succeeded = self.status == _native.STATUS_OK
@@ -157,3 +230,5 @@ class MapResult(AsyncResult):
     Guarantees:
         Those of `AsyncResult`: any thread may use it, and an outcome never changes.
     """
+
+    has_parts = True

@@ -71,7 +71,7 @@ class IMapIterator(Iterator[Any]):
                 raise StopIteration
             if outcome is False:
                 raise timed_out()
-            status, value = outcome
+            status, value, _ = outcome
             if status != _native.STATUS_OK:
                 raise error_of(status, value)
             if self._call.chunk == 1:

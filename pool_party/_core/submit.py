@@ -133,6 +133,18 @@ class Submitter:
         if job.id:
             self._channel.end_input(job, n_tasks)
 
+    def add(self, job: "StreamCall", fn: Any, index: int, value: Any) -> None:
+        """Add a call of fn(value) to an admitted stream. A pickling error is the outcome of that task."""
+        try:
+            task = self._task(job, index, fn, (value,), {})
+        except Exception as error:
+            if _is_from_handler(error):
+                raise
+            self._channel.deliver(job, index, _native.STATUS_RAISED, error)
+            return
+        self._channel.enqueue(task)
+        self._channel.feed()
+
     def _put_stream_task(self, job: "StreamCall", fn: Any, index: int, items: list[Any]) -> None:
         try:
             if job.chunk == 1:

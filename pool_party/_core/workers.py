@@ -266,6 +266,17 @@ class WorkerSet:
         is_starting = self._channel.state_of(worker.n) == _native.WORKER_STARTING
         return self._kind == "process" and not is_starting and not self._channel.is_busy(worker.n)
 
+    def kill(self) -> bool:
+        """As `terminate`, but send SIGKILL to processes at once."""
+        answers = [worker.kill() for worker in self.places if worker is not None]
+        return all(answers)
+
+    def kill_if(self, n: int, holds: Callable[[], bool]) -> None:
+        """Stop the process in a slot for a moment, and kill it if `holds()` meanwhile. Blocks for that time."""
+        worker = self.places[n]
+        if worker is not None:
+            worker.kill_if(lambda: self.places[n] is worker and holds())
+
     def wait_ended(self) -> None:
         """After `terminate`: waits for the workers that end promptly, and kills processes that do not."""
         begin = monotonic()

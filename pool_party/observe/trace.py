@@ -81,6 +81,7 @@ class Tracing:
         n_workers: int,
         about: dict[str, Any],
         on_stop: Callable[[], object],
+        places: "Sequence[Worker | None]",
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._max_events = max_events
@@ -88,6 +89,7 @@ class Tracing:
         self._n_workers = n_workers
         self._about = about
         self._on_stop = on_stop
+        self._places = places  # the worker in each slot, which may not have been noted yet
         self._pid = os.getpid()
         self._stopping = threading.Lock()  # held while the trace begins or ends
         self._is_over = threading.Event()
@@ -201,6 +203,9 @@ class Tracing:
     def _take_last(self) -> int:
         with self._lock:
             end_ns = monotonic_ns()
+            for worker in self._places:
+                if worker is not None:
+                    self.note_start(worker)
             for n in range(self._n_workers):
                 self._look_at(n)
                 self._close(n, is_dead=False)
@@ -332,10 +337,12 @@ class Tracing:
             del looks[: len(looks) // 2]
 
     def _read(self, n: int) -> None:
-        self._next[n], n_lost, block = self._channel.read_events(n, self._next[n])
         life = self._lives[n]
+        if life is None:  # a new worker may have recorded events already, which stay until it is noted
+            return
+        self._next[n], n_lost, block = self._channel.read_events(n, self._next[n])
         n_events = len(block) // _EVENT.size
-        if n_events and life is not None:
+        if n_events:
             self._passes[-1].append((life, block))
             self._n_events += n_events
         self._n_dropped += n_lost

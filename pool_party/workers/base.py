@@ -117,6 +117,13 @@ class Worker(Protocol):
         """Stop the worker by force where that is possible. Otherwise like `terminate`."""
         ...
 
+    def kill_if(self, holds: Callable[[], bool]) -> None:
+        """Stop a process for a moment, and kill it if `holds()` meanwhile. Other workers are left alone.
+
+        Blocks for that time.
+        """
+        ...
+
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the worker's end, at most `timeout` seconds. Return whether it has ended."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import select
@@ -21,7 +22,7 @@ from pool_party.workers.base import start_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from pool_party.budget.terms import Terms
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from pool_party.workers.base import Setup
 
 
+_SEED = "PYTHONHASHSEED"
 _LONGEST_S = 1e6  # longest single wait: poll takes milliseconds as a C int
 _LAUNCHES = 3  # attempts to start a process, in case the fork server dies during one
 _RELAUNCH_S = 0.02  # pause between them: a killed fork server still exists for a moment, but serves nobody
 _SERVER_TELLS_S = 1.0  # how long a fork server may take to report a dead child's exit code; guess: it takes 0.1 ms
+_STOP_PAUSE_S = 0.0002  # between checks whether a process has stopped; guess: stopping takes 0.05 ms
 
 
 def _portable(initializer: Callable[..., object] | None, method: str | None, receivers: Receivers | None) -> Any:
@@ -129,6 +132,7 @@ def main(
     terms: Terms | None,
     preload: tuple[str, ...],
     is_forked: bool,
+    has_seed: bool,
 ) -> None:
     """Run a worker process from start to end. `shield` has done its work by being unpickled."""
     global _interruptible
@@ -146,6 +150,8 @@ def main(
 
     if is_forked:
         _reseed()
+    if has_seed:
+        os.environ.pop(_SEED, None)  # not for the programs that tasks start
 
     def initialize() -> None:
         if initializer is None:
@@ -171,6 +177,40 @@ def _forget_stdin() -> None:
         main.pop("__file__", None)
 
 
+_seeding = threading.RLock()  # held while the seed is in the environment; only background threads start these workers
+os.register_at_fork(after_in_child=_seeding._at_fork_reinit)  # type: ignore[attr-defined]  # another thread may hold it
+
+
+@functools.cache
+def _hash_seed() -> str:
+    """The seed of hashes in this program's spawned workers."""
+    return str(int.from_bytes(os.urandom(4)) or 1)  # 0 would turn randomization off
+
+
+@contextlib.contextmanager
+def _one_hash_seed(method: str | None) -> Iterator[None]:
+    """Give all spawned workers the same hashes of strings, as those of the other start methods have them.
+
+    Otherwise two workers would sort equal keys into different partitions, for example in Dask's `groupby`. A program
+    that another thread starts meanwhile may inherit the seed. `os.environ` does not change.
+    """
+    if method != "spawn" or not _seeds_hashes():
+        yield
+        return
+    with _seeding:
+        os.putenv(_SEED, _hash_seed())
+        try:
+            yield
+        finally:
+            before = os.environ.get(_SEED)
+            os.unsetenv(_SEED) if before is None else os.putenv(_SEED, before)
+
+
+def _seeds_hashes() -> bool:
+    """Whether the user has not chosen a seed."""
+    return os.environ.get(_SEED) in (None, "", "random")
+
+
 def _start(process: Any, method: str | None) -> None:
     """Start a process with SIGINT blocked until the process ignores it.
 
@@ -190,7 +230,8 @@ def _start(process: Any, method: str | None) -> None:
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
-        _launch(process)
+        with _one_hash_seed(method):
+            _launch(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -250,6 +291,16 @@ def _is_readable(fd: int, timeout: float | None = 0) -> bool:
     return bool(poll.poll(None if timeout is None else min(timeout, _LONGEST_S) * 1000))
 
 
+def _is_stopped(pid: int) -> bool:
+    """Return whether the main thread of a process, which runs the tasks, is stopped or has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+    except OSError:
+        return True
+    return state in b"TtZX"
+
+
 def _open_pidfd(process: Any) -> int | None:
     """Return a descriptor that becomes readable when the process ends, or None if that is impossible.
 
@@ -307,6 +358,7 @@ class ProcessWorker:
                 setup.plan and setup.plan.terms(n, setup.gate),
                 setup.preload,
                 self._method != "spawn",  # a fork server forks its children, too
+                self._method == "spawn" and _seeds_hashes(),
             ),
             daemon=False,  # it may have children of its own; it ends with us by `die_with`
         )
@@ -354,6 +406,19 @@ class ProcessWorker:
     def kill(self) -> bool:
         _native.call_apart(lambda: self._send(signal.SIGKILL))
         return True
+
+    def kill_if(self, holds: Callable[[], bool]) -> None:
+        """Stop the process, kill it if `holds()`, and otherwise let it continue. Blocks for a moment."""
+        if self.pid is None:
+            return
+        _native.call_apart(lambda: self._send(signal.SIGSTOP))
+        try:
+            while not _is_stopped(self.pid) and self.is_alive():  # after its end another process may have its pid
+                time.sleep(_STOP_PAUSE_S)
+            if holds():
+                self.kill()
+        finally:
+            _native.call_apart(lambda: self._send(signal.SIGCONT))
 
     def _send(self, number: signal.Signals) -> None:
         """Send a signal to this process, and never to another one that has got its pid since."""

@@ -67,6 +67,9 @@ class ThreadWorker:
 
     interrupt = kill = terminate
 
+    def kill_if(self, holds: object) -> None:
+        """Do nothing: only a process can be stopped or killed."""
+
     def join(self, timeout: float | None = None) -> bool:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)

@@ -61,7 +61,6 @@ CLASSES = {
 }
 
 _PRIVATE = "reads {} of CPython's executor, a private attribute"
-_FORCED = "tests terminate_workers or kill_workers, which ComposableExecutor does not have"
 _BY_VALUE = "expects what a worker cannot import to fail; here it goes by value, which README.md promises"
 
 
@@ -131,14 +130,20 @@ LEFT_OUT = {
     **_rows(
         "process",
         "ProcessPoolExecutorTest",
-        _FORCED,
+        _PRIVATE.format("_force_shutdown"),
         "test_terminate_workers",
         "test_kill_workers",
         "test_force_shutdown_workers_invalid_op",
+    ),
+    **_rows(
+        "process",
+        "ProcessPoolExecutorTest",
+        _PRIVATE.format("_processes") + "; test_executor.py tests terminate_workers and kill_workers",
         "test_force_shutdown_workers",
-        "test_force_shutdown_workers_dead_workers",
-        "test_force_shutdown_workers_not_started_yet",
         "test_force_shutdown_workers_stops_pool",
+    ),
+    ("process", "ProcessPoolExecutorTest", "test_force_shutdown_workers_not_started_yet"): (
+        "expects that no worker starts before the first call; ours start at once"
     ),
     **_rows(
         "process",

@@ -113,4 +113,4 @@ if __name__ == "__main__":
     import policies_at_work  # so that workers find its functions by name
     from probe import main
 
-    main(policies_at_work.SCENARIOS)
+    main(policies_at_work.SCENARIOS, hang_s=100)

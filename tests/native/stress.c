@@ -368,10 +368,14 @@ static void *run_background(void *arg) {
 
 static bool may_be_revoked(uint64_t id) { return mix(id, 3) % 8 < 3; }   /* MEETING tasks may not */
 
-static void take_back(pool_t *p, uint64_t id) {                 /* task numbers are slot sequences */
+/* Task numbers are slot sequences, and numbers of calls. Half of the tasks are taken back as those of a map are. */
+static void take_back(pool_t *p, uint64_t id) {
     pp_slot_t copy;
-    if (!pp_parent_revoke(&p->parent, id, &copy))
+    uint64_t from = id;
+    if (!(id % 2 ? pp_parent_revoke_next_of(&p->parent, id, &from, &copy) : pp_parent_revoke(&p->parent, id, &copy)))
         return;
+    for (unsigned i = 0; i < p->segment->n_workers; i++)
+        CHECK(!pp_parent_is_held(&p->parent, i, id), "a task that was taken back is held", id);
     CHECK(copy.job == id, "revoked another task", copy.job);
     CHECK(copy.where == PP_IN_BLOCK || copy.size == size_of(id, 1), "copy of revoked task", id);
     settle(p, id, TAKEN_BACK);

@@ -112,6 +112,9 @@ class InterpreterWorker:
 
     interrupt = kill = terminate
 
+    def kill_if(self, holds: object) -> None:
+        """Do nothing: only a process can be stopped or killed."""
+
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
 

@@ -26,7 +26,8 @@ typedef struct {
                                                 * block that the worker (k)eeps, or in a kept block that names a (c)ommon block; in upper
                                                 * case, its result is in a block, too. Or it is in its place, and pickling it (n)ests, that
                                                 * is, waits for another task; or raises an (e)xception, once */
-    bool cancels, is_patient, at_once, trims;  /* at_once: tasks come while workers start; trims: idle blocks lose their memory */
+    enum { TASKS = true, THE_MAP } cancels;    /* TASKS: single ones; THE_MAP: all tasks but the last are those of one map */
+    bool is_patient, at_once, trims;           /* at_once: tasks come while workers start; trims: idle blocks lose their memory */
 } pool_t;
 
 static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once, trims */
@@ -57,6 +58,8 @@ static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker
     {"slow", 2, 1, 5, 0, "j", "p", false, true, false, false},
     {"three", 2, 3, 6, 0, "wwt", "prb", false, false, false, false},
     {"pass", 4, 3, 5, 0, "", "p", false, false, false, false},
+    {"map", 2, 2, 4, 0, "", "p", THE_MAP, false, false, false},
+    {"map-of-blocks", 2, 2, 5, 0, "w", "pb", THE_MAP, false, false, false},
     {"four", 4, 4, 8, 0, "wtnj", "pprb", true, true, false, false},
 };
 
@@ -64,6 +67,8 @@ enum { READY = 1, CLAIMED = 2 };               /* slot tags, as in channel.c */
 enum { PENDING, DONE, LOST, TAKEN_BACK };
 enum { ENDED = TASKS_MAX, TICKETS, NOBODY };  /* what an actor can wait for: tasks, and the end of the pool */
 #define BATCH 2
+#define MAP 1                                  /* the number of its call; other calls have that of their task, + 1 */
+#define REVOKES_MAP (TASKS_MAX + 1)
 
 typedef struct { unsigned arena, id, task; } block_t;
 
@@ -74,7 +79,9 @@ static pp_segment_t *segment;
 static pp_parent_t parent;
 static struct {                                /* the parent's state; under Python's locks unless atomic */
     _Atomic uint32_t n_offered, n_put;         /* tasks between the two are the backlog */
-    _Atomic uint32_t done[TICKETS], is_idle;
+    _Atomic uint32_t done[TICKETS], is_idle, is_withdrawn;
+    pthread_mutex_t map;                       /* the critical section of the map */
+    bool is_in_map[WORKERS_MAX], is_through[WORKERS_MAX];   /* the worker runs a task of the map; it was found not to hold one */
     bool is_put[TASKS_MAX], is_being_put[TASKS_MAX], is_pickled[TASKS_MAX], is_pickling[ACTORS_MAX];
     bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
     unsigned next_worker, n_settled, n_lost, n_killed, n_cancels, n_leaks;
@@ -86,7 +93,7 @@ static struct {                                /* the parent's state; under Pyth
     unsigned dead;                             /* a bit for each worker whose end was reported */
     bool is_copying[WORKERS_MAX];              /* while in pp_worker_copied */
     bool is_burying;
-    unsigned revoked;                          /* the task that is being revoked, + 1 */
+    unsigned revoked;                          /* the task that is being revoked, + 1; REVOKES_MAP: those of the map */
     struct {
         unsigned needed_by;                    /* a task, + 1; 0: nobody needs the contents of the block */
         uint64_t at;
@@ -159,6 +166,10 @@ static uint64_t word(const void *at, unsigned size) {
     return value;
 }
 
+static uint64_t job_of(uint64_t id) { return pool->cancels == THE_MAP && id + 1 < pool->n_tasks ? MAP : id + 1; }
+
+static bool is_being_revoked(unsigned id) { return m.revoked == 1 + id || (m.revoked == REVOKES_MAP && job_of(id) == MAP); }
+
 static uint64_t in_use(unsigned owner, unsigned id) { return sch_newest(&pp_segment_flags(segment, owner)->in_use[id], 4); }
 
 static void check_blocks(void) {
@@ -181,7 +192,7 @@ void __real_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id);
 void __wrap_pp_block_release(pp_segment_t *s, unsigned owner, uint32_t id) {
     bool may_be_again = m.is_burying && has_kept_arguments();   /* README.md: two may name it, and it is not in use again */
-    if (m.revoked && m.blocks[owner][id].needed_by == m.revoked)
+    if (m.blocks[owner][id].needed_by && is_being_revoked(m.blocks[owner][id].needed_by - 1))
         m.blocks[owner][id].needed_by = 0;
     sch_check(in_use(owner, id) || may_be_again, "block %u of arena %u is released, but not open", id, owner);
     __real_pp_block_release(s, owner, id);
@@ -269,6 +280,7 @@ static bool is_kept_by_worker(uint64_t id) { return tolower(where_of(id)) == 'k'
 static bool is_result_in_block(uint64_t id) { return isupper(where_of(id)); }
 
 static bool pickle(unsigned id);
+static void settle(uint64_t id, unsigned outcome);
 
 static pp_where_t place_of(unsigned id) {
     switch (tolower(where_of(id))) {
@@ -312,11 +324,21 @@ static void check_common(unsigned task) {
     sch_check(read_block(&ref) == COMMON, "what task %u has in common with others has changed", task);
 }
 
-/* EINTR: an exception. */
+/* As in putting.c: under the lock that guards whether the call is settled, so that whoever settles it finds the task. */
+static int put_unless_withdrawn(const pp_task_t *task, uint64_t *sequence) {
+    if (pool->cancels != THE_MAP || task->job != MAP)
+        return pp_parent_put(&parent, task, sequence);
+    pthread_mutex_lock(&m.map);
+    int error = pp_load_seq_cst(&m.is_withdrawn) ? ECANCELED : pp_parent_put(&parent, task, sequence);
+    pthread_mutex_unlock(&m.map);
+    return error;
+}
+
+/* EINTR: an exception; ECANCELED: its call was cancelled. */
 static int put(unsigned id) {
     uint64_t argument = argument_of(id);
     pp_blockref_t ref;
-    pp_task_t task = {.job = id + 1, .index = id, .size = sizeof argument, .data = &argument, .where = place_of(id)};
+    pp_task_t task = {.job = job_of(id), .index = id, .size = sizeof argument, .data = &argument, .where = place_of(id)};
     if (!pp_parent_has_room(&parent))
         return EAGAIN;
     if (!pickle(id))
@@ -336,7 +358,7 @@ static int put(unsigned id) {
         task.size = sizeof ref;
     }
     uint64_t sequence;
-    if ((error = pp_parent_put(&parent, &task, &sequence)) != 0 && task.where == PP_IN_BLOCK) {
+    if ((error = put_unless_withdrawn(&task, &sequence)) != 0 && task.where == PP_IN_BLOCK) {
         need_no_more(0, ref.id);
         pp_block_release(segment, 0, ref.id);
     }
@@ -361,10 +383,13 @@ static bool put_waiting(void) {
         m.is_being_put[id] = true;
         int error = put((unsigned)id);
         m.is_being_put[id] = false;
-        sch_check(error == 0 || error == EAGAIN || error == EINTR, "put: error %d", error);
+        sch_check(error == 0 || error == EAGAIN || error == EINTR || error == ECANCELED, "put: error %d", error);
         if (error == EINTR)
             return false;
-        if (error) {
+        if (error == ECANCELED) {
+            m.is_put[id] = true;
+            settle((unsigned)id, TAKEN_BACK);
+        } else if (error) {
             pp_parent_note_full(&parent);
             sch_say("      task %d is refused", id);
             if (pp_parent_is_starved(&parent))
@@ -511,7 +536,7 @@ static struct {                                /* results that the background th
 
 static void take_result(unsigned worker, const pp_frame_t *f, result_t *r) {
     *r = (result_t){.id = f->index, .worker = worker};
-    sch_check(f->job == r->id + 1 && f->size == (f->where == PP_IN_BLOCK ? sizeof r->block : sizeof r->value), "a result is not what was sent");
+    sch_check(f->job == job_of(r->id) && f->size == (f->where == PP_IN_BLOCK ? sizeof r->block : sizeof r->value), "a result is not what was sent");
     check_leads("a result is taken");
     if (f->where == PP_IN_BLOCK) {
         r->is_in_block = true;
@@ -740,6 +765,7 @@ static bool reap(unsigned worker, uint64_t *job, uint32_t *index) {
         if (!m.blocks[1 + worker][id].is_received)
             need_no_more(1 + worker, id);
     }
+    m.is_in_map[worker] = false;
     m.is_burying = true;
     bool is_lost = pp_parent_reap(&parent, worker, job, index);
     m.is_burying = false;
@@ -757,7 +783,7 @@ static void reap_dead(unsigned worker) {
         take_one(worker, f, NOBODY);
     bool is_lost = reap(worker, &job, &index);
     pp_lead_release(&parent);
-    sch_check(!is_lost || job == index + 1, "what is lost is no task");
+    sch_check(!is_lost || job == job_of(index), "what is lost is no task");
     m.n_leaks += m.is_copying[worker];           /* killed between the two stores of pp_worker_copied: README.md, Limits */
     m.is_copying[worker] = false;
     m.worker[worker] = 0;
@@ -887,6 +913,28 @@ static void run_canceller(int number) {
     }
 }
 
+/* As `cancel` of a map in calls.c and `Engine.end`: a worker that holds no task of the map by then will not begin one. */
+static void run_withdrawer(int number) {
+    (void)number;
+    sch_until(is_any_put);
+    pthread_mutex_lock(&m.map);
+    pp_store_seq_cst(&m.is_withdrawn, 1);
+    pthread_mutex_unlock(&m.map);
+    pp_slot_t copy;
+    m.revoked = REVOKES_MAP;
+    for (uint64_t from = 0; pp_parent_revoke_next_of(&parent, MAP, &from, &copy);) {
+        sch_check(job_of(copy.index) == MAP, "a task of another call was taken back");
+        settle(copy.index, TAKEN_BACK);
+    }
+    m.revoked = 0;
+    pp_store_seq_cst(&parent.must_feed, 1);
+    pp_parent_notify(&parent);
+    for (unsigned i = 0; i < pool->n_workers; i++) {
+        m.is_through[i] = !pp_parent_is_held(&parent, i, MAP);
+        sch_check(!m.is_through[i] || !m.is_in_map[i], "worker %u runs a task of the map, and was found not to hold one", i);
+    }
+}
+
 static bool are_all_asleep(void) {
     for (unsigned i = 0; i < pool->n_workers; i++)
         if (!sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_worker(segment, i)->park))
@@ -899,6 +947,7 @@ static bool are_all_offered(void) { return m.n_offered == pool->n_tasks; }
 static void run_main(int number) {
     (void)number;
     pp_parent_init(&parent, segment);
+    pthread_mutex_init(&m.map, NULL);
     new_half(0);
     for (unsigned i = 0; i <= pool->n_workers; i++) {   /* maps the window of each arena once */
         pp_blockref_t ref = {.at = pp_segment_arena_at(segment, i), .size = 8};
@@ -908,8 +957,10 @@ static void run_main(int number) {
         start_worker(i);
     m.background = sch_start("background", 0, false, run_background);
     sch_start("watcher", 0, false, run_watcher);
-    if (pool->cancels)
+    if (pool->cancels == TASKS)
         sch_start("canceller", 0, false, run_canceller);
+    if (pool->cancels == THE_MAP)
+        sch_start("withdrawer", 0, false, run_withdrawer);
     if (has_results_in_blocks())
         sch_start("collector", 0, false, run_collector);
     if (!pool->at_once)
@@ -971,7 +1022,9 @@ static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned cha
     uint64_t argument, id = task->index;
     const void *from = task->where == PP_IN_RING ? payload : task->data;
     const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
-    sch_check(id < pool->n_tasks && task->job == id + 1, "a task is not what was put");
+    sch_check(id < pool->n_tasks && task->job == job_of(id), "a task is not what was put");
+    m.is_in_map[end->n_worker] = pool->cancels == THE_MAP && task->job == MAP;
+    sch_check(!m.is_in_map[end->n_worker] || !m.is_through[end->n_worker], "a task of the map begins after its end");
     sch_say("      runs task %u", (unsigned)id);
     sch_check(m.n_runs[id]++ == 0, "task %u runs twice", (unsigned)id);
     if (names_common(id))
@@ -1024,6 +1077,7 @@ static void run_worker(int worker) {
             release_kept(&kept);
         run_task(&end, &task, payload, &kept);
         reply(&end, &task);
+        m.is_in_map[worker] = false;
         pp_worker_finish(&end);
         n++;
         if (kept.task < TASKS_MAX && sch_choose(2))

@@ -1,0 +1,161 @@
+"""A call whose outcome is a `Future` of `concurrent.futures`."""
+
+from collections.abc import Coroutine, Generator
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any
+
+from pool_party import _native
+from pool_party._core.outcomes import future_error_of
+from pool_party._core.results import Call
+
+if TYPE_CHECKING:
+    from pool_party._core.engine import Engine
+
+
+class PoolFuture(Future[Any]):
+    """A `concurrent.futures.Future` of a `ComposableExecutor`. It is running once a worker has begun its task.
+
+    Raises:
+        WorkerLost: By `result`, if the worker died.
+
+    Guarantees:
+        All methods may be called from any thread. `result` returns as soon as the call is done. `wait` and
+        `as_completed` of `concurrent.futures` learn of it a moment later, from the thread that runs the callbacks.
+    """
+
+    _call: "FutureCall"
+
+    def cancel(self) -> bool:
+        """Cancel the call, unless a worker has begun it. Does not block, and never raises.
+
+        Returns:
+            Whether the call is cancelled now.
+        """
+        return self._call.cancel()
+
+    def cancelled(self) -> bool:
+        """Return whether the call was cancelled. Does not block, and never raises.
+
+        Returns:
+            True if it was.
+        """
+        return self._call.is_cancelled()
+
+    def done(self) -> bool:
+        """Return whether the call was cancelled or has its outcome. Does not block, and never raises.
+
+        Returns:
+            True if so.
+        """
+        return self._call.settled
+
+    def running(self) -> bool:
+        """Return whether a worker runs the call now. Does not block, and never raises.
+
+        Returns:
+            True if so.
+        """
+        return not self.done() and self._call.is_begun()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the call's value. Blocks until it is there.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
+            concurrent.futures.CancelledError: The call was cancelled.
+            Exception: Whatever the function raised, with the worker's traceback as its cause.
+        """
+        error = self.exception(timeout)
+        if error is None:
+            return self._call.value
+        try:
+            raise error
+        finally:
+            del self, error  # breaks the reference cycle of exception, traceback and this frame
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the call raised, or None. Blocks until the outcome is there.
+
+        Args:
+            timeout: The longest wait in seconds. None: no limit.
+
+        Returns:
+            The exception, or None if there is none.
+
+        Raises:
+            TimeoutError: There is no outcome after `timeout` seconds.
+            concurrent.futures.CancelledError: The call was cancelled.
+        """
+        if not self._call.wait(timeout):
+            raise TimeoutError
+        if self._call.is_cancelled():
+            raise CancelledError
+        return None if self._call.status == _native.STATUS_OK else self._call.error()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.outcome().__await__()
+
+    def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
+        """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
+
+        If the coroutine is cancelled while nothing else awaits this future, the future is cancelled unless a worker has
+        begun its call. Does not block.
+
+        Args:
+            on_cancel: What happens to a call that a worker has begun; see `AsyncResult.outcome`.
+
+        Returns:
+            A coroutine, for one event loop of any thread.
+
+        Raises:
+            ValueError: From the coroutine, if `on_cancel` is not one of the three, or not for this kind of workers.
+            asyncio.CancelledError: From the coroutine, if it was cancelled, or the future was.
+            WorkerLost: From the coroutine, if the worker died.
+            Exception: From the coroutine: whatever the function raised.
+        """
+        from pool_party._core import awaiting
+
+        return awaiting.outcome(self._call, on_cancel)
+
+
+class FutureCall(Call):
+    """The call behind a Future."""
+
+    def __init__(self, engine: "Engine") -> None:
+        super().__init__(engine)
+        self.callbacks = _native.CALLBACKS_AFTER
+        self.future = PoolFuture()
+        self.future._call = self
+
+    def run_callbacks(self) -> None:
+        """Pass the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks."""
+        future = self.future
+        if self.is_cancelled():
+            Future.cancel(future)
+            future.set_running_or_notify_cancel()
+        elif future.set_running_or_notify_cancel():
+            if self.status == _native.STATUS_OK:
+                future.set_result(self.value)
+            else:
+                future.set_exception(self.error())
+
+    def _make_error(self) -> BaseException:
+        return future_error_of(self.status, self.value)
+
+    def is_cancelled(self) -> bool:
+        return self.settled and self.status == _native.STATUS_CANCELLED
+
+    def cancel(self) -> bool:
+        return self._engine.cancel(self) or self.is_cancelled()
+
+    def is_begun(self) -> bool:
+        return self._engine.is_begun(self)
+
+    def wait(self, timeout: float | None) -> bool:
+        return self.done or self._engine.wait(self, timeout)

@@ -1,0 +1,1 @@
+"""What lets other libraries run their work in pools. Each module is imported, and imports its library, on request."""

@@ -1,0 +1,7 @@
+"""Registers our backend in programs that joblib's tests start; not in interpreters, which have joblib only later."""
+
+import os
+import threading
+
+if "POOL_PARTY_KIND" in os.environ and threading._daemon_threads_allowed():
+    import ours  # noqa: F401
