@@ -131,6 +131,21 @@ class Counted:
         return Counted, (self.parts,)
 
 
+class Particular:
+    """An object without a `__dict__` that raises another error if somebody asks for it."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items):
+        self.items = items
+
+    def __getattr__(self, name):
+        raise RuntimeError(name) if name == "__dict__" else AttributeError(name)
+
+    def __len__(self):
+        return len(self.items)
+
+
 def change(value, _):
     """Change an object. Return how often it was changed before, in this copy."""
     if isinstance(value, (list, collections.deque)):

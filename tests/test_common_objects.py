@@ -64,6 +64,11 @@ def test_it_is_pickled_once(remote_pool):
     assert value.n_pickled == (2 if CAN_SET_APART else 30)  # with the first task, and for all others
 
 
+def test_code_of_objects_runs_only_when_they_are_pickled(remote_pool):
+    value = commons.Particular([text(i) for i in range(N)])
+    assert remote_pool.starmap(commons.length, [(value, i) for i in range(9)], 1) == [N] * 9
+
+
 def test_objects_by_turns(remote_pool):
     values = [commons.Counted([text(1000 * i + n) for n in range(N)]) for i in range(3)]
     items = [(values[i % 3], i) for i in range(30)]

@@ -9,7 +9,8 @@
  * Buffers and large parts of the typed encoding are always leaves. bytes and str in pickles become leaves once the call is
  * known to have large ones (`pp_apart_t`, codec.c).
  *
- * A worker keeps the bytes and str that it has made of them until it gets a task of another call or has no task (worker.c).
+ * A worker keeps the bytes and str that it has made of them until it gets a task of another call, or none for a tenth of
+ * a second (worker.c).
  *
  * Other objects that several tasks name are pickled once, by wire/common.py, and this pickle is such a bytes object. The
  * last section of this file tells which objects a pickle contains.

@@ -64,7 +64,7 @@ def _is_plain(value: "Any") -> bool:
     kind: Any = type(value)
     return (
         bool(kind.__flags__ & _HEAP_TYPE)
-        and not isinstance(value, type)
+        and not issubclass(kind, type)
         and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
         and kind.__getstate__ is object.__getstate__
@@ -79,7 +79,16 @@ def _parts(value: "Any") -> "Iterable[Any]":
         return list(value)
     if kind is dict:
         return list(value.values())
-    return list(getattr(value, "__dict__", {}).values()) if _is_plain(value) else ()
+    return list(_attributes(value).values()) if _is_plain(value) else ()
+
+
+def _attributes(value: "Any") -> "dict[str, Any]":
+    """Return the `__dict__` of an object without calling its own `__getattr__` or `__getattribute__`."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found
 
 
 def _is_immutable(values: "Iterable[Any]") -> bool:
