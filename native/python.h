@@ -131,11 +131,16 @@ pp_memory_t *pp_memo_find(PyObject *memo, PyObject *object, bool is_blob, const 
 PyObject *pp_common_blob(pp_module_t *m, pp_segment_t *s, const pp_common_t *common, bool is_text, uint32_t char_max);
 PyObject *pp_common_copy(pp_segment_t *s, const pp_common_t *common);
 void pp_forget_common(pp_module_t *m);
-extern const char pp_keep_decoded_doc[], pp_decoded_doc[], pp_members_doc[], pp_find_member_doc[];
+extern const char pp_keep_decoded_doc[], pp_decoded_doc[], pp_members_doc[], pp_find_member_doc[], pp_kinds_doc[];
 PyObject *pp_keep_decoded(PyObject *module, PyObject *args);
 PyObject *pp_decoded(PyObject *module, PyObject *blob);
 PyObject *pp_members(PyObject *module, PyObject *pickler);
 PyObject *pp_find_member(PyObject *module, PyObject *args);
+PyObject *pp_kinds(PyObject *module, PyObject *pickler);
+
+/* duplicate.c */
+extern const char pp_duplicate_doc[];
+PyObject *pp_duplicate(PyObject *module, PyObject *value);
 
 extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);

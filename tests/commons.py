@@ -1,6 +1,7 @@
 """Tasks and values for test_common.py that every kind of worker can import."""
 
 import collections
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -131,6 +132,22 @@ class Counted:
         return Counted, (self.parts,)
 
 
+class Numbered:
+    """Arrives as a list that begins with another number each time."""
+
+    numbers = itertools.count()
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return numbered, (self.parts,)
+
+
+def numbered(parts):
+    return [next(Numbered.numbers), *parts]
+
+
 class Particular:
     """An object without a `__dict__` that raises another error if somebody asks for it."""
 
@@ -190,8 +207,10 @@ def first_item(value):
 
 
 def change_part(value, _):
-    value[0].append("changed")
-    return len(value[0]) - 1
+    """Change a part of an object. Return how often it was changed."""
+    part = value[0].parts[0] if isinstance(value[0], Plain) else value[0]
+    part.append("changed")
+    return len(part) - 1
 
 
 def send_through(value, i):

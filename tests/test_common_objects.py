@@ -64,6 +64,12 @@ def test_it_is_pickled_once(remote_pool):
     assert value.n_pickled == (2 if CAN_SET_APART else 30)  # with the first task, and for all others
 
 
+def test_a_whole_argument_is_pickled_once(remote_pool):
+    value = commons.Counted([text(i) for i in range(N)])
+    assert remote_pool.map(len, [value] * 30, 1) == [N] * 30
+    assert value.n_pickled == (2 if CAN_SET_APART else 30)
+
+
 def test_code_of_objects_runs_only_when_they_are_pickled(remote_pool):
     value = commons.Particular([text(i) for i in range(N)])
     assert remote_pool.starmap(commons.length, [(value, i) for i in range(9)], 1) == [N] * 9
@@ -101,9 +107,19 @@ def test_a_stream_pickles_what_cannot_change_once(remote_pool):
     assert len(made) == (1 if CAN_SET_APART else 0)
 
 
-def test_parts_that_cannot_be_copied_are_unpickled_for_each_task(remote_pool):
-    value = [[text(i)] for i in range(N)]
+@pytest.mark.parametrize(
+    "part", [list, collections.deque, lambda texts: commons.Plain(texts)], ids=["list", "deque", "instance"]
+)
+def test_parts_are_of_one_task(remote_pool, part):
+    value = [part([text(i)]) for i in range(N)]
     assert remote_pool.starmap(commons.change_part, [(value, i) for i in range(12)], 1) == [1] * 12
+
+
+def test_what_a_reducer_returns_is_made_for_each_task(remote_pool):
+    value = commons.Numbered([text(i) for i in range(N)])
+    numbers = remote_pool.map(commons.first_item, [value] * 30, 1)
+    n_workers = remote_pool.statistics().n_workers
+    assert max(collections.Counter(numbers).values()) <= n_workers
 
 
 @pytest.mark.parametrize("which", ["part", "text", "twice", "itself", "in a dict", "parent", "item"])

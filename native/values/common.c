@@ -13,7 +13,7 @@
  * a second (worker.c).
  *
  * Other objects that several tasks name are pickled once, by wire/common.py, and this pickle is such a bytes object. The
- * last section of this file tells which objects a pickle contains.
+ * last section of this file tells which objects a pickle contains. duplicate.c copies what a worker has unpickled.
  */
 #include "python.h"
 
@@ -279,6 +279,33 @@ PyObject *pp_members(PyObject *module, PyObject *pickler) {
     if (capsule == NULL)
         PyMem_Free(members);
     return capsule;
+}
+
+typedef struct {
+    PyObject *set;
+    PyTypeObject *last;
+} kinds_t;
+
+static int note_kind(PyObject *object, void *kinds_) {
+    kinds_t *kinds = kinds_;
+    PyTypeObject *kind = Py_TYPE(object);
+    if (kind == kinds->last)
+        return 0;
+    kinds->last = kind;
+    return PySet_Add(kinds->set, (PyObject *)kind);
+}
+
+const char pp_kinds_doc[] = PyDoc_STR("kinds(pickler) -> set\n\n"
+    "Returns the types of all objects that a pickler has pickled, except numbers, True, False and None, and some others.");
+PyObject *pp_kinds(PyObject *module, PyObject *pickler) {
+    (void)module;
+    kinds_t kinds = {.set = PySet_New(NULL)};
+    traverseproc traverse = Py_TYPE(pickler)->tp_traverse;
+    if (traverse == NULL)
+        PyErr_SetString(PyExc_TypeError, "a pickler is needed");
+    if (kinds.set && (traverse == NULL || traverse(pickler, note_kind, &kinds) < 0))
+        Py_CLEAR(kinds.set);
+    return kinds.set;
 }
 
 static PyObject *find_member(PyObject *pair, PyObject *object) {

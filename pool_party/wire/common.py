@@ -43,7 +43,7 @@ _HEAP_TYPE = 1 << 9  # tp_flags of classes that Python code has made
 
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), type(...)})
 _BY_NAME = frozenset({type, type(lambda: None), type(len), type(sys)})  # pickled as names
-_COPIED = frozenset({list, dict, set})
+_COPIED = frozenset({*_ATOMS, *_BY_NAME - {type(sys)}, tuple, frozenset, list, dict, set, bytearray})
 
 
 def _can_find_members() -> bool:
@@ -59,9 +59,8 @@ def _can_find_members() -> bool:
 # ---- which objects ----
 
 
-def _is_plain(value: "Any") -> bool:
-    """Return whether pickling an object pickles its `__dict__`."""
-    kind: Any = type(value)
+def _is_plain(kind: "Any") -> bool:
+    """Return whether pickling an instance of a class pickles its `__dict__`."""
     return (
         bool(kind.__flags__ & _HEAP_TYPE)
         and not issubclass(kind, type)
@@ -79,7 +78,7 @@ def _parts(value: "Any") -> "Iterable[Any]":
         return list(value)
     if kind is dict:
         return list(value.values())
-    return list(_attributes(value).values()) if _is_plain(value) else ()
+    return list(_attributes(value).values()) if _is_plain(kind) else ()
 
 
 def _attributes(value: "Any") -> "dict[str, Any]":
@@ -104,15 +103,13 @@ def _is_immutable(values: "Iterable[Any]") -> bool:
     return False
 
 
-def _can_copy(value: "Any") -> bool:
-    """Return whether `_copy` makes what unpickling would make."""
-    if type(value) is dict:
-        return _is_immutable(value) and _is_immutable(value.values())
-    return _is_immutable(value if type(value) in _COPIED else (value,))
-
-
-def _copy(value: "Any") -> "Any":
-    return value.copy() if type(value) in _COPIED else value
+def _is_copied(kind: type) -> bool:
+    """Return whether workers copy what they have unpickled of an object of this type: no reducer has returned it."""
+    return (
+        kind in _COPIED
+        or (issubclass(kind, type) and kind not in reducers(False, [copyreg.dispatch_table]))
+        or (_is_plain(kind) and kind.__new__ is object.__new__ and not hasattr(kind, "__setstate__"))
+    )
 
 
 # ---- sending ----
@@ -142,7 +139,7 @@ class Commons:
         """Return the outermost objects of an argument that earlier tasks have named. Remember all others."""
         common: dict[int, Any] = {}
         new: dict[int, Any] = {}
-        todo = deque([value])
+        todo: deque[Any] = deque([(value,)])
         while todo and len(new) < _LOOKED_AT_MAX:
             for part in islice(_parts(todo.popleft()), _LOOKED_AT_MAX):
                 if type(part) in _ATOMS or type(part) in _BY_NAME or id(part) in new:
@@ -184,7 +181,7 @@ class Commons:
         pickle, members, buffers = base.dumps_rest(value)
         if base.is_for_one or len(base.pickle) < max(_native.COMMON_MIN, len(pickle)) or len(members) > _MEMBERS_MAX:
             self._end()
-        return load, (base.pickle, members, pickle, base.buffers, buffers)
+        return load, (base.pickle, members, pickle, base.buffers, buffers, base.is_copied)
 
     def _base_of(self, common: "list[Any]") -> "_Base":
         key = frozenset(map(id, common))
@@ -207,7 +204,7 @@ class _Base:
 
     pickle: what `load` completes to a whole pickle. buffers: the buffers that it needs.
     is_for_one: only one receiver can load the pickle. A reducer was used that is registered with ForkingPickler, or any
-    other that sends a descriptor.
+    other that sends a descriptor. is_copied: workers unpickle it once, and copy that for each task.
     """
 
     def __init__(self, objects: "list[Any]") -> None:
@@ -224,6 +221,7 @@ class _Base:
         self._references = [self.pickle] * 8  # so that `is_common` (common.c) knows it at the first task
         self.is_for_one = bool(reduced) or b"resource_sharer" in pickle
         self._members = _native.members(self._pickler)
+        self.is_copied = all(map(_is_copied, _native.kinds(self._pickler)))
 
     def dumps_rest(self, value: "Any") -> "tuple[bytes, list[int], list[Any]]":
         """Pickle an argument without what the base contains.
@@ -290,9 +288,11 @@ def itself(value: "Any") -> "Any":
     return value
 
 
-def load(base: bytes, places: "list[int]", pickle: bytes, base_buffers: "list[Any]", buffers: "list[Any]") -> "Any":
+def load(
+    base: bytes, places: "list[int]", pickle: bytes, base_buffers: "list[Any]", buffers: "list[Any]", is_copied: bool
+) -> "Any":
     """Unpickle the argument of a task that names members of a base. Unpickling also calls this function."""
-    members = _copies(base, places) or _members_of(base, places, base_buffers)
+    members = _copies(base, places) or _members_of(base, places, base_buffers, is_copied)
     unpickler: Any = _pickle.Unpickler(io.BytesIO(pickle), buffers=buffers)
     unpickler.persistent_load = members.__getitem__
     return unpickler.load()
@@ -300,16 +300,15 @@ def load(base: bytes, places: "list[int]", pickle: bytes, base_buffers: "list[An
 
 def _copies(base: bytes, places: "list[int]") -> "list[Any] | None":
     kept = _native.decoded(base)
-    return [_copy(kept[place]) for place in places] if kept and kept.keys() >= set(places) else None
+    return _native.duplicate([kept[place] for place in places]) if kept and kept.keys() >= set(places) else None
 
 
-def _members_of(base: bytes, places: "list[int]", buffers: "list[Any]") -> "list[Any]":
-    """Unpickle the base, and return its members at the given places. Keep them for the next task if `_copy` can."""
+def _members_of(base: bytes, places: "list[int]", buffers: "list[Any]", is_copied: bool) -> "list[Any]":
+    """Unpickle the base, and return its members at the given places. Keep them if they can be copied."""
     gets = (b"j" + place.to_bytes(4, "little") for place in places)
     members: list[Any] = _pickle.loads(b"".join([base, b"](", *gets, b"e."]), buffers=buffers)
-    if _native.decoded(base) != {}:  # otherwise they cannot be copied
-        can_copy = all(map(_can_copy, members))
-        _native.keep_decoded(base, dict(zip(places, members, strict=True)) if can_copy else {})
-        if can_copy:
-            return [*map(_copy, members)]
-    return members
+    if not is_copied or _native.decoded(base) == {}:  # the latter: that they cannot be copied is known
+        return members
+    copies: list[Any] | None = _native.duplicate(members)
+    _native.keep_decoded(base, {} if copies is None else dict(zip(places, members, strict=True)))
+    return members if copies is None else copies
