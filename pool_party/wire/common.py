@@ -103,7 +103,7 @@ def _is_immutable(values: "Iterable[Any]") -> bool:
     return False
 
 
-def _is_copied(kind: type) -> bool:
+def _is_copied(kind: "Any") -> bool:
     """Return whether workers copy what they have unpickled of an object of this type: no reducer has returned it."""
     return (
         kind in _COPIED
