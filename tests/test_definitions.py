@@ -7,7 +7,7 @@ import types
 import weakref
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_party import _native
@@ -59,6 +59,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(value=values)
 def test_names_in_a_pickle(value):
     main = types.ModuleType("__main__")
