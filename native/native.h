@@ -373,12 +373,13 @@ typedef struct {           /* a worker's private half */
     pp_worker_slot_t *own;                         /* its worker slot */
     unsigned n_worker;
     pp_spin_t spin, moment;                 /* for tasks; for the caller to release the GIL */
+    int64_t deadline_ns;                    /* when `pp_worker_wait` returns without a task; 0: never */
     pp_trace_t trace;
 } pp_worker_t;
 
 int pp_worker_init(pp_worker_t *e, pp_segment_t *s, unsigned worker);
 bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
-int pp_worker_wait(pp_worker_t *e);                                     /* 0: claim; EINTR: handle signals first; ECANCELED: stop */
+int pp_worker_wait(pp_worker_t *e);                                     /* 0: claim; EINTR: handle signals first; ETIMEDOUT; ECANCELED: stop */
 bool pp_worker_must_stop(pp_worker_t *e);
 void pp_worker_copied(pp_worker_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument was read; releases its block unless is_kept */
 int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */

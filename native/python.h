@@ -31,7 +31,7 @@ typedef struct {
     PyObject *caller;                         /* the receiver of replies; see wire/definitions.py; found when needed */
     Py_ssize_t n_registered;                  /* the size of `registered` when `reducers` were last copied */
     PyObject *array_type;                     /* numpy.ndarray, when first needed */
-    struct { uint64_t number; PyObject *object; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
+    struct { uint64_t number; PyObject *object, *decoded; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
     pp_segment_t *worker_segment;             /* in a worker process or interpreter: its channel's, borrowed */
     unsigned n_common;
     uint64_t n_common_bytes;
@@ -131,6 +131,16 @@ pp_memory_t *pp_memo_find(PyObject *memo, PyObject *object, bool is_blob, const 
 PyObject *pp_common_blob(pp_module_t *m, pp_segment_t *s, const pp_common_t *common, bool is_text, uint32_t char_max);
 PyObject *pp_common_copy(pp_segment_t *s, const pp_common_t *common);
 void pp_forget_common(pp_module_t *m);
+extern const char pp_keep_decoded_doc[], pp_decoded_doc[], pp_members_doc[], pp_find_member_doc[], pp_kinds_doc[];
+PyObject *pp_keep_decoded(PyObject *module, PyObject *args);
+PyObject *pp_decoded(PyObject *module, PyObject *blob);
+PyObject *pp_members(PyObject *module, PyObject *pickler);
+PyObject *pp_find_member(PyObject *module, PyObject *args);
+PyObject *pp_kinds(PyObject *module, PyObject *pickler);
+
+/* duplicate.c */
+extern const char pp_duplicate_doc[];
+PyObject *pp_duplicate(PyObject *module, PyObject *value);
 
 extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
@@ -177,6 +187,7 @@ typedef struct pp_job {
     int status;                                     /* of the outcome, with `value`; before that, of a map's first failure */
     PyObject *value, *function, *owner;
     PyObject *memo;                                 /* objects common to its tasks, until all are put; see common.c */
+    PyObject *commons;                              /* finds objects to encode once, after a large task; see wire/common.py */
     PyObject *preludes;                             /* the preludes made for it, by what they are for; see wire/definitions.py */
     pp_apart_t apart;                               /* whether its large pickles contain parts to share; set while encoding */
     PyObject **results;                             /* map: n_items */

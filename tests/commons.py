@@ -1,9 +1,12 @@
 """Tasks and values for test_common.py that every kind of worker can import."""
 
+import collections
+import itertools
 import multiprocessing
 import os
 import pickle
 import signal
+import zlib
 
 import tasks
 
@@ -107,3 +110,145 @@ def describe(value, numbers=None):
     else:
         found = value
     return found
+
+
+class Numbers(list):
+    """A list of another type, which can be referred to weakly."""
+
+
+class Counted:
+    """A value that counts how often it is pickled."""
+
+    n_pickled = 0
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def __len__(self):
+        return len(self.parts)
+
+    def __reduce__(self):
+        self.n_pickled += 1
+        return Counted, (self.parts,)
+
+
+class Numbered:
+    """Arrives as a list that begins with another number each time."""
+
+    numbers = itertools.count()
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return numbered, (self.parts,)
+
+
+def numbered(parts):
+    return [next(Numbered.numbers), *parts]
+
+
+class Particular:
+    """An object without a `__dict__` that raises another error if somebody asks for it."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items):
+        self.items = items
+
+    def __getattr__(self, name):
+        raise RuntimeError(name) if name == "__dict__" else AttributeError(name)
+
+    def __len__(self):
+        return len(self.items)
+
+
+def change(value, _):
+    """Change an object. Return how often it was changed before, in this copy."""
+    if isinstance(value, (list, collections.deque)):
+        value.append("changed")
+        return sum(item == "changed" for item in value) - 1
+    if isinstance(value, dict):
+        value[f"changed {len(value)}"] = 1
+        return sum(str(key).startswith("changed") for key in value) - 1
+    if isinstance(value, set):
+        value.add(f"changed {len(value)}")
+        return sum(item.startswith("changed") for item in value) - 1
+    if isinstance(value, Plain):
+        value.n_changes = getattr(value, "n_changes", -1) + 1
+        return value.n_changes
+    raise TypeError(type(value))
+
+
+def content(value, i):
+    """Return a few parts of an object, and a hash of it all."""
+    parts = value.parts[0] if isinstance(value, Plain) else value
+    parts = parts.items() if isinstance(parts, dict) else sorted(parts) if isinstance(parts, set) else parts
+    described = [repr(part) if not isinstance(part, Buffer) else len(part.data) for part in parts]
+    return type(value).__name__, len(described), i, zlib.crc32(repr(described).encode())
+
+
+def length(value, _):
+    return len(value)
+
+
+def length_of(value):
+    while isinstance(value, tuple) and len(value) == 3:
+        value = value[0]
+    return len(value)
+
+
+def first(value, _):
+    return value.parts[0]
+
+
+def first_item(value):
+    return value[0]
+
+
+def change_part(value, _):
+    """Change a part of an object. Return how often it was changed."""
+    part = value[0].parts[0] if isinstance(value[0], Plain) else value[0]
+    part.append("changed")
+    return len(part) - 1
+
+
+def send_through(value, i):
+    value[0].send(i)
+    return len(value[1])
+
+
+def call_with_length(value, function):
+    return function(len(value))
+
+
+def shape(value):
+    """Describe a value so that two descriptions are equal if all objects in them are, identities included."""
+    numbers, found = {}, []
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if type(value) in (int, float, type(None)):
+            found.append(repr(value))
+            continue
+        is_new = id(value) not in numbers
+        found.append((type(value).__name__, numbers.setdefault(id(value), len(numbers))))
+        if not is_new:
+            continue
+        if isinstance(value, (str, bytes)):
+            found.append(hash_of(value))
+        elif isinstance(value, dict):
+            todo += [part for item in value.items() for part in item]
+        elif isinstance(value, (set, frozenset)):
+            todo += sorted(value)
+        elif isinstance(value, (list, tuple, collections.deque)):
+            todo += value
+        elif isinstance(value, Plain):
+            todo += value.parts
+        elif isinstance(value, Buffer):
+            found.append(len(value.data))
+    return len(found), zlib.crc32(repr(found).encode())
+
+
+def hash_of(value):
+    return zlib.crc32(value.encode() if isinstance(value, str) else value)

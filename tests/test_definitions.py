@@ -7,7 +7,7 @@ import types
 import weakref
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_party import _native
@@ -59,6 +59,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(value=values)
 def test_names_in_a_pickle(value):
     main = types.ModuleType("__main__")
@@ -171,3 +172,44 @@ def test_what_was_kept_holds_in_its_own_main_only(main, monkeypatch):
     kept = {"C": (vars(main), vars(main), (("C", weakref.ref(main.C)),), ("prelude",))}
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
     assert _native.recall(kept, "C") is None
+
+
+DICT_CHANGES = {
+    "set": lambda table: table.__setitem__(3, "new"),
+    "add": lambda table: table.__setitem__("new", 1),
+    "delete": lambda table: table.__delitem__(3),
+    "update": lambda table: table.update({3: "new"}),
+    "or": lambda table: table.__ior__({3: "new"}),
+    "pop": lambda table: table.pop(3),
+    "popitem": lambda table: table.popitem(),
+    "setdefault": lambda table: table.setdefault("new", 1),
+    "clear": lambda table: table.clear(),
+    "init": lambda table: table.__init__({3: "new"}),
+    "order": lambda table: table.__setitem__(3, table.pop(3)),
+    "variable": lambda table: exec("new = 1", table),
+    "refilled": lambda table: (table.clear(), table.update(dict.fromkeys(range(3000), "new"))),
+}
+
+
+@pytest.mark.parametrize("change", DICT_CHANGES)
+def test_any_change_of_a_large_dict_is_noticed(main, change):
+    main.table = {i: str(i) for i in range(3000)}
+    before = namespace.leaves(["table"])
+    assert _native.are_same(before, namespace.leaves(["table"]))
+    DICT_CHANGES[change](main.table)
+    assert not _native.are_same(before, namespace.leaves(["table"]) or [])
+
+
+def test_another_dict_is_not_taken_for_a_large_one(main):
+    main.table = {i: str(i) for i in range(3000)}
+    before = namespace.leaves(["table"])
+    for _ in range(100):
+        main.table = {i: str(i) for i in range(3000)}
+        assert not _native.are_same(before, namespace.leaves(["table"]))
+
+
+def test_a_large_dict_with_parts_that_can_change_is_examined(main):
+    main.table = {i: [i] for i in range(3000)}
+    before = namespace.leaves(["table"])
+    main.table[5].append(1)
+    assert not _native.are_same(before, namespace.leaves(["table"]))

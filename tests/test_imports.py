@@ -74,3 +74,21 @@ def test_a_worker_process_imports_no_typing():
         "import sys, pool_party.workers.process, pool_party.budget.terms; print({'typing', 'ast'} & set(sys.modules))"
     )
     fresh.check(fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"]), "set()")
+
+
+FIRST_CALL = """
+import multiprocessing, sys
+from pool_party import ComposablePool
+def double(x):
+    return 2 * x
+with ComposablePool(1, kind="process", context=multiprocessing.get_context("fork")) as pool:
+    assert pool.map(double, range(3)) == [0, 2, 4]
+print({"cloudpickle", "hashlib"} & sys.modules.keys())
+"""
+
+
+def test_a_function_of_a_script_needs_no_slow_modules(tmp_path):
+    """Forked workers have the function, so nothing is pickled by value, and nothing is hashed."""
+    script = tmp_path / "script.py"
+    script.write_text(FIRST_CALL)
+    fresh.check(fresh.run([str(script)]), "set()")

@@ -533,11 +533,12 @@ static int sleep_until_ready(pp_worker_t *e) {
         }
         if (pp_load_seq_cst(&e->shared->stop) != PP_RUN)
             return ECANCELED;
-        if (pp_futex_wait(park, PP_ASLEEP, -1, UINT32_MAX) == EINTR) {
-            pp_store_seq_cst(park, PP_BUSY);   /* a signal handler runs next, so this worker cannot take tasks */
+        int error = pp_futex_wait(park, PP_ASLEEP, e->deadline_ns ? e->deadline_ns : -1, UINT32_MAX);
+        if (error == EINTR || error == ETIMEDOUT) {
+            pp_store_seq_cst(park, PP_BUSY);   /* the caller may do something else first, so this worker cannot take tasks */
             if (is_ready(e))
                 wake_for(e->segment, 1);
-            return EINTR;
+            return error;
         }
     }
     return !is_ready(e) && pp_load_seq_cst(&e->shared->stop) != PP_RUN ? ECANCELED : 0;

@@ -141,16 +141,18 @@ void pp_channel_set_event(pp_channel_t *self, pp_job_t *event) {
 }
 
 static void let_go(pp_job_t *job) {
-    PyObject *function, *owner, *memo, *preludes;
+    PyObject *function, *owner, *memo, *commons, *preludes;
     Py_BEGIN_CRITICAL_SECTION(job);
     function = job->function;
     owner = job->owner;
     memo = job->memo;
+    commons = job->commons;
     preludes = job->preludes;
-    job->function = job->owner = job->memo = job->preludes = NULL;
+    job->function = job->owner = job->memo = job->commons = job->preludes = NULL;
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(function);
     Py_XDECREF(memo);
+    Py_XDECREF(commons);
     Py_XDECREF(preludes);
     Py_XDECREF(owner);   /* may be the last reference to a pool, whose finalizer then runs here */
 }

@@ -39,6 +39,7 @@ static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
     Py_VISIT(self->function);
     Py_VISIT(self->owner);
     Py_VISIT(self->memo);
+    Py_VISIT(self->commons);
     Py_VISIT(self->preludes);
     Py_VISIT(self->arrived);
     for (Py_ssize_t i = 0; self->results && i < self->n_items; i++)
@@ -53,6 +54,7 @@ static int job_clear(pp_job_t *self) {
     Py_CLEAR(self->function);
     Py_CLEAR(self->owner);
     Py_CLEAR(self->memo);
+    Py_CLEAR(self->commons);
     Py_CLEAR(self->preludes);
     Py_CLEAR(self->arrived);
     for (Py_ssize_t i = 0; results && i < self->n_items; i++)

@@ -419,6 +419,12 @@ static PyMethodDef functions[] = {
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},
     {"copy", pp_copy_buffer, METH_VARARGS, pp_copy_doc},
+    {"keep_decoded", pp_keep_decoded, METH_VARARGS, pp_keep_decoded_doc},
+    {"decoded", pp_decoded, METH_O, pp_decoded_doc},
+    {"members", pp_members, METH_O, pp_members_doc},
+    {"find_member", pp_find_member, METH_VARARGS, pp_find_member_doc},
+    {"kinds", pp_kinds, METH_O, pp_kinds_doc},
+    {"duplicate", pp_duplicate, METH_O, pp_duplicate_doc},
     {"shelve", shelve, METH_O,
      "shelve(package) -> int, or None\n\n"
      "Puts bytes on the shelf of the channel for which this thread is encoding. All its workers can read them there until\n"

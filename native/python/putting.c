@@ -19,7 +19,7 @@ typedef struct {                        /* a map's function, the same for all it
 
 /* Decides whether to examine each object of a pickle, which takes time: only after a large pickle, and only while it
  * finds parts to share. */
-static void look_at(pp_job_t *job, PyObject *payload) {
+static void decide_apart(pp_job_t *job, PyObject *payload) {
     PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
     bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
     if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
@@ -28,17 +28,86 @@ static void look_at(pp_job_t *job, PyObject *payload) {
         job->apart = PP_APART;
 }
 
+/* Whether parts of a payload are large that no task can share as they are: a pickle, or the numbers of a list. */
+static bool is_large(PyObject *payload) {
+    PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
+    if (PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN)
+        return true;
+    PyObject *leaves = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 1) : NULL;
+    for (Py_ssize_t i = 0; leaves && i < PyList_GET_SIZE(leaves); i++)
+        if (PyList_CheckExact(PyList_GET_ITEM(leaves, i)) && PyList_GET_SIZE(PyList_GET_ITEM(leaves, i)) >= (Py_ssize_t)PP_COMMON_MIN / 8)
+            return true;
+    return false;
+}
+
+/* Calls an attribute of wire/common.py. */
+static PyObject *call_common(const char *name, PyObject *argument) {
+    PyObject *module = PyImport_ImportModule("pool_party.wire.common");
+    PyObject *done = module && argument ? PyObject_CallMethod(module, name, "O", argument) : NULL;
+    Py_XDECREF(module);
+    return done;
+}
+
+/* Begins to look for objects that other tasks of the call name, too, after a task that names large ones. */
+static int begin_commons(pp_job_t *job, PyObject *value) {
+    PyObject *commons = call_common("Commons", job->kind == PP_JOB_MAP ? Py_True : Py_False), *same = NULL;
+    if (commons)
+        same = PyObject_CallOneArg(commons, value);
+    int failed = same ? 0 : -1;
+    Py_XDECREF(same);
+    if (!failed) {
+        Py_BEGIN_CRITICAL_SECTION(job);
+        if (!job->settled && job->commons == NULL)
+            job->commons = Py_NewRef(commons);
+        Py_END_CRITICAL_SECTION();
+    }
+    Py_XDECREF(commons);
+    return failed;
+}
+
+/* Looks at a payload that is not small. Returns 0, or -1 with an exception. */
+static int look_at(pp_job_t *job, PyObject *value, PyObject *payload) {
+    decide_apart(job, payload);
+    return is_large(payload) ? begin_commons(job, value) : 0;
+}
+
+/* A new reference to the value, or to an object that is encoded in its place and names objects that were encoded before. */
+static PyObject *without_commons(pp_job_t *job, PyObject *value) {
+    PyObject *commons;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    commons = Py_XNewRef(job->commons);
+    Py_END_CRITICAL_SECTION();
+    PyObject *rest = commons ? PyObject_CallOneArg(commons, value) : Py_NewRef(value);
+    Py_XDECREF(commons);
+    return rest;
+}
+
+static PyObject *encode_as(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job, bool sets_apart) {
+    pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = sets_apart,
+                         .receivers = self->receivers, .channel = self, .call = job};
+    return pp_encode(self->module, value, &how);
+}
+
 /* Encodes a value. job: the map or stream whose argument it is, or NULL. */
 static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job) {
     if (self->by_reference)
         return Py_NewRef(value);
-    if (job && job->apart == PP_APART_UNKNOWN)
+    if (job == NULL)
+        return encode_as(self, value, snapshot, job, false);
+    if (job->apart == PP_APART_UNKNOWN)
         job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
-    pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = job && job->apart == PP_APART,
-                         .receivers = self->receivers, .channel = self, .call = job};
-    PyObject *payload = pp_encode(self->module, value, &how);
-    if (payload && job)
-        look_at(job, payload);
+    if (job->commons) {
+        PyObject *rest = without_commons(job, value);
+        PyObject *payload = rest ? encode_as(self, rest, snapshot, job, rest != value || job->apart == PP_APART) : NULL;
+        if (payload && rest == value)
+            decide_apart(job, payload);
+        Py_XDECREF(rest);
+        return payload;
+    }
+    PyObject *payload = encode_as(self, value, snapshot, job, job->apart == PP_APART);
+    bool is_small = payload && PyBytes_CheckExact(payload) && PyBytes_GET_SIZE(payload) < (Py_ssize_t)PP_COMMON_MIN;
+    if (payload && !is_small && look_at(job, value, payload) < 0)
+        Py_CLEAR(payload);
     return payload;
 }
 
@@ -250,13 +319,15 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
 }
 
 static void forget_memo(pp_job_t *job) {
-    PyObject *memo, *preludes;
+    PyObject *memo, *commons, *preludes;
     Py_BEGIN_CRITICAL_SECTION(job);
     memo = job->memo;
+    commons = job->commons;
     preludes = job->preludes;
-    job->memo = job->preludes = NULL;
+    job->memo = job->commons = job->preludes = NULL;
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(memo);
+    Py_XDECREF(commons);
     Py_XDECREF(preludes);
 }
 

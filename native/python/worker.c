@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define COMMON_IDLE_NS 100000000   /* how long an idle worker keeps what its last tasks had in common; guess */
 #define FUNCTIONS_MAX 256   /* most published functions that a worker caches; they are fetched again when needed */
 
 typedef struct {
@@ -500,7 +501,15 @@ static PyObject *raise_damaged(void) {
     return NULL;
 }
 
+/* Before a wait for tasks: decides how long the common objects of the last tasks are kept. */
+static void limit_wait(worker_t *self, bool has_waited) {
+    if (has_waited)
+        pp_forget_common(self->module);
+    self->end.deadline_ns = self->module->n_common > 0 ? pp_now_ns() + COMMON_IDLE_NS : 0;
+}
+
 static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
+    bool has_waited = false;        /* in vain, for a task that might name the same common objects */
     for (;;) {
         pp_slot_t task;
         if (!pp_segment_is_sound(self->end.segment))
@@ -509,13 +518,14 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             Py_RETURN_NONE;
         if (!pp_worker_claim(&self->end, &task, self->ring_copy)) {
             int error;
-            pp_forget_common(self->module);
+            limit_wait(self, has_waited);
             pp_trace_wait(&self->end);
             Py_BEGIN_ALLOW_THREADS
             error = pp_worker_wait(&self->end);
             if (shares_gil(self))
                 pp_worker_await_caller(&self->end);
             Py_END_ALLOW_THREADS
+            has_waited = error == ETIMEDOUT;
             if (self->arena)
                 pp_arena_unpin(self->arena);
             if (error == ECANCELED)
@@ -524,6 +534,7 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
                 return NULL;
             continue;
         }
+        has_waited = false;
         pp_trace_begin(&self->end);
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
         PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);

@@ -9,7 +9,11 @@
  * Buffers and large parts of the typed encoding are always leaves. bytes and str in pickles become leaves once the call is
  * known to have large ones (`pp_apart_t`, codec.c).
  *
- * A worker keeps the bytes and str that it has made of them until it gets a task of another call or has no task (worker.c).
+ * A worker keeps the bytes and str that it has made of them until it gets a task of another call, or none for a tenth of
+ * a second (worker.c).
+ *
+ * Other objects that several tasks name are pickled once, by wire/common.py, and this pickle is such a bytes object. The
+ * last section of this file tells which objects a pickle contains. duplicate.c copies what a worker has unpickled.
  */
 #include "python.h"
 
@@ -141,8 +145,12 @@ pp_memory_t *pp_memo_find(PyObject *capsule, PyObject *object, bool is_blob, con
 /* ---- receiving ---- */
 
 void pp_forget_common(pp_module_t *m) {
-    while (m->n_common > 0)
-        Py_CLEAR(m->common[--m->n_common].object);
+    while (m->n_common > 0) {
+        PyObject *decoded = m->common[--m->n_common].decoded;
+        m->common[m->n_common].decoded = NULL;
+        Py_CLEAR(m->common[m->n_common].object);
+        Py_XDECREF(decoded);
+    }
     m->n_common_bytes = 0;
 }
 
@@ -189,4 +197,132 @@ PyObject *pp_common_copy(pp_segment_t *s, const pp_common_t *common) {
     pp_copy_freely(PyByteArray_AS_STRING(copy), start, common->size);
     close_common(s, common, start);
     return copy;
+}
+
+static int index_of_blob(pp_module_t *m, PyObject *blob) {
+    for (unsigned i = 0; i < m->n_common; i++)
+        if (m->common[i].object == blob)
+            return (int)i;
+    return -1;
+}
+
+const char pp_keep_decoded_doc[] = PyDoc_STR("keep_decoded(blob, decoded)\n\n"
+    "In a worker: keeps what was decoded from bytes that several tasks share, for as long as the worker keeps these bytes.\n"
+    "Does nothing if it does not keep them.");
+PyObject *pp_keep_decoded(PyObject *module, PyObject *args) {
+    pp_module_t *m = PyModule_GetState(module);
+    PyObject *blob, *decoded;
+    if (!PyArg_ParseTuple(args, "OO", &blob, &decoded))
+        return NULL;
+    int i = index_of_blob(m, blob);
+    if (i >= 0)
+        Py_XSETREF(m->common[i].decoded, Py_NewRef(decoded));
+    Py_RETURN_NONE;
+}
+
+const char pp_decoded_doc[] = PyDoc_STR("decoded(blob) -> object, or None\n\nReturns what `keep_decoded` has kept.");
+PyObject *pp_decoded(PyObject *module, PyObject *blob) {
+    pp_module_t *m = PyModule_GetState(module);
+    int i = index_of_blob(m, blob);
+    return Py_NewRef(i >= 0 && m->common[i].decoded ? m->common[i].decoded : Py_None);
+}
+
+/* ---- the objects of a pickle ---- */
+
+typedef struct {                    /* the addresses of all objects that a pickler refers to, hashed with linear probing */
+    size_t n, mask;
+    PyObject *at[];
+} members_t;
+
+static size_t place_of(const members_t *members, PyObject *object) {
+    size_t i = (size_t)((uintptr_t)object >> 4) * 0x9E3779B97F4A7C15ull >> 20;
+    while (members->at[i & members->mask] && members->at[i & members->mask] != object)
+        i++;
+    return i & members->mask;
+}
+
+static int count(PyObject *object, void *n) {
+    (void)object;
+    ++*(size_t *)n;
+    return 0;
+}
+
+static int enter(PyObject *object, void *members_) {
+    members_t *members = members_;
+    if (members->n < members->mask / 2) {
+        size_t i = place_of(members, object);
+        members->n += members->at[i] == NULL;
+        members->at[i] = object;
+    }
+    return 0;
+}
+
+static void free_members(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, NULL)); }
+
+const char pp_members_doc[] = PyDoc_STR("members(pickler) -> capsule\n\n"
+    "Returns the set of all objects in a pickler's memo. It is valid while the pickler lives and pickles nothing new.");
+PyObject *pp_members(PyObject *module, PyObject *pickler) {
+    (void)module;
+    size_t n = 0, size = 64;
+    traverseproc traverse = Py_TYPE(pickler)->tp_traverse;
+    if (traverse == NULL)
+        return PyErr_Format(PyExc_TypeError, "a pickler is needed");
+    traverse(pickler, count, &n);
+    while (size < 2 * n + 2)
+        size *= 2;
+    members_t *members = PyMem_Calloc(1, sizeof *members + size * sizeof members->at[0]);
+    if (members == NULL)
+        return PyErr_NoMemory();
+    members->mask = size - 1;
+    traverse(pickler, enter, members);
+    PyObject *capsule = PyCapsule_New(members, NULL, free_members);
+    if (capsule == NULL)
+        PyMem_Free(members);
+    return capsule;
+}
+
+typedef struct {
+    PyObject *set;
+    PyTypeObject *last;
+} kinds_t;
+
+static int note_kind(PyObject *object, void *kinds_) {
+    kinds_t *kinds = kinds_;
+    PyTypeObject *kind = Py_TYPE(object);
+    if (kind == kinds->last)
+        return 0;
+    kinds->last = kind;
+    return PySet_Add(kinds->set, (PyObject *)kind);
+}
+
+const char pp_kinds_doc[] = PyDoc_STR("kinds(pickler) -> set\n\n"
+    "Returns the types of all objects that a pickler has pickled, except numbers, True, False and None, and some others.");
+PyObject *pp_kinds(PyObject *module, PyObject *pickler) {
+    (void)module;
+    kinds_t kinds = {.set = PySet_New(NULL)};
+    traverseproc traverse = Py_TYPE(pickler)->tp_traverse;
+    if (traverse == NULL)
+        PyErr_SetString(PyExc_TypeError, "a pickler is needed");
+    if (kinds.set && (traverse == NULL || traverse(pickler, note_kind, &kinds) < 0))
+        Py_CLEAR(kinds.set);
+    return kinds.set;
+}
+
+static PyObject *find_member(PyObject *pair, PyObject *object) {
+    const members_t *members = PyCapsule_GetPointer(PyTuple_GET_ITEM(pair, 0), NULL);
+    if (members->at[place_of(members, object)] == NULL)
+        Py_RETURN_NONE;
+    return PyObject_CallOneArg(PyTuple_GET_ITEM(pair, 1), object);
+}
+
+static PyMethodDef find_member_def = {"persistent_id", find_member, METH_O, NULL};
+
+const char pp_find_member_doc[] = PyDoc_STR("find_member(members, index_of) -> persistent_id\n\n"
+    "Returns a function for another pickler that calls `index_of` with each object that `members` contains.");
+PyObject *pp_find_member(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *members, *index_of;
+    if (!PyArg_ParseTuple(args, "O!O", &PyCapsule_Type, &members, &index_of))
+        return NULL;
+    return PyCFunction_New(&find_member_def, args);
 }

@@ -226,6 +226,66 @@ static int look_at_dict(look_t *l, PyObject *dict) {
     return dict && done > 0 ? look_at_items(l, PyDict_Values(dict)) : done;
 }
 
+/* A large dict of atoms is not examined again while it is watched and unchanged. A mark then stands for its content, a
+ * new one after each change. The table belongs to the main interpreter, whose GIL guards it. */
+#define WATCHED_MIN 1000        /* entries; guess */
+#define WATCHED_MAX 32          /* guess: large dicts that a session's functions read */
+static struct { PyObject *dict, *mark; } watched[WATCHED_MAX];   /* the dict is borrowed: its end is an event */
+static unsigned n_watched;
+
+static int forget_mark(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
+    (void)event, (void)key, (void)value;
+    for (unsigned i = 0; i < WATCHED_MAX; i++)
+        if (watched[i].dict == dict) {
+            watched[i].dict = NULL;
+            Py_CLEAR(watched[i].mark);
+        }
+    return 0;
+}
+
+static PyObject *mark_of(PyObject *dict) {
+    for (unsigned i = 0; i < WATCHED_MAX; i++)
+        if (watched[i].dict == dict)
+            return watched[i].mark;
+    return NULL;
+}
+
+static bool has_atoms_only(const look_t *l, PyObject *dict) {
+    PyObject *key, *value;
+    for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);)
+        if (!has(l->atoms, (PyObject *)Py_TYPE(key)) || !has(l->atoms, (PyObject *)Py_TYPE(value)))
+            return false;
+    return true;
+}
+
+/* Returns 1; 0 if the dict cannot be watched; -1 with an exception. */
+static int watch(PyObject *dict) {
+    static int watcher = -1;
+    if (watcher < 0 && (watcher = PyDict_AddWatcher(forget_mark)) < 0) {
+        PyErr_Clear();          /* others use all that CPython has */
+        return 0;
+    }
+    PyObject *mark = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (mark == NULL || PyDict_Watch(watcher, dict) < 0) {
+        Py_XDECREF(mark);
+        return -1;
+    }
+    unsigned i = n_watched++ % WATCHED_MAX;
+    PyObject *old = watched[i].mark;
+    watched[i].dict = dict;
+    watched[i].mark = mark;
+    Py_XDECREF(old);
+    return 1;
+}
+
+/* Returns 1 if a mark was added for the dict; 0 if it has to be examined; -1 with an exception. */
+static int look_at_watched(look_t *l, PyObject *dict) {
+    if (!PP_HAS_GIL || PyDict_GET_SIZE(dict) < WATCHED_MIN || PyInterpreterState_Get() != PyInterpreterState_Main())
+        return 0;
+    int done = mark_of(dict) ? 1 : has_atoms_only(l, dict) ? watch(dict) : 0;
+    return done > 0 ? add(l, mark_of(dict)) : done;
+}
+
 static int look_at_closure(look_t *l, PyObject *function, PyObject *closure) {
     int done = 1;
     for (Py_ssize_t i = 0; closure && done > 0 && i < PyTuple_GET_SIZE(closure); i++) {
@@ -308,8 +368,10 @@ static int look_further(look_t *l, PyObject *value) {
         return look_at_items(l, Py_NewRef(value));
     if (kind == (PyObject *)&PyList_Type)
         return look_at_items(l, PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
-    if (kind == (PyObject *)&PyDict_Type)
-        return look_at_dict(l, value);
+    if (kind == (PyObject *)&PyDict_Type) {
+        int done = look_at_watched(l, value);
+        return done ? done : look_at_dict(l, value);
+    }
     if (kind == (PyObject *)&PySet_Type)
         return PySet_GET_SIZE(value) == 0;
     return has(l->parts, kind) ? look_at_part(l, value) : 0;

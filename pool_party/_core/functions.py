@@ -5,7 +5,6 @@ keeps it while its pickle stays the same. Any other function (a closure, a bound
 so it is sent with each.
 """
 
-import functools
 import gc
 import sys
 import types
@@ -15,11 +14,10 @@ from itertools import islice
 from typing import Any
 
 from pool_party import _native
+from pool_party.wire.beside import for_one
 
 _MAX_OBJECTS = 10_000  # guess: looking at so many takes a millisecond, and such a function is slow to pickle anyway
 _ATOMS = {int, float, complex, bool, str, bytes, type(None), type}
-# Types that ForkingPickler has reducers for, and whose pickles may be loaded any number of times.
-_LASTING = {types.MethodType, functools.partial, type(list.append), type(int.__add__)}
 MAX_KEPT = 128  # published functions that are kept; guess: programs seldom use more at a time
 
 
@@ -50,9 +48,8 @@ def is_for_one(function: Any) -> bool:
     This is so if the function holds an object with a registered reducer, such as a connection: a descriptor is sent
     once. The search goes level by level, through at most `_MAX_OBJECTS` objects.
     """
-    reduction: Any = sys.modules.get("multiprocessing.reduction")
-    pickler = getattr(reduction, "ForkingPickler", None)
-    return pickler is not None and _holds(function, pickler._extra_reducers.keys() - _LASTING)
+    kinds = for_one()
+    return bool(kinds) and _holds(function, kinds)
 
 
 def _holds(value: Any, kinds: set[type]) -> bool:

@@ -1,6 +1,7 @@
 """Buffers in shared memory that travel beside a pickle, as views or by name."""
 
 import _pickle
+import sys
 
 from pool_party import _native
 
@@ -8,6 +9,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
+
+
+class Replaced:
+    """Stands for a value that is pickled in another way. If plain pickle fails, the value itself is pickled."""
+
+    __slots__ = ("_reduce", "value")
+
+    def __init__(self, value: "Any", reduce: "Callable[[], tuple[Any, ...]]") -> None:
+        self.value = value
+        self._reduce = reduce
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return self._reduce()
+
+
+def for_one() -> "set[type]":
+    """Return types that are registered with ForkingPickler and whose pickles only one receiver may load."""
+    reduction: Any = sys.modules.get("multiprocessing.reduction")
+    pickler = getattr(reduction, "ForkingPickler", None)  # None: nothing can be registered yet
+    if pickler is None:
+        return set()
+    import functools
+    import types
+
+    lasting = {types.MethodType, functools.partial, type(list.append), type(int.__add__)}
+    return {*pickler._extra_reducers} - lasting
 
 
 def collector(shared: "list[Any]") -> "Callable[[Any], bool]":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import _pickle
 import sys
 
-from pool_party.wire.beside import collector, load, names_of
+from pool_party.wire.beside import Replaced, collector, load, names_of
 from pool_party.wire.definitions import complete
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 type Payload = bytes | tuple[bytes, list[memoryview | bytes]]
 
 
-def _reducers(is_local: bool, others: Iterable[Any]) -> Any:
+def reducers(is_local: bool, others: Iterable[Any]) -> Any:
     """Return the reducers for a pickler: those registered with ForkingPickler, then `others`.
 
     is_local: whether the receiver is an interpreter of this process.
@@ -47,7 +47,7 @@ def _dumps_plainly(value: object, buffer_callback: Callable[[Any], Any], is_loca
 
     with io.BytesIO() as file:
         pickler = _pickle.Pickler(file, 5, buffer_callback=buffer_callback)
-        pickler.dispatch_table = _reducers(is_local, [copyreg.dispatch_table])
+        pickler.dispatch_table = reducers(is_local, [copyreg.dispatch_table])
         pickler.dump(value)
         return file.getvalue()
 
@@ -58,7 +58,7 @@ def _dumps_by_value(
     """Return the pickle, and `read` and `named` as in `complete`."""
     from pool_party.wire.main_module import BY_VALUE, Pickler
 
-    return Pickler.dumps(value, buffer_callback, _reducers(is_local, BY_VALUE.maps))
+    return Pickler.dumps(value, buffer_callback, reducers(is_local, BY_VALUE.maps))
 
 
 def _fails(value: object) -> bool:
@@ -95,6 +95,8 @@ def dumps(
     _settle(False)
     if refusal is not None and is_from_handler(refusal):
         raise refusal
+    if isinstance(value, Replaced):
+        value = value.value
     try:
         pickle, read, named = _dumps_by_value(value, buffer_callback, is_local)
         whole = complete(pickle, buffer_callback, receivers, read, named)

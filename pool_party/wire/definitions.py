@@ -187,7 +187,7 @@ class Receivers:
     def _make(self, key: "frozenset[str]", named: "Iterable[str]") -> "_Prelude":
         package = _Package(self, set(key), named)
         data = package.pickle()
-        mark = digest(data)
+        mark = digest(data) if data else b""
         is_all = not package.shared and len(data) < _native.COMMON_MIN
         prelude = data, mark, package.shared, self._front(data, mark) if is_all else None
         if self.is_session:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MODULES = ("__main__", "__mp_main__")  # the second is its name in processes that `multiprocessing` spawned
 Function: "Any" = type(lambda: None)
+_LARGE = 1 << 20  # bytes; guess: OpenSSL hashes them some 0.5 ms faster
 _Code = type((lambda: None).__code__)
 _Cell: "Any" = type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
 _reduce: "Any" = object.__reduce__
@@ -194,13 +195,26 @@ def digest(data: bytes) -> bytes:
 
     The identities that cloudpickle gives to local classes are left out, because they differ between processes.
     """
-    import hashlib
-
     if b"_make_skeleton" in data:
         import re
 
         data = re.sub(rb"\x8c\x20[0-9a-f]{32}", b"", data)
-    return hashlib.sha1(data, usedforsecurity=False).digest()
+    found: bytes = _sha1_for(len(data))(data, usedforsecurity=False).digest()
+    return found
+
+
+def _sha1_for(n_bytes: int) -> "Any":
+    """Return SHA-1. Importing hashlib takes 4 ms, as it loads OpenSSL, which is faster only for large data."""
+    if n_bytes < _LARGE:
+        try:
+            from _sha1 import sha1  # type: ignore[import-not-found]  # the type stubs have no such module
+        except ImportError:  # CPython was built without it
+            pass
+        else:
+            return sha1
+    from hashlib import sha1
+
+    return sha1
 
 
 # ---- noticing changes ----

@@ -247,6 +247,71 @@ def results_again(pool):
     return first is done.get() is given[0], second is mapped.get() is given[1], third is given[2], again, len(given)
 
 
+class Lines(list):
+    """A list of another type."""
+
+
+def large(container=list):
+    """Return a value whose pickle is large, so that tasks of a call share it."""
+    return container([str(i), "-" * 500] for i in range(600))
+
+
+def change_part(values, _=None):
+    """Change a large value. Return how many changes it has had, and whether its parts are the ones named beside it."""
+    value, *beside = values if isinstance(values, tuple) else (values,)
+    value[0].append("changed")
+    inner = beside[0]["inner"] if beside and isinstance(beside[0], dict) else value
+    return len(value[0]) - 2, type(value).__name__, [part is value[1] for part in beside], inner is value
+
+
+def changed_large_arguments(pool):
+    """Large objects that all tasks of a call name, and that tasks change."""
+    observed = []
+    for make in (large, lambda: large(Lines)):
+        value = make()
+        for chunk in (1, 2, 3):
+            observed.append(pool.map(change_part, [value] * N, chunk))
+            observed.append(pool.map(change_part, [(value, value[1])] * N, chunk))
+            observed.append(pool.starmap(change_part, [((value, {"inner": value}), i) for i in range(N)], chunk))
+            observed.append(list(pool.imap(change_part, [value] * N, chunk)))
+        value.append(value)  # recursive
+        observed.append(pool.starmap(change_part, [((value, value[1], value[2]), i) for i in range(N)], 1))
+        observed.append(len(value[0]))
+    return observed
+
+
+def length_of_first(value):
+    return len(value[0])
+
+
+def changed_between_items(pool):
+    """An input that changes one large object before each item."""
+
+    def inputs():
+        value = large()
+        for _ in range(N):
+            value[0].append("changed")
+            yield value
+
+    return list(pool.imap(length_of_first, inputs()))
+
+
+class Costly(Counted):
+    def __reduce_ex__(self, protocol):
+        Counted.n_reduced += 1
+        return list, (large(),)
+
+
+def reduced_large(pool):
+    """A large object must be reduced at most once for each chunk that names it."""
+    counts = []
+    for chunk in (1, 2):
+        Counted.n_reduced = 0
+        pool.map(length_of_first, [Costly()] * N, chunk)
+        counts.append(Counted.n_reduced <= N // chunk)
+    return counts
+
+
 def types_of_results(pool):
     results = (
         pool.map(identity, range(2)),
@@ -298,6 +363,9 @@ EFFECTS = (
     states,
     registered,
     changed_arguments,
+    changed_large_arguments,
+    changed_between_items,
+    reduced_large,
     iterators,
     failing_inputs,
     bad_arguments,

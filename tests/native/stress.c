@@ -29,6 +29,7 @@
 #define BATCH_MAX (2 * PP_SLOTS)
 #define WORKERS_MAX 64
 #define KEPT_MAX 37
+#define WAIT_NS 100000                                       /* after this, a worker without a task looks once more, and then sleeps */
 
 enum { FREE, READY, CLAIMED, TAKEN, REVOKED };               /* slot tags, as in channel.c */
 enum { PENDING, DONE, TAKEN_BACK, LOST };                    /* a task's outcome */
@@ -150,9 +151,10 @@ static void serve(pp_segment_t *s, unsigned worker, uint64_t n_left) {
     pp_arena_t *arena = pp_arena_new(s, 1 + worker);
     CHECK(arena && pp_worker_init(&end, s, worker) == 0, "worker slot", worker);
     pp_worker_state(&end, PP_WORKER_READY);
-    while (n_left > 0 && !pp_worker_must_stop(&end)) {
+    for (int error = 0; n_left > 0 && !pp_worker_must_stop(&end);) {
         if (!pp_worker_claim(&end, &task, payload)) {
-            if (pp_worker_wait(&end) != 0)
+            end.deadline_ns = error == ETIMEDOUT ? 0 : pp_now_ns() + WAIT_NS;
+            if ((error = pp_worker_wait(&end)) != 0 && error != ETIMEDOUT)
                 break;
             continue;
         }
@@ -1386,6 +1388,24 @@ static void test_stop(void) {
     pp_segment_unref(s);
 }
 
+/* A worker whose wait has reached its deadline is busy, so nobody counts on it. */
+static void test_deadline(void) {
+    pp_segment_t *s;
+    pp_parent_t h;
+    pp_worker_t ends[2];
+    open_units(&s, &h, ends, 2);
+    int64_t begin_ns = pp_now_ns();
+    ends[0].deadline_ns = begin_ns + 2000000;
+    CHECK(pp_worker_wait(&ends[0]) == ETIMEDOUT && pp_now_ns() >= begin_ns + 2000000, "waits until its deadline", 0);
+    CHECK(pp_load_seq_cst(&ends[0].own->park) == PP_BUSY, "is busy", 0);
+    CHECK(pp_worker_wait(&ends[0]) == ETIMEDOUT, "a deadline in the past", 0);
+    put_one(&h, 1, 8, PP_IN_PLACE);
+    CHECK(pp_worker_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8), "a task comes before the deadline", 0);
+    pp_parent_stop(&h, PP_DRAIN);
+    CHECK(pp_worker_wait(&ends[0]) == ECANCELED, "so does the end", 0);
+    pp_segment_unref(s);
+}
+
 static void on_alarm(int signal) {
     (void)signal;
     static const char text[] = "stress: hangs\n";
@@ -1490,6 +1510,7 @@ int main(int argc, char **argv) {
         test_pass_on();
         test_half_wake();
         test_stop();
+        test_deadline();
         test_trace();
         test_present();
         test_stack();

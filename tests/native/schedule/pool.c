@@ -27,16 +27,19 @@ typedef struct {
                                                 * case, its result is in a block, too. Or it is in its place, and pickling it (n)ests, that
                                                 * is, waits for another task; or raises an (e)xception, once */
     enum { TASKS = true, THE_MAP } cancels;    /* TASKS: single ones; THE_MAP: all tasks but the last are those of one map */
-    bool is_patient, at_once, trims;           /* at_once: tasks come while workers start; trims: idle blocks lose their memory */
+    bool is_patient;
+    enum { AT_ONCE = true, LATER } begins;     /* AT_ONCE: tasks come while workers start; LATER: after others that had something in common */
+    bool trims;                                /* idle blocks lose their memory */
 } pool_t;
 
-static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, at once, trims */
+static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker; who waits, where tasks are; cancels, is patient, begins, trims */
     {"two", 2, 2, 2, 0, "", "p", false, false, true, false},
     {"pair", 2, 2, 2, 0, "", "p", false, false, false, false},
     {"full", 2, 2, 3, 0, "", "p", false, false, false, false},
     {"ring", 2, 2, 3, 0, "w", "r", false, false, false, false},
     {"blocks", 2, 2, 3, 0, "w", "b", false, false, false, false},
     {"kept", 2, 2, 4, 0, "", "k", false, false, false, false},
+    {"idle", 2, 2, 3, 0, "", "p", false, false, LATER, false},
     {"common", 2, 2, 4, 0, "", "c", false, false, false, false},
     {"commons", 2, 2, 3, 0, "w", "CCB", false, false, false, true},
     {"values", 2, 2, 3, 0, "w", "BKP", false, false, false, false},
@@ -92,6 +95,7 @@ static struct {                                /* the parent's state; under Pyth
     int background;
     unsigned dead;                             /* a bit for each worker whose end was reported */
     bool is_copying[WORKERS_MAX];              /* while in pp_worker_copied */
+    bool has_common[WORKERS_MAX];              /* the worker still has a copy of what its last task had in common with others */
     bool is_burying;
     unsigned revoked;                          /* the task that is being revoked, + 1; REVOKES_MAP: those of the map */
     struct {
@@ -765,7 +769,7 @@ static bool reap(unsigned worker, uint64_t *job, uint32_t *index) {
         if (!m.blocks[1 + worker][id].is_received)
             need_no_more(1 + worker, id);
     }
-    m.is_in_map[worker] = false;
+    m.is_in_map[worker] = m.has_common[worker] = false;
     m.is_burying = true;
     bool is_lost = pp_parent_reap(&parent, worker, job, index);
     m.is_burying = false;
@@ -963,7 +967,7 @@ static void run_main(int number) {
         sch_start("withdrawer", 0, false, run_withdrawer);
     if (has_results_in_blocks())
         sch_start("collector", 0, false, run_collector);
-    if (!pool->at_once)
+    if (pool->begins != AT_ONCE)
         sch_until(are_all_asleep);
     sch_decide_from_here();
     unsigned n_others = 0;
@@ -1027,6 +1031,7 @@ static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned cha
     sch_check(!m.is_in_map[end->n_worker] || !m.is_through[end->n_worker], "a task of the map begins after its end");
     sch_say("      runs task %u", (unsigned)id);
     sch_check(m.n_runs[id]++ == 0, "task %u runs twice", (unsigned)id);
+    m.has_common[end->n_worker] = names_common(id);
     if (names_common(id))
         check_common((unsigned)id);
     if (task->where == PP_IN_BLOCK)
@@ -1054,6 +1059,13 @@ static void reply(pp_worker_t *end, const pp_slot_t *task) {
         sch_check(pp_worker_wait_room(end) == 0, "the pool was not told to stop at once");
 }
 
+/* As in worker.c: an idle worker wakes once, to forget what its last task had in common with others. */
+static void limit_wait(pp_worker_t *end, bool has_waited) {
+    if (has_waited)
+        m.has_common[end->n_worker] = false;
+    end->deadline_ns = m.has_common[end->n_worker] ? pp_now_ns() + SCH_IDLE_NS : 0;
+}
+
 static void run_worker(int worker) {
     unsigned char payload[PP_INLINE_MAX];
     pp_worker_t end;
@@ -1063,16 +1075,21 @@ static void run_worker(int worker) {
     if (has_results_in_blocks())
         new_half(1 + (unsigned)worker);
     pp_worker_state(&end, PP_WORKER_READY);
+    bool has_waited = false;
+    m.has_common[worker] = pool->begins == LATER;
     for (unsigned n = 0; (pool->n_each == 0 || n < pool->n_each) && !pp_worker_must_stop(&end);) {
-        sch_forget(10 + n + 100 * (kept.task < TASKS_MAX ? 1 + kept.id : 0));
+        sch_forget(10 + n + 100 * (kept.task < TASKS_MAX ? 1 + kept.id : 0) + 10000 * has_waited);
         if (!pp_worker_claim(&end, &task, payload)) {
+            limit_wait(&end, has_waited);
             int error = pp_worker_wait(&end);
             if (error == ECANCELED)
                 break;
-            if (error == EINTR)
-                sch_task();                    /* a slow signal handler */
+            has_waited = error == ETIMEDOUT;
+            if (error)
+                sch_task();                    /* a slow signal handler, or another thread has the GIL */
             continue;
         }
+        has_waited = false;
         if (kept.task < TASKS_MAX)
             release_kept(&kept);
         run_task(&end, &task, payload, &kept);
@@ -1141,8 +1158,16 @@ static void check_quiet(void) {
         sch_check(m.is_put[i] || m.is_being_put[i] || idle < 0, "task %u was refused and waits while worker %d sleeps", i, idle);
 }
 
-static void check_end(void) {
+/* No sleeping worker has a deadline. */
+static void check_busy(void) {
     check_quiet();
+    for (unsigned i = 0; i < pool->n_workers; i++)
+        sch_check(!m.has_common[i] || !m.worker[i] || !sch_sleeps_on(m.worker[i] - 1, (void *)&pp_segment_worker(segment, i)->park),
+                  "worker %u sleeps, and keeps what its last task had in common with others", i);
+}
+
+static void check_end(void) {
+    check_busy();
     for (unsigned i = 0; i < pool->n_tasks; i++)
         sch_check(m.outcome[i] != PENDING, "task %u has no outcome, and everybody sleeps", i);
     for (int i = 0; i <= sch_last_actor(); i++)
@@ -1252,7 +1277,7 @@ const char *program_name(unsigned i) {
 }
 
 const sch_program_t *program_open(unsigned i) {
-    static const sch_program_t program = {.begin = begin, .regions = list_memory, .idle = check_quiet, .busy = check_quiet,
+    static const sch_program_t program = {.begin = begin, .regions = list_memory, .idle = check_quiet, .busy = check_busy,
                                           .end = check_end, .guarded = guarded, .state = state};
     pool = find_pool(i);
     schedule_idle_max = pool->trims ? 0 : UINT64_MAX;

@@ -1,0 +1,201 @@
+/* Copies of values that unpickling has made, as unpickling the same pickle again would make them.
+ *
+ * A copy has lists, dicts, sets, bytearrays and instances of its own. It shares what nobody can change, and classes and
+ * functions, which are pickled by name. Two references to one object become two references to one copy. No Python code
+ * runs, so there are no copies of instances of which unpickling would run some. A value may contain other objects, which
+ * cannot be copied; it must contain nothing that a reducer has returned, since a reducer may return something else next
+ * time (`_is_copied` in wire/common.py).
+ */
+#include "python.h"
+
+typedef struct {
+    PyObject *copies;               /* by the address of the original, if several objects refer to it */
+    PyTypeObject *plain;            /* the class that was last found to be plain */
+    PyObject *no_arguments;
+} copier_t;
+
+static PyObject *copy_of(copier_t *c, PyObject *object, Py_ssize_t n_known);
+
+static bool is_atom(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type || type == &PyBool_Type ||
+           object == Py_None || type == &PyComplex_Type || object == Py_Ellipsis || type == &PyFunction_Type || PyType_Check(object);
+}
+
+/* Whether an object and all of its parts are atoms, tuples and frozensets. -1: an exception. */
+static int is_fixed(PyObject *object) {
+    if (is_atom(object))
+        return 1;
+    if (!PyTuple_CheckExact(object) && !PyFrozenSet_CheckExact(object))
+        return 0;
+    if (Py_EnterRecursiveCall(" in a copy"))
+        return -1;
+    int result = 1;
+    PyObject *parts = PySequence_Fast(object, "not a sequence");
+    for (Py_ssize_t i = 0; parts && result > 0 && i < PySequence_Fast_GET_SIZE(parts); i++)
+        result = is_fixed(PySequence_Fast_GET_ITEM(parts, i));
+    Py_LeaveRecursiveCall();
+    Py_XDECREF(parts);
+    return parts ? result : -1;
+}
+
+/* Remembers the copy of an object. n_known: references to the original that are known; if there are others, a part may
+ * refer to it as well. */
+static int remember(copier_t *c, PyObject *object, Py_ssize_t n_known, PyObject *copy) {
+    if (Py_REFCNT(object) <= n_known)
+        return 0;
+    PyObject *key = PyLong_FromVoidPtr(object);
+    int error = key ? PyDict_SetItem(c->copies, key, copy) : -1;
+    Py_XDECREF(key);
+    return error;
+}
+
+/* A new reference; NULL, perhaps with an exception: there is no copy yet. */
+static PyObject *recall(copier_t *c, PyObject *object, Py_ssize_t n_known) {
+    if (Py_REFCNT(object) <= n_known)
+        return NULL;
+    PyObject *key = PyLong_FromVoidPtr(object);
+    PyObject *copy = key ? Py_XNewRef(PyDict_GetItemWithError(c->copies, key)) : NULL;
+    Py_XDECREF(key);
+    return copy;
+}
+
+/* Replaces the parts of a list, to which another object refers as well, by copies. */
+static int copy_parts(copier_t *c, PyObject *list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        PyObject *part = PyList_GET_ITEM(list, i);
+        if (is_atom(part))
+            continue;
+        PyObject *copy = copy_of(c, part, 2);
+        if (copy == NULL || PyList_SetItem(list, i, copy) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *copy_list(copier_t *c, PyObject *list, Py_ssize_t n_known) {
+    PyObject *copy = PyList_GetSlice(list, 0, PyList_GET_SIZE(list));
+    if (copy && (remember(c, list, n_known, copy) < 0 || copy_parts(c, copy) < 0))
+        Py_CLEAR(copy);
+    return copy;
+}
+
+/* A list in the tuple may contain the tuple. Copying the list has then made the tuple's copy. */
+static PyObject *copy_tuple(copier_t *c, PyObject *tuple, Py_ssize_t n_known) {
+    PyObject *parts = PySequence_List(tuple), *copy = NULL;
+    if (parts && copy_parts(c, parts) == 0 && (copy = recall(c, tuple, n_known)) == NULL && !PyErr_Occurred()) {
+        copy = PyList_AsTuple(parts);
+        if (copy && remember(c, tuple, n_known, copy) < 0)
+            Py_CLEAR(copy);
+    }
+    Py_XDECREF(parts);
+    return copy;
+}
+
+/* Adds copies of the items of a dict to another dict, or replaces them there. n_known: references to each value. */
+static int copy_items(copier_t *c, PyObject *dict, PyObject *to, Py_ssize_t n_known, bool is_there) {
+    PyObject *key, *value;
+    for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);) {
+        if (is_fixed(key) <= 0)
+            return -1;
+        if (is_there && is_atom(value))
+            continue;
+        PyObject *copy = is_atom(value) ? Py_NewRef(value) : copy_of(c, value, n_known);
+        int error = copy ? PyDict_SetItem(to, key, copy) : -1;
+        Py_XDECREF(copy);
+        if (error)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *copy_dict(copier_t *c, PyObject *dict, Py_ssize_t n_known) {
+    PyObject *copy = PyDict_Copy(dict);
+    if (copy && (remember(c, dict, n_known, copy) < 0 || copy_items(c, dict, copy, 2, true) < 0))
+        Py_CLEAR(copy);
+    return copy;
+}
+
+static PyObject *copy_set(copier_t *c, PyObject *set, Py_ssize_t n_known) {
+    PyObject *parts = PySequence_List(set), *copy = NULL;
+    bool can = parts != NULL;
+    for (Py_ssize_t i = 0; can && i < PyList_GET_SIZE(parts); i++)
+        can = is_fixed(PyList_GET_ITEM(parts, i)) > 0;
+    Py_XDECREF(parts);
+    if (can && (copy = PySet_New(set)) && remember(c, set, n_known, copy) < 0)
+        Py_CLEAR(copy);
+    return copy;
+}
+
+static PyObject *copy_bytearray(copier_t *c, PyObject *bytes, Py_ssize_t n_known) {
+    PyObject *copy = PyByteArray_FromStringAndSize(PyByteArray_AS_STRING(bytes), PyByteArray_GET_SIZE(bytes));
+    if (copy && remember(c, bytes, n_known, copy) < 0)
+        Py_CLEAR(copy);
+    return copy;
+}
+
+/* Whether unpickling an instance only fills its `__dict__`, and its end runs no Python code. */
+static bool is_plain(copier_t *c, PyTypeObject *type) {
+    if (type == c->plain)
+        return true;
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || !(type->tp_flags & Py_TPFLAGS_MANAGED_DICT) ||
+        type->tp_new != PyBaseObject_Type.tp_new || type->tp_getattro != PyObject_GenericGetAttr || type->tp_finalize != PyBaseObject_Type.tp_finalize || type->tp_del != NULL ||
+        type->tp_basicsize != PyBaseObject_Type.tp_basicsize || type->tp_itemsize != 0 ||
+        PyObject_HasAttrString((PyObject *)type, "__setstate__"))
+        return false;
+    c->plain = type;
+    return true;
+}
+
+static PyObject *copy_instance(copier_t *c, PyObject *object, Py_ssize_t n_known) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (!is_plain(c, type))
+        return NULL;
+    PyObject *copy = type->tp_new(type, c->no_arguments, NULL);
+    PyObject *from = copy ? PyObject_GenericGetDict(object, NULL) : NULL, *to = from ? PyObject_GenericGetDict(copy, NULL) : NULL;
+    if (copy && (to == NULL || remember(c, object, n_known, copy) < 0 || copy_items(c, from, to, 1, false) < 0))
+        Py_CLEAR(copy);
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    return copy;
+}
+
+static PyObject *new_copy(copier_t *c, PyObject *object, Py_ssize_t n_known) {
+    if (PyList_CheckExact(object))
+        return copy_list(c, object, n_known);
+    if (PyDict_CheckExact(object))
+        return copy_dict(c, object, n_known);
+    if (PySet_CheckExact(object))
+        return copy_set(c, object, n_known);
+    if (PyByteArray_CheckExact(object))
+        return copy_bytearray(c, object, n_known);
+    if (!PyTuple_CheckExact(object) && !PyFrozenSet_CheckExact(object))
+        return copy_instance(c, object, n_known);
+    int fixed = is_fixed(object);
+    return fixed > 0 ? Py_NewRef(object) : fixed == 0 && PyTuple_CheckExact(object) ? copy_tuple(c, object, n_known) : NULL;
+}
+
+/* A new reference. NULL without an exception: the object cannot be copied. n_known: how many references to it can be no
+ * other object's of the value. */
+static PyObject *copy_of(copier_t *c, PyObject *object, Py_ssize_t n_known) {
+    PyObject *copy = is_atom(object) ? Py_NewRef(object) : recall(c, object, n_known);
+    if (copy || PyErr_Occurred() || Py_EnterRecursiveCall(" in a copy"))
+        return copy;
+    copy = new_copy(c, object, n_known);
+    Py_LeaveRecursiveCall();
+    return copy;
+}
+
+const char pp_duplicate_doc[] = PyDoc_STR("duplicate(value) -> copy, or None\n\n"
+    "Copies a value that unpickling has made, and that contains nothing that a reducer has returned. None: it contains\n"
+    "objects that cannot be copied, or nests too deep.");
+PyObject *pp_duplicate(PyObject *module, PyObject *value) {
+    (void)module;
+    copier_t c = {.copies = PyDict_New(), .no_arguments = PyTuple_New(0)};
+    PyObject *copy = c.copies && c.no_arguments ? copy_of(&c, value, 0) : NULL;
+    Py_XDECREF(c.copies);
+    Py_XDECREF(c.no_arguments);
+    if (copy == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_RecursionError))
+        PyErr_Clear();
+    return copy || PyErr_Occurred() ? copy : Py_NewRef(Py_None);
+}

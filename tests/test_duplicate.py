@@ -1,0 +1,177 @@
+"""Copies of unpickled values are what unpickling again would make."""
+
+import collections
+import gc
+import pickle
+import sys
+import weakref
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pool_party._native import duplicate
+
+
+class Plain:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class Child(Plain):
+    """A plain class may have plain bases."""
+
+
+class Numbers(list):
+    pass
+
+
+class Slots:
+    __slots__ = ("a",)
+
+    def __init__(self):
+        self.a = [1]
+
+
+class WithSlot(Slots):
+    """An instance has a slot and a `__dict__`."""
+
+
+class SetsState(Plain):
+    def __setstate__(self, state):
+        vars(self).update(state)
+
+
+class Ends(Plain):
+    def __del__(self):
+        pass
+
+
+class Asks(Plain):
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+
+class Made(Plain):
+    def __new__(cls, **attributes):
+        return object.__new__(cls)
+
+
+atoms = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3), st.binary(max_size=3)
+)
+fixed = st.recursive(atoms, lambda parts: st.tuples(parts, parts) | st.frozensets(parts, max_size=2), max_leaves=4)
+
+
+def containers(parts):
+    some = st.lists(parts, max_size=4)
+    return st.one_of(
+        some,
+        some.map(tuple),
+        st.dictionaries(fixed, parts, max_size=3),
+        st.sets(fixed, max_size=3),
+        st.builds(bytearray, st.binary(max_size=4)),
+        st.builds(lambda a, b: Plain(a=a, b=b), parts, parts),
+        st.builds(lambda a: Child(a=a), parts),
+    )
+
+
+values = st.recursive(fixed, containers, max_leaves=20)
+
+
+def parts_of(value):
+    """Return all objects in a value, by id, but instances' attributes, which are shared by their names."""
+    found, todo = {}, [value]
+    while todo:
+        value = todo.pop()
+        if id(value) in found:
+            continue
+        found[id(value)] = value
+        if isinstance(value, dict):
+            todo += [*value, *value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            todo += value
+        elif isinstance(value, Plain):
+            todo += vars(value).values()
+    return found
+
+
+def check(value):
+    value = pickle.loads(pickle.dumps(value, 5))
+    before = pickle.dumps(value, 5)
+    copy = duplicate(value)
+    assert type(copy) is type(value) and pickle.dumps(copy, 5) == before == pickle.dumps(value, 5)
+    shared = [part for key, part in parts_of(copy).items() if key in parts_of(value)]
+    assert not any(isinstance(part, (list, dict, set, bytearray, Plain)) for part in shared)
+
+
+@settings(deadline=None)
+@given(values, st.lists(values, max_size=3), st.booleans())
+def test_a_copy_is_what_unpickling_makes(value, more, is_recursive):
+    whole = [value, *more, value, more, {"again": more, "value": value}, (value, more), Plain(more=more, value=value)]
+    if is_recursive:
+        more += [whole, (whole, more), Plain(whole=whole)]
+    check(whole)
+
+
+def test_tuples_may_contain_themselves():
+    inner = []
+    outer = (inner, [inner])
+    inner.append(outer)
+    check([outer, inner])
+    check([inner, outer])
+
+
+def test_classes_and_functions_are_shared():
+    value = [Plain, len, check, [Plain]]
+    assert duplicate(value[:1] + value[2:]) == [Plain, check, [Plain]]
+    assert duplicate(value) is None  # a built-in function may be a method of an object in the value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Numbers([1]),
+        collections.deque([1]),
+        Slots(),
+        WithSlot(),
+        SetsState(a=1),
+        Ends(a=1),
+        Asks(a=1),
+        Made(a=1),
+        memoryview(b"a"),
+        {Plain(): 1},
+        {Plain()},
+        frozenset([Plain()]),
+        range(3),
+        [].append,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_copied(value):
+    assert duplicate(value) is None
+    assert duplicate([1, (2, {"a": [value]})]) is None
+    assert duplicate(Plain(a=[], b=value)) is None
+
+
+def test_what_nests_too_deep():
+    value = []
+    for _ in range(200_000):
+        value = [value]
+    assert duplicate(value) is None
+    while value:  # otherwise its end would nest as deep
+        value = value.pop()
+
+
+def test_nothing_is_retained():
+    text = "".join(["a", "text"])
+    value = [[text], {"a": [text]}, (text, [text]), Plain(a=[text], b={text})]
+    value.append(value)
+    n_references = sys.getrefcount(text)
+    copy = duplicate(value)
+    mark = weakref.ref(copy[3])
+    copy.clear()
+    value[0].append(memoryview(b"a"))
+    assert duplicate(value) is None
+    gc.collect()
+    assert mark() is None and sys.getrefcount(text) == n_references
