@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -11,6 +11,8 @@ from pool_party._core.results import Call, timed_out
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
+
+type Take = Callable[["StreamCall", float | None], Any]  # as `Engine.next`
 
 
 class StreamCall(Call):
@@ -22,6 +24,11 @@ class StreamCall(Call):
     def __init__(self, engine: "Engine", n_items: int, chunk: int, ordered: bool, window: int = 0) -> None:
         super().__init__(engine, n_items, chunk, _native.JOB_STREAM, window)
         self.ordered = ordered
+        self.n_missing = 0  # how many items the last task of an input of unknown length has less than `chunk`
+
+    @property
+    def n_done(self) -> int:
+        return super().n_done if self.n_items else self.n_delivered * self.chunk - self.n_missing
 
 
 class IMapIterator(Iterator[Any]):
@@ -35,9 +42,9 @@ class IMapIterator(Iterator[Any]):
         says. Tasks that have not begun are cancelled once the iterator is garbage.
     """
 
-    def __init__(self, engine: "Engine", call: StreamCall, owner: object) -> None:
-        self._engine = engine
+    def __init__(self, engine: "Engine", call: StreamCall, owner: object, take: Take) -> None:
         self._call = call
+        self._take = take  # `Engine.next`, or what also shows progress
         self._owner = owner
         self._items: deque[Any] = deque()  # the rest of the current chunk's results
 
@@ -65,7 +72,7 @@ class IMapIterator(Iterator[Any]):
             if self._items:
                 with contextlib.suppress(IndexError):  # another thread has taken the rest of the chunk
                     return self._items.popleft()
-            outcome = self._engine.next(self._call, timeout)
+            outcome = self._take(self._call, timeout)
             if outcome is None:
                 self._owner = None
                 raise StopIteration
