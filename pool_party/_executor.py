@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pool_party._core.engine import RUN
-from pool_party._core.following import WatchedFutures, count_calls, open_watch
+from pool_party._core.following import FollowedFutures, count_calls, open_watch
 from pool_party._core.futures import FutureCall
 from pool_party._options import open_engine
 from pool_party.budget.policies import Scope
@@ -164,10 +164,12 @@ class ComposableExecutor(Executor):
         calls = zip(*iterables, strict=False)
         chunks: Iterator[list[Any]] = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, buffersize))
-        watched = None
-        if watch is not None:
-            watched = WatchedFutures(watch, futures, chunksize, self._max_workers, count_calls(iterables))
-        return _in_order(weakref.ref(self), fn, chunks, futures, deadline, watched)
+        if watch is None:
+            return _in_order(weakref.ref(self), fn, chunks, futures, deadline, None)
+        followed = FollowedFutures(watch, count_calls(iterables), futures, chunksize, self._engine)
+        results = _in_order(weakref.ref(self), fn, chunks, futures, deadline, followed)
+        followed.stop_with(results)
+        return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls. If `wait` is true, blocks until all calls that were submitted are done.
@@ -303,18 +305,16 @@ def _in_order(
     chunks: Iterator[list[Any]],
     futures: "deque[Future[Any]]",
     deadline: float | None,
-    watched: WatchedFutures | None,
+    followed: FollowedFutures | None,
 ) -> Iterator[Any]:
     """Yield results in order. Each result that is taken lets one more task be submitted."""
     try:
         while futures:
-            if watched is not None:
-                watched.wait(deadline)
             left = None if deadline is None else max(0.0, deadline - monotonic())
             results = futures[0].result(left)
             futures.popleft()
-            if watched is not None:
-                watched.note_taken(len(results))
+            if followed is not None:
+                followed.n_taken += len(results)
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
                 futures.append(owner.submit(_run_chunk, fn, chunk))
@@ -322,13 +322,16 @@ def _in_order(
             results.reverse()
             while results:
                 yield results.pop()
-        if watched is not None:
-            watched.finish()
+    except GeneratorExit:
+        if followed is not None:
+            followed.stop()
+        raise
     finally:
-        for future in futures:
-            future.cancel()
-        if watched is not None:
-            watched.end()
+        is_complete = not futures
+        while futures:
+            futures.pop().cancel()
+        if followed is not None:
+            followed.finish(is_complete)
 
 
 def _log_broken(cause: BaseException) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import RUN
-from pool_party._core.following import get, open_watch, watched
+from pool_party._core.following import follow_stream, get, open_watch
 from pool_party._core.results import AsyncResult, Callback, MapResult
 from pool_party._options import open_engine, resolve_context
 from pool_party.budget.plan import Limits
@@ -415,7 +415,7 @@ class ComposablePool:
             window = self._processes * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
             call = StreamCall(engine, 0, chunksize, ordered, window)
             engine.submit_stream(call, func, iter(iterable))
-        return IMapIterator(engine, call, self, watched(engine.next, call, total, watch))
+        return IMapIterator(engine, call, self, follow_stream(call, total, watch))
 
     # ---- asyncio ----
 

@@ -1,17 +1,71 @@
-"""Calls whose progress is shown: the thread that waits for results wakes up from time to time, and shows it."""
+"""Calls whose progress is shown. A thread of each such call counts its outcomes from time to time.
 
-from collections.abc import Iterable, Sized
-from functools import partial
+So tasks and results cost no more than without. The user's code begins and ends in the thread that makes the call and
+takes its results, and runs in the other one in between.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sized
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from pool_party._core.threads import start_thread
 
 if TYPE_CHECKING:
     from collections import deque
     from concurrent.futures import Future
 
+    from pool_party._core.engine import Engine
     from pool_party._core.results import MapResult
-    from pool_party._core.streams import StreamCall, Take
+    from pool_party._core.streams import StreamCall
     from pool_party.observe.progress import Progress, Watch
+
+REST = 10  # the thread sleeps at least this many times as long as its last round took, so that it takes little of a CPU
+
+
+class Follower:
+    """Shows the progress of one call until `finish` or `stop`. Any thread may call these."""
+
+    def __init__(
+        self, watch: "Watch", total: int | None, count: Callable[[], int], is_over: Callable[[], bool]
+    ) -> None:
+        """count: returns how many items are done. is_over: returns whether that number will not change any more."""
+        self._watch = watch
+        self._count = count
+        self._is_over = is_over
+        self._stopped = threading.Event()
+        self._ends = threading.Lock()  # taken once, by the first thread that ends this
+        self._is_dropped = False
+        watch.show(0, total)
+        self._thread = threading.Thread(target=self._run, name="pool_party-progress")
+        start_thread(self._thread)
+
+    def _run(self) -> None:
+        pause_s = self._watch.interval_s
+        while not self._stopped.wait(pause_s) and not self._is_over():
+            began = monotonic()
+            self._watch.show(self._count())
+            pause_s = max(self._watch.interval_s, REST * (monotonic() - began))
+        if self._is_dropped:
+            self._watch.finish(self._count(), is_complete=False)
+
+    def finish(self, is_complete: bool = True) -> None:
+        """Show the final number of items, and close what was opened for this call. Waits for the user's code.
+
+        is_complete: this number is the total, if that was not known before.
+        """
+        if self._ends.acquire(blocking=False):
+            self._stopped.set()
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+            self._watch.finish(self._count(), is_complete)
+
+    def stop(self) -> None:
+        """Do what `finish` does a little later, in the other thread, since nobody wants the results. Does not block."""
+        if self._ends.acquire(blocking=False):
+            self._is_dropped = True
+            self._stopped.set()
 
 
 def open_watch(progress: "Progress") -> "Watch | None":
@@ -31,74 +85,32 @@ def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
 
 
 def get(result: "MapResult", watch: "Watch | None") -> list[Any]:
-    """Return the values of a map. The last count is shown before."""
+    """Return the values of a map. The final count is shown before."""
     if watch is not None:
+        follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done)
         try:
-            watch.start(result.n_items)
-            while not result.done:
-                result.wait(watch.left_s(None))
-                watch.note(result.n_done)
-            watch.note(result.n_done)
+            result.wait()
         finally:
-            watch.end()
+            follower.finish(is_complete=False)
     values: list[Any] = result.get()
     return values
 
 
-def watched(take: "Take", call: "StreamCall", total: int | None, watch: "Watch | None") -> "Take":
-    """Return `take`, or what does the same and shows progress."""
-    if watch is None:
-        return take
-    watch.start(total)
-    return partial(_take, take, watch)
+def follow_stream(call: "StreamCall", total: int | None, watch: "Watch | None") -> Follower | None:
+    return None if watch is None else Follower(watch, total, lambda: call.n_done, lambda: call.done)
 
 
-def _take(take: "Take", watch: "Watch", call: "StreamCall", timeout: float | None) -> Any:
-    """Take the next outcome. Nothing is shown between taking and returning it, since that might raise."""
-    if watch.is_due():
-        watch.note(call.n_done)
-    deadline = None if timeout is None else monotonic() + timeout
-    outcome = take(call, watch.interval_s if timeout is None else min(timeout, watch.interval_s))
-    while outcome is False and (deadline is None or monotonic() < deadline):
-        watch.note(call.n_done)
-        outcome = take(call, watch.left_s(deadline))
-    if outcome is None:
-        watch.finish(call.n_done)
-    return outcome
-
-
-class WatchedFutures:
-    """The futures of a `map` that are left, each for a chunk of items. One thread at a time uses it."""
+class FollowedFutures:
+    """The futures of a `map` that are left, each for a chunk of items."""
 
     def __init__(
-        self, watch: "Watch", futures: "deque[Future[Any]]", chunk: int, n_workers: int, total: int | None
+        self, watch: "Watch", total: int | None, futures: "deque[Future[Any]]", chunk: int, engine: "Engine"
     ) -> None:
-        self._watch = watch
+        self.n_taken = 0  # the items whose results have been taken
         self._futures = futures
         self._chunk = chunk
-        self._n_workers = n_workers
-        self._n_taken = 0
-        watch.start(total)
-
-    def wait(self, deadline: float | None) -> None:
-        """Wait for the first one until the deadline."""
-        watch, call = self._watch, self._futures[0]._call  # type: ignore[attr-defined]
-        if watch.is_due():
-            watch.note(self._count())
-        while not call.wait(watch.left_s(deadline)) and (deadline is None or monotonic() < deadline):
-            watch.note(self._count())
-
-    def note_taken(self, n_items: int) -> None:
-        """Note that the first future's results were taken, and that it is not among the others any more."""
-        self._n_taken += n_items
-
-    def finish(self) -> None:
-        """Show the final count: all results were taken."""
-        self._watch.finish(self._n_taken)
-
-    def end(self) -> None:
-        """Show no more."""
-        self._watch.end()
+        self._n_workers = engine.n_workers
+        self._follower = Follower(watch, total, self._count, lambda: not engine.is_running)
 
     def _count(self) -> int:
         """Count the items that are done. The last chunk counts as if it were full, unless the total is known.
@@ -106,9 +118,21 @@ class WatchedFutures:
         Workers begin the futures in this order, so at most one for each worker is not done and precedes one that is.
         """
         n_done = n_others = 0
-        for future in self._futures:
+        for future in self._futures.copy():
             if future.done():
                 n_done += 1
             elif (n_others := n_others + 1) > self._n_workers:
                 break
-        return self._n_taken + n_done * self._chunk
+        return self.n_taken + n_done * self._chunk
+
+    def stop_with(self, results: Iterator[Any]) -> None:
+        """Stop if the iterator over the results becomes garbage, even if it was never used."""
+        self._results = weakref.ref(results, lambda _: self._follower.stop())
+
+    def stop(self) -> None:
+        """Show no more: the iterator was closed."""
+        self._follower.stop()
+
+    def finish(self, is_complete: bool) -> None:
+        """Show the final count; see `Follower.finish`."""
+        self._follower.finish(is_complete)

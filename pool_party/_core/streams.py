@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -11,8 +11,7 @@ from pool_party._core.results import Call, timed_out
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
-
-type Take = Callable[["StreamCall", float | None], Any]  # as `Engine.next`
+    from pool_party._core.following import Follower
 
 
 class StreamCall(Call):
@@ -42,9 +41,11 @@ class IMapIterator(Iterator[Any]):
         says. Tasks that have not begun are cancelled once the iterator is garbage.
     """
 
-    def __init__(self, engine: "Engine", call: StreamCall, owner: object, take: Take) -> None:
+    def __init__(self, engine: "Engine", call: StreamCall, owner: object, follower: "Follower | None" = None) -> None:
+        """follower: shows the progress of the call."""
+        self._engine = engine
         self._call = call
-        self._take = take  # `Engine.next`, or what also shows progress
+        self._follower = follower
         self._owner = owner
         self._items: deque[Any] = deque()  # the rest of the current chunk's results
 
@@ -72,9 +73,11 @@ class IMapIterator(Iterator[Any]):
             if self._items:
                 with contextlib.suppress(IndexError):  # another thread has taken the rest of the chunk
                     return self._items.popleft()
-            outcome = self._take(self._call, timeout)
+            outcome = self._engine.next(self._call, timeout)
             if outcome is None:
                 self._owner = None
+                if self._follower is not None:
+                    self._follower.finish()
                 raise StopIteration
             if outcome is False:
                 raise timed_out()
@@ -89,3 +92,6 @@ class IMapIterator(Iterator[Any]):
         call = self.__dict__.get("_call")
         if call is not None:
             call.abandon()
+        follower = self.__dict__.get("_follower")
+        if follower is not None:
+            follower.stop()

@@ -1,12 +1,9 @@
 """Showing how far a call is: by a bar, a callable, or an object of tqdm's or rich's that the user has.
 
-The thread that waits for results does it, between two waits and at most ten times a second. Tasks and results are not
-counted for it: a call knows how many of its tasks have an outcome. So progress costs a task next to nothing, no lock of
-the pool is held meanwhile, and an exception in the user's code can neither lose a result nor stop a worker.
+No lock of the pool is held meanwhile, and an exception in the user's code can neither lose a result nor stop a worker.
 """
 
 import sys
-import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol, TextIO
@@ -15,7 +12,6 @@ from pool_party._core.log import log_exception
 from pool_party.wire.interrupts import is_from_handler
 
 INTERVAL_S = 0.1  # at least this long between two updates; tqdm's own default
-REST = 10  # and at least this many times as long as the last update took, so that slow ones do not slow the call down
 LINE_S = 30.0  # between plain lines
 
 type Progress = Any  # None, a bool, "lines", a callable, a tqdm, or a tuple of a rich Progress and a task's id
@@ -31,72 +27,37 @@ class _Display(Protocol):
 
 
 class Watch:
-    """Shows the progress of one call. Thread-safe, and an exception of the display is logged, once.
-
-    total: the number of items, or None while it is not known.
-    """
+    """Shows the progress of one call, by one thread at a time. An exception of the display is logged, once."""
 
     def __init__(self, display: _Display) -> None:
         self._display = display
-        self._showing = threading.Lock()  # no thread waits for it
         self._done = 0
+        self._total: int | None = None
         self._shown: tuple[int, int | None] | None = None
         self._is_broken = False
-        self.total: int | None = None
-        self._due_at = 0.0  # on the monotonic clock
         self.interval_s = display.interval_s
 
-    def is_due(self) -> bool:
-        """Whether it is time to call `note`."""
-        return monotonic() >= self._due_at
+    def show(self, done: int, total: int | None = None) -> None:
+        """Show that this many items are done, if that is new. total: of how many, once that is known."""
+        self._total = self._total if total is None else total
+        self._done = max(self._done, done if self._total is None else min(done, self._total))
+        if self._shown != (self._done, self._total):
+            self._shown = self._done, self._total
+            self._try(self._display.show)
 
-    def left_s(self, deadline: float | None) -> float:
-        """Return how long a thread may wait before the next `note`, and before a deadline on the monotonic clock."""
-        until = self._due_at if deadline is None else min(self._due_at, deadline)
-        return max(0.0, until - monotonic())
+    def finish(self, done: int, is_complete: bool) -> None:
+        """Show the final number of items, and close what was opened for this call.
 
-    def start(self, total: int | None) -> None:
-        self.total = total
-        self.note(0)
-
-    def note(self, done: int) -> None:
-        """Show that this many items are done, unless another thread, or a frame further out, is showing.
-
-        In that case that thread or frame shows it as soon as it is through.
+        is_complete: it is the total, if that was not known before.
         """
-        self._done = max(self._done, done if self.total is None else min(done, self.total))
-        while self._shown != (self._done, self.total) and self._showing.acquire(blocking=False):
-            try:
-                self._show()
-            finally:
-                self._showing.release()
-        self._due_at = max(self._due_at, monotonic() + self.interval_s)
-
-    def _show(self) -> None:
-        self._shown = self._done, self.total
-        began = monotonic()
-        self._try(self._display.show)
-        ended = monotonic()
-        self._due_at = ended + REST * (ended - began)
-
-    def finish(self, done: int) -> None:
-        """Show the final number of items. If it was not known before, it is the total, too."""
-        if self.total is None:
-            self.total = done
-        self.note(done)
-        self.end()
-
-    def end(self) -> None:
-        """Close what was opened for this call, which may be incomplete."""
-        if not self._is_broken:
-            self._try(self._display.end)
-            self._is_broken = True
+        self.show(done, done if is_complete and self._total is None else None)
+        self._try(self._display.end)
 
     def _try(self, act: Callable[[int, int | None], object]) -> None:
         if self._is_broken:
             return
         try:
-            act(self._done, self.total)
+            act(self._done, self._total)
         except Exception as error:
             if is_from_handler(error):
                 raise
@@ -116,8 +77,8 @@ def open_watch(progress: Progress) -> Watch | None:
 def _choose(progress: Progress) -> _Display | None:
     if progress is None or progress is False:
         return None
-    if progress is True or progress == "lines":
-        return _choose_own(progress == "lines")
+    if progress is True or (isinstance(progress, str) and progress == "lines"):
+        return _choose_own(has_lines=progress is not True)
     if isinstance(progress, str):
         raise ValueError(f"progress must be 'lines' if it is a str, not {progress!r}")
     if isinstance(progress, tuple) and len(progress) == 2 and hasattr(progress[0], "advance"):
