@@ -15,7 +15,7 @@ from pool_party._core.following import count_calls, open_watch
 from pool_party._core.nested import NestedMap, run, run_lazily
 from pool_party._executor import ComposableExecutor
 from pool_party._options import resolve_context, resolve_kind
-from pool_party.budget.plan import Limits
+from pool_party.budget.plan import Limits, make_plan
 from pool_party.workers import loop
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def configure(
 
     Raises:
         PoolPartyError: It was called with other values before, or the default executor is in use already.
-        ValueError: `kind` is unknown, or `max_workers` is less than 1.
+        ValueError: An argument is out of its range.
+        TypeError: An argument has a wrong type, or there is no such option.
 
     Guarantees:
         Any thread may call it. A repeated call with the same values does nothing.
@@ -72,6 +73,9 @@ def configure(
         kind = resolve_kind(kind)
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be greater than 0, not {max_workers}")
+    if unknown := sorted(limits.keys() - Limits.__annotations__.keys()):
+        raise TypeError(f"configure has no option {unknown[0]!r}")
+    make_plan("thread", 1, **limits)  # which checks the values
     own = {"max_workers": max_workers, "initializer": initializer, "initargs": tuple(initargs), "context": context}
     names = {"extensions": extensions if extensions is None else tuple(extensions), "preload": tuple(preload)}
     given = {"kind": kind, **own, **names, "policy": "dynamic", **limits}
