@@ -192,7 +192,7 @@ typedef struct pp_job {
     pp_apart_t apart;                               /* whether its large pickles contain parts to share; set while encoding */
     PyObject **results;                             /* map: n_items */
     PyObject *arrived;                              /* stream: task number -> (status, value) */
-    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; outcomes; read; most read ahead */
+    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; outcomes (of a map, too); read; most read ahead */
     Py_ssize_t length;                              /* stream: number of its tasks, or -1 while unknown */
     _Atomic uint32_t reader;                        /* stream: futex word of the thread that reads its input */
     struct pp_job *next_deferred;

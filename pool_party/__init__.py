@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pool_party._core.errors import PoolTerminated as PoolTerminated
     from pool_party._core.errors import RemoteError as RemoteError
     from pool_party._core.statistics import Statistics as Statistics
+    from pool_party._default import DefaultExecutor as DefaultExecutor
+    from pool_party._default import configure as configure
+    from pool_party._default import default_executor as default_executor
+    from pool_party._default import map as map
     from pool_party._executor import ComposableExecutor as ComposableExecutor
     from pool_party._pool import ComposablePool as ComposablePool
     from pool_party._pool import InterpreterPool as InterpreterPool
@@ -36,6 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ComposableExecutor": "_executor",
     "ComposablePool": "_pool",
+    "DefaultExecutor": "_default",
     "InitializerFailed": "_core.broken",
     "InterpreterPool": "_pool",
     "PoolClosed": "_core.errors",
@@ -47,12 +52,15 @@ _HOMES = {
     "ThreadPool": "_pool",
     "WorkerBudget": "budget.split",
     "WorkerLost": "_core.broken",
+    "configure": "_default",
     "cpu_count": "budget.topology",
+    "default_executor": "_default",
+    "map": "_default",
     "register_joblib_backend": "integrations.registration",
     "share": "wire.shared",
 }
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*(name for name in _HOMES if name != "map"), "__version__"]  # `import *` keeps the built-in `map`
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pool_party._core.engine import RUN
+from pool_party._core.following import FollowedFutures, count_calls, open_watch
 from pool_party._core.futures import FutureCall
 from pool_party._options import open_engine
 from pool_party.budget.policies import Scope
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
+    from pool_party.observe.progress import Progress
     from pool_party.observe.trace import Tracing
 
 _log = logging.getLogger("concurrent.futures")
@@ -129,6 +131,7 @@ class ComposableExecutor(Executor):
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
+        progress: "Progress" = None,
     ) -> Iterator[Any]:
         """Iterate over `fn(*x) for x in zip(*iterables)`, in order. Does not block; the iterator does.
 
@@ -138,6 +141,7 @@ class ComposableExecutor(Executor):
             timeout: The seconds from this call after which the iterator raises TimeoutError. None: no limit.
             chunksize: The number of items in each task.
             buffersize: The number of tasks that may be submitted ahead of the consumer. None: all.
+            progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
 
         Returns:
             An iterator over the results.
@@ -145,7 +149,7 @@ class ComposableExecutor(Executor):
         Raises:
             PoolClosed: The executor was shut down.
             ValueError: `chunksize` or `buffersize` is less than 1.
-            TypeError: `buffersize` is no integer.
+            TypeError: `buffersize` is no integer, or `progress` is of another type.
             TimeoutError: By the iterator, after `timeout` seconds.
             Exception: By the iterator: whatever `fn` raised.
         """
@@ -155,11 +159,17 @@ class ComposableExecutor(Executor):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
+        watch = open_watch(progress)
         deadline = None if timeout is None else monotonic() + timeout
         calls = zip(*iterables, strict=False)
         chunks: Iterator[list[Any]] = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, buffersize))
-        return _in_order(weakref.ref(self), fn, chunks, futures, deadline)
+        if watch is None:
+            return _in_order(weakref.ref(self), fn, chunks, futures, deadline, None)
+        followed = FollowedFutures(watch, count_calls(iterables), futures, chunksize, self._engine)
+        results = _in_order(weakref.ref(self), fn, chunks, futures, deadline, followed)
+        followed.stop_with(results)
+        return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls. If `wait` is true, blocks until all calls that were submitted are done.
@@ -295,6 +305,7 @@ def _in_order(
     chunks: Iterator[list[Any]],
     futures: "deque[Future[Any]]",
     deadline: float | None,
+    followed: FollowedFutures | None,
 ) -> Iterator[Any]:
     """Yield results in order. Each result that is taken lets one more task be submitted."""
     try:
@@ -302,6 +313,8 @@ def _in_order(
             left = None if deadline is None else max(0.0, deadline - monotonic())
             results = futures[0].result(left)
             futures.popleft()
+            if followed is not None:
+                followed.n_taken += len(results)
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
                 futures.append(owner.submit(_run_chunk, fn, chunk))
@@ -309,9 +322,16 @@ def _in_order(
             results.reverse()
             while results:
                 yield results.pop()
+    except GeneratorExit:
+        if followed is not None:
+            followed.stop()
+        raise
     finally:
-        for future in futures:
-            future.cancel()
+        is_complete = not futures
+        while futures:
+            futures.pop().cancel()
+        if followed is not None:
+            followed.finish(is_complete)
 
 
 def _log_broken(cause: BaseException) -> None:

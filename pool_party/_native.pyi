@@ -121,6 +121,7 @@ class Job:
     chunk: int
     cursor: int
     remaining: int
+    n_delivered: int
     sequence: int
     settled: bool
     done: bool

@@ -2,12 +2,13 @@
 
 import sys
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import RUN
+from pool_party._core.following import follow_stream, get, open_watch
 from pool_party._core.results import AsyncResult, Callback, MapResult
 from pool_party._options import open_engine, resolve_context
 from pool_party.budget.plan import Limits
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pool_party._core.awaiting import Opening
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
+    from pool_party.observe.progress import Progress
     from pool_party.observe.trace import Tracing
 
 WINDOW_PER_WORKER = 64  # tasks per worker read ahead from an unsized imap input; guess: far more than latency needs
@@ -188,13 +190,21 @@ class ComposablePool:
 
     # ---- many calls ----
 
-    def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+    def map(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        *,
+        progress: "Progress" = None,
+    ) -> list[Any]:
         """Return `[func(x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
 
         Args:
             func: A function of one argument.
             iterable: The arguments, one for each call. It is read completely before the first task starts.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
+            progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
 
         Returns:
             The results, in the order of `iterable`.
@@ -202,12 +212,12 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
-            TypeError: `func` cannot be called.
+            TypeError: `func` cannot be called, or `progress` is of another type.
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
-        result: list[Any] = self.map_async(func, iterable, chunksize).get()
-        return result
+        watch = open_watch(progress)
+        return get(self.map_async(func, iterable, chunksize), watch)
 
     def map_async(
         self,
@@ -238,7 +248,12 @@ class ComposablePool:
         return self._map(func, iterable, chunksize, callback, error_callback, star=False)
 
     def starmap(
-        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        *,
+        progress: "Progress" = None,
     ) -> list[Any]:
         """Return `[func(*x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
 
@@ -246,6 +261,7 @@ class ComposablePool:
             func: The function.
             iterable: Tuples of arguments, one for each call.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
+            progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
 
         Returns:
             The results, in the order of `iterable`.
@@ -253,12 +269,12 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
-            TypeError: `func` cannot be called.
+            TypeError: `func` cannot be called, or `progress` is of another type.
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
-        result: list[Any] = self.starmap_async(func, iterable, chunksize).get()
-        return result
+        watch = open_watch(progress)
+        return get(self.starmap_async(func, iterable, chunksize), watch)
 
     def starmap_async(
         self,
@@ -313,7 +329,13 @@ class ComposablePool:
     # ---- iterators ----
 
     def imap(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        *,
+        progress: "Progress" = None,
     ) -> "IMapIterator":
         """Iterate over `func(x) for x in iterable`, in order. Does not block; the iterator does.
 
@@ -323,6 +345,7 @@ class ComposablePool:
             chunksize: The number of items in each task.
             buffersize: The number of items that may be read ahead of the consumer. None: all items of an input that has
                 a length, and otherwise 64 tasks for each worker.
+            progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
 
         Returns:
             An `IMapIterator`. Its `next(timeout)` works with any chunk size.
@@ -332,10 +355,16 @@ class ComposablePool:
             ValueError: `chunksize` or `buffersize` is less than 1.
             TypeError: `func` cannot be called, or `buffersize` is no integer.
         """
-        return self._imap(func, iterable, chunksize, buffersize, ordered=True)
+        return self._imap(func, iterable, chunksize, buffersize, ordered=True, progress=progress)
 
     def imap_unordered(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        *,
+        progress: "Progress" = None,
     ) -> "IMapIterator":
         """Iterate as `imap` does, with results as they arrive. Does not block; the iterator does.
 
@@ -344,6 +373,7 @@ class ComposablePool:
             iterable: The arguments, one for each call. It may be endless.
             chunksize: The number of items in each task.
             buffersize: The number of items that may be read ahead of the consumer; see `imap`.
+            progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
 
         Returns:
             An `IMapIterator`.
@@ -353,10 +383,16 @@ class ComposablePool:
             ValueError: `chunksize` or `buffersize` is less than 1.
             TypeError: `func` cannot be called, or `buffersize` is no integer.
         """
-        return self._imap(func, iterable, chunksize, buffersize, ordered=False)
+        return self._imap(func, iterable, chunksize, buffersize, ordered=False, progress=progress)
 
     def _imap(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None, ordered: bool
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int,
+        buffersize: int | None,
+        ordered: bool,
+        progress: "Progress",
     ) -> "IMapIterator":
         from pool_party._core.streams import IMapIterator, StreamCall
 
@@ -369,7 +405,9 @@ class ComposablePool:
             raise TypeError(f"buffersize must be an integer or None, not {buffersize!r}")
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
-        if buffersize is None and hasattr(iterable, "__len__"):
+        watch = open_watch(progress)
+        total = len(iterable) if isinstance(iterable, Sized) else None
+        if buffersize is None and total is not None:
             items = list(iterable)
             call = StreamCall(engine, len(items), chunksize, ordered)
             engine.submit_map(call, func, items, False)
@@ -377,7 +415,7 @@ class ComposablePool:
             window = self._processes * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
             call = StreamCall(engine, 0, chunksize, ordered, window)
             engine.submit_stream(call, func, iter(iterable))
-        return IMapIterator(engine, call, self)
+        return IMapIterator(engine, call, self, follow_stream(call, total, watch))
 
     # ---- asyncio ----
 

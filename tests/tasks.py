@@ -941,3 +941,61 @@ def places_of_modules(top):
         loader = type(spec.loader).__name__.replace("_Loader", "ExtensionFileLoader")
         found[name] = (spec.name, spec.origin, module.__file__, module.__package__, spec.cached, loader, path)
     return found
+
+
+# ---- the default executor --------------------------------------------------
+
+
+def nest(depth, x, kind):
+    """Add the squares below `x`, by maps and calls inside maps. kind: "" for the built-in `map`."""
+    if depth == 0:
+        return x * x
+    args = [depth - 1] * 3, range(x, x + 3), [kind] * 3
+    if not kind:
+        return sum(map(nest, *args)) + x
+    import pool_party
+
+    return sum(pool_party.map(nest, *args, kind=kind)) + pool_party.default_executor(kind).submit(identity, x).result()
+
+
+def play(program, kind):
+    """Run a random program of `test_default.py`: a tuple of a verb and its parts. kind: "" for no executor."""
+    verb, *parts = program
+    if verb == "value":
+        return parts[0]
+    if verb == "fail":
+        raise ValueError(parts[0])
+    if verb == "catch":
+        try:
+            return play(parts[0], kind)
+        except ValueError as error:
+            return str(error)
+    return (verb, (_play_plainly if not kind else _play_in_executor)(verb, parts, kind))
+
+
+def _play_plainly(verb, parts, kind):
+    if verb == "as_completed":
+        return sorted(repr(play(("catch", part), kind)) for part in parts)
+    return [play(part, kind) for part in parts]
+
+
+def _play_in_executor(verb, parts, kind):
+    import concurrent.futures
+
+    import pool_party
+
+    executor = pool_party.default_executor(kind)
+    kinds = [kind] * len(parts)
+    if verb == "map":
+        return pool_party.map(play, parts, kinds, kind=kind)
+    if verb == "ahead":
+        return list(executor.map(play, parts, kinds, buffersize=2))
+    if verb == "submit":
+        return [future.result() for future in [executor.submit(play, part, kind) for part in parts]]
+    futures = [executor.submit(play, ("catch", part), kind) for part in parts]
+    return sorted(repr(future.result()) for future in concurrent.futures.as_completed(futures))
+
+
+def use_executor(executor, x):
+    """Use an executor that was passed to the task. Return also where its calls run."""
+    return executor.kind, executor.submit(square, x).result(), executor.submit(worker_ident).result() == worker_ident()

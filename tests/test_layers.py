@@ -20,6 +20,7 @@ LAYERS = (  # from the top; a row has the parts of one layer, which do not impor
     ("cli",),
     ("__init__",),
     ("integrations",),
+    ("_default",),
     ("_pool", "_executor"),
     ("_options",),
     ("_core.engine",),

@@ -118,7 +118,10 @@ static bool store(pp_job_t *job, Py_ssize_t first, int status, PyObject *value) 
 }
 
 static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    if (!store(job, (Py_ssize_t)index * job->chunk, status, value) || --job->remaining > 0)
+    if (!store(job, (Py_ssize_t)index * job->chunk, status, value))
+        return false;
+    job->n_delivered++;
+    if (--job->remaining > 0)
         return false;
     if (job->value == NULL && (job->value = take_results(job)) == NULL) {
         job->status = PP_STATUS_RAISED;
@@ -325,6 +328,7 @@ static PyMemberDef job_members[] = {
     {"chunk", T_PYSSIZET, offsetof(pp_job_t, chunk), READONLY, "items per task"},
     {"cursor", T_PYSSIZET, offsetof(pp_job_t, cursor), 0, "index of the next task to put"},
     {"remaining", T_PYSSIZET, offsetof(pp_job_t, remaining), READONLY, "tasks without an outcome"},
+    {"n_delivered", T_PYSSIZET, offsetof(pp_job_t, n_delivered), READONLY, "tasks of a map or a stream with an outcome of their own"},
     {"sequence", T_LONGLONG, offsetof(pp_job_t, sequence), READONLY, "the sequence of a single task that is in the channel;\n"
                                                                      "otherwise -1"},
     {"settled", T_BOOL, offsetof(pp_job_t, settled), READONLY, "the outcome is decided; callbacks may still run"},

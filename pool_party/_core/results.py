@@ -59,6 +59,11 @@ class Call(_native.Job):
     def run_callbacks(self) -> None:
         """Run the callbacks. The callback thread calls this once, when the outcome is decided."""
 
+    @property
+    def n_done(self) -> int:
+        """How many items are in tasks that have an outcome of their own. The last task counts as if it were full."""
+        return min(self.n_items, self.n_delivered * self.chunk)
+
     # ---- for asyncio: awaiting.py ----
 
     @property

@@ -11,6 +11,7 @@ from pool_party._core.results import Call, timed_out
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
+    from pool_party._core.following import Follower
 
 
 class StreamCall(Call):
@@ -22,6 +23,11 @@ class StreamCall(Call):
     def __init__(self, engine: "Engine", n_items: int, chunk: int, ordered: bool, window: int = 0) -> None:
         super().__init__(engine, n_items, chunk, _native.JOB_STREAM, window)
         self.ordered = ordered
+        self.n_missing = 0  # how many items the last task of an input of unknown length has less than `chunk`
+
+    @property
+    def n_done(self) -> int:
+        return super().n_done if self.n_items else self.n_delivered * self.chunk - self.n_missing
 
 
 class IMapIterator(Iterator[Any]):
@@ -35,9 +41,11 @@ class IMapIterator(Iterator[Any]):
         says. Tasks that have not begun are cancelled once the iterator is garbage.
     """
 
-    def __init__(self, engine: "Engine", call: StreamCall, owner: object) -> None:
+    def __init__(self, engine: "Engine", call: StreamCall, owner: object, follower: "Follower | None" = None) -> None:
+        """follower: shows the progress of the call."""
         self._engine = engine
         self._call = call
+        self._follower = follower
         self._owner = owner
         self._items: deque[Any] = deque()  # the rest of the current chunk's results
 
@@ -68,6 +76,8 @@ class IMapIterator(Iterator[Any]):
             outcome = self._engine.next(self._call, timeout)
             if outcome is None:
                 self._owner = None
+                if self._follower is not None:
+                    self._follower.finish()
                 raise StopIteration
             if outcome is False:
                 raise timed_out()
@@ -82,3 +92,6 @@ class IMapIterator(Iterator[Any]):
         call = self.__dict__.get("_call")
         if call is not None:
             call.abandon()
+        follower = self.__dict__.get("_follower")
+        if follower is not None:
+            follower.stop()

@@ -128,6 +128,7 @@ class Submitter:
                 self._channel.deliver(job, n_tasks, _native.STATUS_RAISED, error)
                 n_tasks += 1
             if error is not None or len(items) < job.chunk:
+                job.n_missing = job.chunk if error is not None else -len(items) % job.chunk
                 break
             del items  # release them before waiting for room
         if job.id:

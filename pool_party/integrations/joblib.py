@@ -26,6 +26,7 @@ from joblib.parallel import (
 from pool_party import _native
 from pool_party._core.broken import InitializerFailed
 from pool_party._core.errors import PoolClosed, PoolPartyError
+from pool_party._default import end_idle_interpreters
 from pool_party._options import resolve_context, resolve_kind
 from pool_party._pool import ComposablePool
 from pool_party.budget.topology import cpu_count
@@ -224,6 +225,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             options.setdefault("context", "forkserver")  # libraries have threads, with which forking is not safe
             if resolve_context(options["context"]).get_start_method() == "fork":
                 idle_pools.end_all("interp")
+                end_idle_interpreters()
         if self.inner_max_num_threads is not None:
             options["threads_per_worker"] = self.inner_max_num_threads
         return FedPool(ComposablePool(n, kind=self._kind, **options), _run)

@@ -100,14 +100,15 @@ def run(
 
 
 _is_interpreter = False
+is_remote = False  # this process, or this interpreter, is a worker of a pool
 
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
     """Run a worker in an interpreter. config is what `workers.interp.worker` marshalled."""
     from pool_party.workers.interp import extensions, process_state
 
-    global _is_interpreter
-    _is_interpreter = True
+    global _is_interpreter, is_remote
+    _is_interpreter = is_remote = True
     sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
     if cpus:
         os.sched_setaffinity(0, cpus)

@@ -143,6 +143,7 @@ def main(
     parent = parent_process()
     if parent is not None:
         _native.die_with(parent.sentinel)
+    loop.is_remote = True
     definitions.enter_worker()
     worker = _native.Worker.attach(handle.open(), n)
     if terms is not None:
