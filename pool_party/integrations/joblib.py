@@ -8,7 +8,6 @@ import functools
 import os
 import threading
 import traceback
-from collections.abc import Callable
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]  # not in its stubs
 from typing import Any
 
@@ -274,7 +273,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             if self._on_error == "return":
                 _Each(pool, func, callback)
             else:
-                pool.submit(func, callback)
+                pool.submit(_pack(func), callback)
         except PoolClosed:
             if self._pool is pool:
                 raise
@@ -294,7 +293,16 @@ def _capped(n_cpus: int) -> int:
     return min(n_cpus, joblib.cpu_count()) if "LOKY_MAX_CPU_COUNT" in os.environ else n_cpus
 
 
-def _run(batch: Callable[[], Any]) -> Any:
+def _pack(batch: Any) -> Any:
+    """Return what `_run` takes for a batch: usually only its calls and what nested calls use, which pickle faster."""
+    nested_as = getattr(batch._backend, "nested_as", None)
+    return batch if nested_as is None else (batch.items, nested_as)
+
+
+def _run(batch: Any) -> Any:
+    if isinstance(batch, tuple):
+        items, nested_as = batch
+        batch = BatchedCalls(items, (_nested(*nested_as), None))
     return batch()
 
 
@@ -329,7 +337,7 @@ class _Each:
         self._failure: BaseException | None = None  # one that is not a task's own
         for n, item in enumerate(batch.items):
             task = BatchedCalls([item], (batch._backend, batch._n_jobs), None, batch._pickle_cache)
-            pool.submit(task, functools.partial(self._note, n))
+            pool.submit(_pack(task), functools.partial(self._note, n))
 
     def _note(self, n: int, out: Any) -> None:
         """Note the outcome of task n: a list of its only result, or an exception. A pool has one thread for that."""

@@ -4,4 +4,4 @@ import os
 import threading
 
 if "POOL_PARTY_KIND" in os.environ and threading._daemon_threads_allowed():
-    import ours  # noqa: F401
+    import joblib_plugin  # noqa: F401
