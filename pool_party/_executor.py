@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party._core.engine import RUN
 from pool_party._core.futures import FutureCall
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import os
 
     from pool_party._core.awaiting import Opening
+    from pool_party._core.options import CallOptions, Options
     from pool_party._core.statistics import Statistics
     from pool_party.observe.trace import Tracing
 
@@ -60,6 +61,9 @@ class ComposableExecutor(Executor):
         futures raise PoolTerminated, or the KeyboardInterrupt of their task.
     """
 
+    _options: "Options | None" = None
+    _viewed: "ComposableExecutor | None" = None  # the executor of which this is a view with options
+
     def __init__(
         self,
         max_workers: int | None = None,
@@ -98,6 +102,35 @@ class ComposableExecutor(Executor):
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers
 
+    def options(self, **options: "Unpack[CallOptions]") -> Self:
+        """Return a view of this executor whose calls have options: `executor.options(timeout_s=5).submit(f, x)`.
+
+        It does not block. With `timeout_s` or `retries`, `map` takes no other chunk size than 1. `deadline_s` is for
+        each task of `map`.
+
+        Args:
+            **options: `timeout_s`, `deadline_s`, `retries`, `retry_on` and `on_cancel`; see `ComposablePool.options`.
+
+        Returns:
+            A view, which has all methods of the executor, and keeps it alive.
+
+        Raises:
+            TypeError: An option has a wrong type, or is unknown.
+            ValueError: An option is out of its range, or `on_cancel="kill"` is used for another kind than "process".
+        """
+        from pool_party._core.options import changed
+
+        return self._with(changed(self._options, options, self._engine.kind))
+
+    def _with(self, options: "Options | None") -> Self:
+        if options is None:
+            return self
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        view._options = options
+        view._viewed = self._viewed or self
+        return view
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start `fn(*args, **kwargs)` in a worker. Does not block, except to pickle the arguments.
 
@@ -119,7 +152,7 @@ class ComposableExecutor(Executor):
             raise PoolClosed("cannot schedule new futures after shutdown")
         engine.check_running()
         call = FutureCall(engine)
-        engine.submit_call(call, fn, args, kwargs)
+        engine.submit_call(call, fn, args, kwargs, self._options)
         return call.future
 
     def map(
@@ -155,11 +188,13 @@ class ComposableExecutor(Executor):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
+        if self._options is not None:
+            self._options.check_chunk(chunksize)
         deadline = None if timeout is None else monotonic() + timeout
         calls = zip(*iterables, strict=False)
         chunks: Iterator[list[Any]] = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, buffersize))
-        return _in_order(weakref.ref(self), fn, chunks, futures, deadline)
+        return _in_order(weakref.ref(self._viewed or self), self._options, fn, chunks, futures, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls. If `wait` is true, blocks until all calls that were submitted are done.
@@ -291,6 +326,7 @@ def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any
 
 def _in_order(
     executor: "weakref.ref[ComposableExecutor]",
+    options: "Options | None",
     fn: Callable[..., Any],
     chunks: Iterator[list[Any]],
     futures: "deque[Future[Any]]",
@@ -304,7 +340,7 @@ def _in_order(
             futures.popleft()
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
-                futures.append(owner.submit(_run_chunk, fn, chunk))
+                futures.append(owner._with(options).submit(_run_chunk, fn, chunk))
             del owner
             results.reverse()
             while results:

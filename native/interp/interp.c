@@ -22,6 +22,7 @@ typedef struct {
     _Atomic int leaked;             /* the interpreter was not ended, since other threads still run in it */
     _Atomic uint32_t told;          /* futex: UNTOLD; TOLD: `config` is there; DISMISSED: there is nothing to run */
     _Atomic int is_interrupting;    /* a thread is about to interrupt the task */
+    _Atomic uint64_t target_ns;     /* when the timed task began that it is to interrupt; 0: any task */
     pthread_mutex_t mutex;          /* guards the two below; never held while waiting for a worker's task */
     PyInterpreterState *interpreter;   /* NULL while there is nothing to interrupt */
     unsigned long ident;
@@ -422,14 +423,19 @@ bool pp_is_importing(PyInterpreterState *interpreter, unsigned long ident) {
 }
 
 /* False: try again a little later. */
+static bool is_target(thread_t *t, pp_worker_slot_t *worker) {
+    uint64_t target_ns = pp_load_seq_cst(&t->target_ns);
+    return pp_worker_slot_is_interruptible(worker) && (!target_ns || pp_load_relaxed(&worker->begun_ns) == target_ns);
+}
+
 static bool try_interrupt(thread_t *t) {
     bool is_done = true;
     pthread_mutex_lock(&t->mutex);
     pp_worker_slot_t *worker = pp_segment_worker(t->segment, t->worker);
-    if (t->interpreter && pp_worker_slot_is_interruptible(worker)) {
+    if (t->interpreter && is_target(t, worker)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        if (pp_worker_slot_is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
+        if (is_target(t, worker)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_importing(t->interpreter, t->ident);
             if (is_done)
                 PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
@@ -451,13 +457,20 @@ static void *interrupt_task(void *arg) {
     return NULL;
 }
 
-PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task or initializer that the worker runs, if any, at its next Python instruction.\n"
-                            "Does not wait for that.");
-static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
-    (void)ignored;
+PyDoc_STRVAR(interrupt_doc, "interrupt(begun_ns=0) -> bool\n\n"
+                            "Raises SystemExit in the task or initializer that the worker runs, if any, at its next Python instruction.\n"
+                            "begun_ns: only in the timed task that began then. Does not wait for that. False: another task is being\n"
+                            "interrupted; try again a little later.");
+static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *args) {
+    unsigned long long target_ns = 0;
+    if (!PyArg_ParseTuple(args, "|K", &target_ns))
+        return NULL;
     thread_t *t = self->thread;
-    if (pp_swap_seq_cst(&t->is_interrupting, 1))
-        Py_RETURN_NONE;
+    bool is_interrupting = pp_swap_seq_cst(&t->is_interrupting, 1);
+    if (!is_interrupting || !target_ns)
+        pp_store_seq_cst(&t->target_ns, target_ns);   /* an interrupt of any task replaces one that is under way */
+    if (is_interrupting)
+        return PyBool_FromLong(!target_ns);
     pp_add_seq_cst(&t->refs, 1);
     int error = start_thread(interrupt_task, t, false);
     if (error) {
@@ -465,7 +478,7 @@ static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
         thread_unref(t);
         return pp_raise_errno(error);
     }
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
 static PyObject *get_error(interpreter_t *self, void *closure) {
@@ -488,7 +501,7 @@ static PyMethodDef methods[] = {
     {"run", (PyCFunction)interpreter_run, METH_O, run_doc},
     {"dismiss", (PyCFunction)interpreter_dismiss, METH_NOARGS, dismiss_doc},
     {"join", (PyCFunction)interpreter_join, METH_VARARGS, join_doc},
-    {"interrupt", (PyCFunction)interpreter_interrupt, METH_NOARGS, interrupt_doc},
+    {"interrupt", (PyCFunction)interpreter_interrupt, METH_VARARGS, interrupt_doc},
     {0},
 };
 

@@ -162,6 +162,7 @@ static int put(pp_channel_t *self, pp_job_t *job, pp_task_t task, const function
     task.function_id = f->id;
     task.function_at = f->at;
     task.function_size = f->size;
+    task.mode |= job->is_timed ? PP_IS_TIMED : 0;
     if (self->by_reference) {
         task.where = PP_IN_PLACE;
         task.size = sizeof pair;

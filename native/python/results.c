@@ -97,6 +97,8 @@ static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     int failed = 0;
     if (r->job == 0)
         failed = report_broken(self, value);
+    else if (job && pp_load_seq_cst(&((pp_job_t *)job)->intercepts) > (status == PP_STATUS_OK))
+        failed = pp_channel_keep_back(self, job, r->index, status, value, r->worker);
     else if (job)
         pp_channel_deliver_outcome(self, (pp_job_t *)job, r->index, status, value);
     Py_DECREF(value);
@@ -105,12 +107,17 @@ static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     return interrupt || failed ? -1 : 0;
 }
 
-static PyObject *look_up_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
+PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id) {
     PyObject *key = PyLong_FromUnsignedLongLong(id), *job = NULL;
     PP_LOCK(self);
     job = key ? Py_XNewRef(PyDict_GetItemWithError(self->calls, key)) : NULL;
     PP_UNLOCK(self);
     Py_XDECREF(key);
+    return job;
+}
+
+static PyObject *look_up_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
+    PyObject *job = pp_channel_look_up(self, id);
     Py_XSETREF(*cached, job);
     return job;
 }

@@ -133,7 +133,7 @@ static PyObject *call_single(PyObject *function, PyObject *call) {
 }
 
 static PyObject *call(unsigned mode, PyObject *function, PyObject *argument) {
-    switch (mode) {
+    switch (mode & ~(unsigned)PP_IS_TIMED) {
     case PP_MODE_CALL: return call_single(function, argument);
     case PP_MODE_ITEM: return PyObject_CallOneArg(function, argument);
     case PP_MODE_STAR: return call_star(function, argument);
@@ -252,8 +252,8 @@ static int write_frame(worker_t *self, pp_frame_t *frame, const void *data) {
 /* Sends the result of a task. 0, -1 with an exception, or ECANCELED.
  *
  * After a reply the worker may drop large values, whose destructors an interrupt would break off, with a message. So the
- * flag is set before the parent can see the result and end the pool. The pool is stopped before it interrupts, and whoever
- * interrupts a thread has our GIL. */
+ * flag is set before the parent can see the result and end the pool. The pool is stopped before it interrupts, except that
+ * a timed task may be interrupted at any time. Whoever interrupts a thread has our GIL. */
 static int send_result(worker_t *self, pp_frame_t *frame, const void *data) {
     if (pp_is_traced(self->end.shared))
         pp_trace_end(&self->end, frame->status);
@@ -261,7 +261,7 @@ static int send_result(worker_t *self, pp_frame_t *frame, const void *data) {
     int error = write_frame(self, frame, data);
     if (error)
         pp_store_relaxed(&self->end.own->has_replied, 0);   /* what is sent instead may run code of the task's */
-    else if (pp_worker_must_stop(&self->end))
+    else if (pp_load_relaxed(&self->end.own->begun_ns) || pp_worker_must_stop(&self->end))
         end_interrupts(self, true);
     return error;
 }

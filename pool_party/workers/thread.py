@@ -67,8 +67,13 @@ class ThreadWorker:
 
     interrupt = kill = terminate
 
-    def kill_if(self, holds: object) -> None:
+    def kill_if(self, holds: object, number: int, patience_s: float | None) -> bool:
         """Do nothing: only a process can be stopped or killed."""
+        return True
+
+    def interrupt_task(self, begun_ns: int) -> bool:
+        ident = self._thread.ident
+        return ident is None or self._channel.interrupt(self.n, ident, SystemExit, begun_ns)
 
     def join(self, timeout: float | None = None) -> bool:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
