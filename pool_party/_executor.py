@@ -126,9 +126,7 @@ class ComposableExecutor(Executor):
         if options is None:
             return self
         view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__)
-        view._options = options
-        view._viewed = self._viewed or self
+        view.__dict__.update(self.__dict__, _options=options, _viewed=self._viewed or self)
         return view
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

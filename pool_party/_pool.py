@@ -145,10 +145,9 @@ class ComposablePool:
         """
         from pool_party._core.options import changed
 
+        made = changed(self._options, options, self._engine.kind)
         view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__)
-        view._options = changed(self._options, options, self._engine.kind)
-        view._viewed = self._viewed or self
+        view.__dict__.update(self.__dict__, _options=made, _viewed=self._viewed or self)
         return view
 
     # ---- one call ----
