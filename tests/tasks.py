@@ -730,6 +730,13 @@ def fail(how, message):
         pass
 
 
+def follow_script(path, script):
+    """Do what the script says for this attempt: fail, or return its number. `path` counts the attempts."""
+    attempt = note_attempt(path)
+    fail(script[min(attempt, len(script)) - 1], f"attempt {attempt}")
+    return attempt
+
+
 def ignore_sigterm(gate_path):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     spin_forever(gate_path)

@@ -15,17 +15,18 @@ import signal
 import warnings
 
 import gates
+import properties
 import pytest
 import tasks
 
-from pool_party import ComposablePool, PoolTerminated, TaskTimeout
+from pool_party import ComposablePool, PoolTerminated, TaskTimeout, WorkerLost
 
 SHORT_S = 0.05  # the limit of tasks that never end by themselves
 LONG_S = 300.0  # the limit of tasks that are to end before it
 
 
 def n_attempts(path):
-    return os.path.getsize(path)
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 # ---- timeouts ----
@@ -106,6 +107,7 @@ def test_one_item_of_many_takes_too_long(make_pool, kind, gate, verb):
     pool = make_pool(2, kind=kind)
     timed = pool.options(timeout_s=1.0)  # the other items take a thousandth of that
     task = functools.partial(tasks.spin_if, 3, gate.path)
+    assert pool.map(task, [0] * 50, 1) == [0] * 50  # so that no worker has to import the function later
     if verb == "map":
         with pytest.raises(TaskTimeout):
             timed.map(task, range(8))
@@ -525,3 +527,73 @@ def test_signal_handlers_may_submit_timed_calls(make_pool, kind):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert results and all(result.get() == 9 for result in results)
+
+
+# ---- random programs ----
+
+ERRORS = {"raise": ValueError, "die": WorkerLost, "spin": TaskTimeout}
+
+
+def possible_outcomes(script, options):
+    """What may become of a task, by a model that knows no pool: a set of (its error or None, the number of attempts).
+
+    A limit of time may end any attempt, since a machine may be slow, even before the attempt is counted.
+    """
+    found = set()
+    states = [(1, 0)]  # an attempt that may be under way, and how many were counted before it
+    for attempt, n_counted in states:
+        how = script[min(n_counted, len(script) - 1)]
+        endings = {(ERRORS.get(how), n_counted + 1)}
+        if "timeout_s" in options:
+            endings |= {(TaskTimeout, n_counted), (TaskTimeout, n_counted + 1)}
+        for error, n in endings:
+            if error is not None and issubclass(error, options["retry_on"]) and attempt <= options["retries"]:
+                states.append((attempt + 1, n))
+            else:
+                found.add((error, n))
+    return found
+
+
+def make_task(rng, kind):
+    failures = ["raise", "spin", "die"] if kind == "process" else ["raise", "spin"]
+    script = [rng.choice([*failures, "end"]) for _ in range(rng.randint(0, 3))] + ["end"]
+    options = {"retries": rng.randint(0, 3), "retry_on": tuple(e for e in ERRORS.values() if rng.random() < 0.7)}
+    if "spin" in script or rng.random() < 0.3:
+        options["timeout_s"] = rng.choice([0.02, 0.05])
+    if kind == "process" and rng.random() < 0.3:
+        options["on_cancel"] = "kill"
+    return script, options, rng.random() < 0.2
+
+
+def error_of(result):
+    try:
+        result.get()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+@properties.check(n_runs=8)
+def test_each_task_has_one_outcome_of_those_that_are_possible(rng, pool, tmp_path_factory):
+    made = [make_task(rng, pool.kind) for _ in range(8)]
+    folder = tmp_path_factory.mktemp("attempts")
+    called, results, cancelled = [[] for _ in made], [], set()
+    for n, (script, options, _) in enumerate(made):
+        view = pool.options(**options)
+        args = str(folder / str(n)), script
+        results.append(view.apply_async(tasks.follow_script, args, {}, called[n].append, called[n].append))
+    for n, (_, _, is_cancelled) in enumerate(made):
+        if is_cancelled and results[n].cancel():
+            cancelled.add(n)
+    for n, (script, options, _) in enumerate(made):
+        error, path = error_of(results[n]), folder / str(n)
+        assert len(called[n]) == 1
+        assert (error is concurrent.futures.CancelledError) == (n in cancelled)
+        if n not in cancelled:
+            possible = possible_outcomes(script, options)
+            assert error in {one for one, _ in possible}, (script, options)
+            if "timeout_s" not in options:  # otherwise an attempt may still be counted after its time was up
+                assert (error, n_attempts(path)) in possible, (script, options)
+            assert n_attempts(path) <= 1 + options["retries"]
+    gates.wait_until(lambda: pool.statistics().n_overdue == 0, "every task has ended")
+    assert pool.map(tasks.square, range(20)) == [n * n for n in range(20)]
