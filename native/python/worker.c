@@ -537,6 +537,8 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked has returned here; the task belongs to its parent */
+        if (result == NULL && pp_load_relaxed(&self->end.own->begun_ns))
+            end_interrupts(self, true);   /* the task has ended; an interrupt would break off what describes its error */
         int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
         if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);

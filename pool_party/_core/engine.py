@@ -169,12 +169,16 @@ class Engine:
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (fn, args, kwargs))
         self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
+        if options is not None:
+            self.supervisor.note_admitted(call)
 
     def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool, options: "Options | None" = None) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
         if options is not None:
             self.supervisor.oversee(call, options, lambda i: (fn, tuple(items[i]) if star else (items[i],), {}))
         self._note(self._submitter.map(call, fn, items, star), call, fn)
+        if options is not None:
+            self.supervisor.note_admitted(call)
 
     def submit_stream(
         self, call: "StreamCall", fn: Any, source: Iterator[Any], options: "Options | None" = None
@@ -187,6 +191,8 @@ class Engine:
             kept: dict[int, Any] = {}
             self.supervisor.oversee(call, options, lambda index: (fn, (kept[index],), {}), kept)
         self._note(self._submitter.stream(call, fn, source), call, fn)
+        if options is not None:
+            self.supervisor.note_admitted(call)
 
     @property
     def supervisor(self) -> "Supervisor":
@@ -216,8 +222,6 @@ class Engine:
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
             raise self._why_not_running()
-        if call.care is not None:
-            self.supervisor.note_admitted(call)
         if (tracing := self._workers.tracing) is not None:
             tracing.note_call(call.id, fn, args)
 

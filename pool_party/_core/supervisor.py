@@ -161,10 +161,13 @@ class Supervisor:
             self._fail(call, index, call.error_from(status, value))
 
     def end(self) -> None:
-        """End the thread, before the channel is closed."""
+        """End the thread, before the channel is closed.
+
+        If it runs a finalizer of the user's that itself waits for the pool's end, it is not waited for.
+        """
         self._inbox.put(None)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(GRACE_S)
 
     # ---- decisions ----
 
