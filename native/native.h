@@ -71,6 +71,7 @@ typedef struct {           /* adaptive spinning of one thread, which looks for s
 typedef enum { PP_STATUS_OK, PP_STATUS_FAILED, PP_STATUS_UNENCODABLE, PP_STATUS_BROKEN_INIT } pp_status_t;
 typedef enum { PP_IN_PLACE, PP_IN_RING, PP_IN_BLOCK } pp_where_t;
 typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_STARCHUNK, PP_MODES } pp_mode_t;
+enum { PP_IS_TIMED = 1 << 8 };   /* in a slot's `mode`, beside a pp_mode_t: the worker records when it claims the task */
 typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* the command to all workers */
 typedef enum { PP_WORKER_EMPTY, PP_WORKER_STARTING, PP_WORKER_READY, PP_WORKER_EXITED } pp_worker_state_t;
 typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's state, in its futex word */
@@ -114,6 +115,7 @@ typedef struct {           /* one worker slot: the part of the segment that belo
     _Atomic uint64_t job, n_done;
     _Atomic uint64_t n_events, since_ns;    /* recorded by all workers of this slot; see trace.c */
     _Atomic uint32_t tid;                   /* of the thread that runs tasks; 0: none yet; written by the worker */
+    _Atomic uint64_t begun_ns;              /* when it claimed the task that it holds, if that is timed; otherwise 0 */
     _Alignas(64) _Atomic uint64_t tail;     /* results: how far the worker has written */
     _Alignas(64) _Atomic uint64_t head;     /* results: how far the parent has taken them */
     uint64_t taken_job;                     /* the task of the newest result taken; only the parent uses these two */
@@ -203,6 +205,11 @@ static inline pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena
 static inline bool pp_worker_slot_is_interruptible(pp_worker_slot_t *worker) {
     bool has_begun = pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
     return has_begun && !pp_load_relaxed(&worker->has_replied);
+}
+
+/* The same for one timed task, by when it began; begun_ns 0: whatever it runs. */
+static inline bool pp_worker_slot_runs(pp_worker_slot_t *worker, uint64_t begun_ns) {
+    return pp_worker_slot_is_interruptible(worker) && (!begun_ns || pp_load_relaxed(&worker->begun_ns) == begun_ns);
 }
 
 static inline pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker) {

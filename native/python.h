@@ -175,6 +175,8 @@ typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_
                                                     stream's consumer needs it next; LATE: the call had its outcome */
 enum { PP_STATUS_UNDECODABLE = PP_STATUS_BROKEN_INIT + 1, PP_STATUS_RAISED, PP_STATUS_CANCELLED };   /* set by the parent side */
 typedef enum { PP_CALLBACKS_NONE, PP_CALLBACKS_BEFORE, PP_CALLBACKS_AFTER } pp_callbacks_t;   /* relative to when the call is done */
+typedef enum { PP_INTERCEPT_NOTHING, PP_INTERCEPT_FAILURES, PP_INTERCEPT_ALL } pp_intercepts_t;   /* outcomes that
+                                                    the background thread looks at before they are delivered */
 typedef struct pp_job {
     PyObject_HEAD
     uint64_t id;
@@ -183,6 +185,7 @@ typedef struct pp_job {
     int64_t sequence;                               /* single call: its task's sequence in the channel, or -1 */
     _Atomic char settled, done;                     /* the outcome is decided; it is available, since callbacks have run */
     char callbacks, ordered;                        /* pp_callbacks_t */
+    char is_timed;                                  /* workers record when they claim its tasks */
     _Atomic char is_abandoned, is_lifted;
     int status;                                     /* of the outcome, with `value`; before that, of a map's first failure */
     PyObject *value, *function, *owner;
@@ -195,6 +198,7 @@ typedef struct pp_job {
     Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; outcomes (of a map, too); read; most read ahead */
     Py_ssize_t length;                              /* stream: number of its tasks, or -1 while unknown */
     _Atomic uint32_t reader;                        /* stream: futex word of the thread that reads its input */
+    _Atomic uint32_t intercepts;                    /* pp_intercepts_t */
     struct pp_job *next_deferred;
 } pp_job_t;
 typedef struct {
@@ -233,7 +237,7 @@ typedef struct pp_channel {
     PyMutex lock;
 #endif
     PyObject *calls, *append;           /* id -> Job; the backlog's append method */
-    PyObject *put_waiting, *reports, *receivers;
+    PyObject *put_waiting, *reports, *intercepted, *receivers;
     pp_job_t *idle, *first_deferred, *last_deferred;
     struct pp_postponed *first_postponed, *last_postponed;   /* results for the background thread to decode */
     uint64_t last_job_id, n_submitted;
@@ -308,7 +312,16 @@ PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on);
 PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job);
 
+/* overseeing.c */
+extern const char pp_intercept_doc[], pp_take_intercepted_doc[], pp_task_of_doc[], pp_revoke_doc[];
+int pp_channel_keep_back(pp_channel_t *self, PyObject *job, uint32_t index, int status, PyObject *value, unsigned worker);
+PyObject *pp_channel_intercept(pp_channel_t *self, PyObject *args);
+PyObject *pp_channel_take_intercepted(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_task_of(pp_channel_t *self, PyObject *n);
+PyObject *pp_channel_revoke_job(pp_channel_t *self, PyObject *job);
+
 /* results.c */
+PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id);   /* the Job or NULL, without an exception */
 extern const char pp_reap_doc[], pp_take_reports_doc[];
 void pp_channel_drop_postponed(pp_channel_t *self);
 int pp_channel_deliver_postponed(pp_channel_t *self);            /* 0, or -1 with an exception from a signal handler */
@@ -364,7 +377,8 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker)
 
 /* task_interrupts.c */
 void pp_interrupts_enter(pp_worker_slot_t *worker);     /* this thread runs the worker's loop; NULL: no more */
-bool pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, unsigned long ident, PyObject *exception);   /* false: it runs no task */
+/* Interrupts the timed task that began then; 0: whatever the worker runs. */
+void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, uint64_t begun_ns, unsigned long ident, PyObject *exception);
 /* Prevents an interrupt that comes too late from hitting what the calling thread does next. */
 void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker, bool has_replied);
 PyObject *pp_interrupt_hook(PyObject *module, PyObject *before);

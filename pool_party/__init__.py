@@ -15,6 +15,7 @@ if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
 TYPE_CHECKING = False  # importing typing would cost a fresh interpreter as much again as this package
 if TYPE_CHECKING:
     from pool_party._core.broken import InitializerFailed as InitializerFailed
+    from pool_party._core.broken import TaskTimeout as TaskTimeout
     from pool_party._core.broken import WorkerLost as WorkerLost
     from pool_party._core.errors import PoolClosed as PoolClosed
     from pool_party._core.errors import PoolPartyError as PoolPartyError
@@ -49,6 +50,7 @@ _HOMES = {
     "ProcessPool": "_pool",
     "RemoteError": "_core.errors",
     "Statistics": "_core.statistics",
+    "TaskTimeout": "_core.broken",
     "ThreadPool": "_pool",
     "WorkerBudget": "budget.split",
     "WorkerLost": "_core.broken",

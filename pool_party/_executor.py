@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import os
 
     from pool_party._core.awaiting import Opening
+    from pool_party._core.options import CallOptions, Options
     from pool_party._core.statistics import Statistics
     from pool_party.observe.progress import Progress
     from pool_party.observe.trace import Tracing
@@ -55,12 +56,15 @@ class ComposableExecutor(Executor):
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers
-        nor for modules of `preload`. A task runs at most once. Leaving a `with` block waits for all calls that were
+        nor for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a `with` block waits for all calls that were
         submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it,
         no further call begins, and those that run are interrupted in their Python code, by KeyboardInterrupt in
         processes and SystemExit in the other kinds. A process that has not ended a second later is terminated. Their
         futures raise PoolTerminated, or the KeyboardInterrupt of their task.
     """
+
+    _options: "Options | None" = None
+    _viewed: "ComposableExecutor | None" = None  # the executor of which this is a view with options
 
     def __init__(
         self,
@@ -100,6 +104,33 @@ class ComposableExecutor(Executor):
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers
 
+    def options(self, **options: "Unpack[CallOptions]") -> Self:
+        """Return a view of this executor whose calls have options: `executor.options(timeout_s=5).submit(f, x)`.
+
+        It does not block. With `timeout_s` or `retries`, `map` takes no other chunk size than 1. `deadline_s` is for
+        each task of `map`.
+
+        Args:
+            **options: `timeout_s`, `deadline_s`, `retries`, `retry_on` and `on_cancel`; see `ComposablePool.options`.
+
+        Returns:
+            A view, which has all methods of the executor, and keeps it alive.
+
+        Raises:
+            TypeError: An option has a wrong type, or is unknown.
+            ValueError: An option is out of its range, or `on_cancel="kill"` is used for another kind than "process".
+        """
+        from pool_party._core.options import changed
+
+        return self._with(changed(self._options, options, self._engine.kind))
+
+    def _with(self, options: "Options | None") -> Self:
+        if options is None:
+            return self
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _options=options, _viewed=self._viewed or self)
+        return view
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start `fn(*args, **kwargs)` in a worker. Does not block, except to pickle the arguments.
 
@@ -121,7 +152,7 @@ class ComposableExecutor(Executor):
             raise PoolClosed("cannot schedule new futures after shutdown")
         engine.check_running()
         call = FutureCall(engine)
-        engine.submit_call(call, fn, args, kwargs)
+        engine.submit_call(call, fn, args, kwargs, self._options)
         return call.future
 
     def map(
@@ -160,14 +191,17 @@ class ComposableExecutor(Executor):
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
         watch = open_watch(progress)
+        if self._options is not None:
+            self._options.check_chunk(chunksize)
         deadline = None if timeout is None else monotonic() + timeout
         calls = zip(*iterables, strict=False)
         chunks: Iterator[list[Any]] = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, buffersize))
+        owner = weakref.ref(self._viewed or self)
         if watch is None:
-            return _in_order(weakref.ref(self), fn, chunks, futures, deadline, None)
+            return _in_order(owner, self._options, fn, chunks, futures, deadline, None)
         followed = FollowedFutures(watch, count_calls(iterables), futures, chunksize, self._engine)
-        results = _in_order(weakref.ref(self), fn, chunks, futures, deadline, followed)
+        results = _in_order(owner, self._options, fn, chunks, futures, deadline, followed)
         followed.stop_with(results)
         return results
 
@@ -301,6 +335,7 @@ def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any
 
 def _in_order(
     executor: "weakref.ref[ComposableExecutor]",
+    options: "Options | None",
     fn: Callable[..., Any],
     chunks: Iterator[list[Any]],
     futures: "deque[Future[Any]]",
@@ -317,7 +352,7 @@ def _in_order(
                 followed.n_taken += len(results)
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
-                futures.append(owner.submit(_run_chunk, fn, chunk))
+                futures.append(owner._with(options).submit(_run_chunk, fn, chunk))
             del owner
             results.reverse()
             while results:

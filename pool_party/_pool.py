@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pool_party._core.awaiting import Opening
+    from pool_party._core.options import CallOptions, Options
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
     from pool_party.observe.progress import Progress
@@ -71,9 +72,12 @@ class ComposablePool:
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
-        for modules of `preload`. A task runs at most once. Leaving a `with` block terminates the pool, as in the
+        for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a `with` block terminates the pool, as in the
         standard library. So do the end of the program and the end of the last reference to the pool.
     """
+
+    _options: "Options | None" = None
+    _viewed: "ComposablePool | None" = None  # the pool of which this is a view with options
 
     def __init__(
         self,
@@ -109,6 +113,44 @@ class ComposablePool:
             scope=scope,
         )
         self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
+
+    # ---- options ----
+
+    def options(self, **options: "Unpack[CallOptions]") -> Self:
+        """Return a view of this pool whose calls have options: `pool.options(timeout_s=5).map(f, xs)`. Does not block.
+
+        The view has all methods of the pool and is cheap to make, and never changes. Its own `options` returns a view
+        with these and the further ones. An item of `map`, `starmap` or `imap` counts as a task of its own: with
+        `timeout_s` or `retries` the chunk size is 1.
+
+        Args:
+            **options: `timeout_s`: a task raises TaskTimeout when it has run for so many seconds. The time that it
+                waits for a worker does not count. `deadline_s`: a call raises TaskTimeout so many seconds after it was
+                submitted, whether its tasks wait or run; for `imap`, what has no outcome by then is replaced by one
+                TaskTimeout. `retries`: how often a task that fails is run again. `retry_on`: the exception class for
+                which this is done, or a tuple of classes; None, the default, stands for WorkerLost. The last error has
+                the earlier ones as notes. `on_cancel`: "abandon", "wait" or "kill"; see `AsyncResult.cancel` and
+                `AsyncResult.outcome`.
+
+        Returns:
+            A view, which keeps the pool alive.
+
+        Raises:
+            TypeError: An option has a wrong type, or is unknown.
+            ValueError: An option is out of its range, or `on_cancel="kill"` is used for another kind than "process".
+
+        Guarantees:
+            A task whose time is up raises TaskTimeout at that time. Its process gets SIGTERM, and SIGKILL a second
+            later, and is replaced. In a thread or an interpreter SystemExit is raised in the task's Python code; a C
+            function continues, and its worker is busy for as long: `statistics().n_overdue` counts such tasks. Other
+            tasks are not affected. Each task has one outcome, however often it is tried.
+        """
+        from pool_party._core.options import changed
+
+        made = changed(self._options, options, self._engine.kind)
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _options=made, _viewed=self._viewed or self)
+        return view
 
     # ---- one call ----
 
@@ -159,7 +201,7 @@ class ComposablePool:
         engine.check_running()
         _check_callable(func)
         result = AsyncResult(engine, callback, error_callback, owner=self)
-        engine.submit_call(result, func, tuple(args), dict(kwds))
+        engine.submit_call(result, func, tuple(args), dict(kwds), self._options)
         return result
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
@@ -185,7 +227,7 @@ class ComposablePool:
         _check_callable(fn)
         call = FutureCall(self._engine)
         call.owner = self
-        self._engine.submit_call(call, fn, args, kwargs)
+        self._engine.submit_call(call, fn, args, kwargs, self._options)
         return call.future
 
     # ---- many calls ----
@@ -318,12 +360,16 @@ class ComposablePool:
         items = list(iterable)
         if chunksize is None:
             chunksize = max(1, -(-len(items) // (4 * self._processes)))
+            if self._options is not None and self._options.is_per_item:
+                chunksize = 1
         elif chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
+        if self._options is not None:
+            self._options.check_chunk(chunksize)
         if not items:
             callback = error_callback = None  # as in the standard library
         result = MapResult(self._engine, callback, error_callback, len(items), chunksize, _native.JOB_MAP, owner=self)
-        self._engine.submit_map(result, func, items, star)
+        self._engine.submit_map(result, func, items, star, self._options)
         return result
 
     # ---- iterators ----
@@ -401,6 +447,8 @@ class ComposablePool:
         _check_callable(func)
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
+        if self._options is not None:
+            self._options.check_chunk(chunksize)
         if buffersize is not None and not isinstance(buffersize, int):
             raise TypeError(f"buffersize must be an integer or None, not {buffersize!r}")
         if buffersize is not None and buffersize < 1:
@@ -410,11 +458,11 @@ class ComposablePool:
         if buffersize is None and total is not None:
             items = list(iterable)
             call = StreamCall(engine, len(items), chunksize, ordered)
-            engine.submit_map(call, func, items, False)
+            engine.submit_map(call, func, items, False, self._options)
         else:
             window = self._processes * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
             call = StreamCall(engine, 0, chunksize, ordered, window)
-            engine.submit_stream(call, func, iter(iterable))
+            engine.submit_stream(call, func, iter(iterable), self._options)
         return IMapIterator(engine, call, self, follow_stream(call, total, watch))
 
     # ---- asyncio ----
@@ -444,7 +492,7 @@ class ComposablePool:
         *,
         limit: int | None = None,
         ordered: bool = True,
-        on_cancel: str = "abandon",
+        on_cancel: str | None = None,
     ) -> AsyncIterator[Any]:
         """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
 
@@ -460,7 +508,7 @@ class ComposablePool:
                 for each worker.
             ordered: Whether results come in the order of the input. Otherwise they come as they arrive.
             on_cancel: What happens to tasks that workers have begun when the iteration ends; see
-                `AsyncResult.outcome`.
+                `AsyncResult.outcome`. None: what `options(on_cancel=)` says, or "abandon".
 
         Returns:
             An asynchronous generator, for one event loop of any thread.
@@ -470,11 +518,14 @@ class ComposablePool:
             TypeError: `func` cannot be called, or `iterable` cannot be iterated over.
             ValueError: `limit` is less than 1, or `on_cancel` is not one of the three, or not for this kind of workers.
         """
-        from pool_party._core import async_map, awaiting
+        from pool_party._core import async_map
+        from pool_party._core.options import check_on_cancel
 
         self._engine.check_running()
         _check_callable(func)
-        awaiting.check_on_cancel(on_cancel, self._engine.kind)
+        if on_cancel is None:
+            on_cancel = "abandon" if self._options is None else self._options.on_cancel
+        check_on_cancel(on_cancel, self._engine.kind)
         if limit is None:
             limit = self._processes * WINDOW_PER_WORKER
         elif limit < 1:
@@ -557,7 +608,7 @@ class ComposablePool:
         self.terminate()
 
     def __del__(self) -> None:
-        engine = self.__dict__.get("_engine")
+        engine = None if self._viewed is not None else self.__dict__.get("_engine")
         if engine is not None and engine.is_running and not sys.is_finalizing():  # its keeper's end will end it
             warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 

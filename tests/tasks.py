@@ -705,6 +705,56 @@ def spin_forever(gate_path):
         pass
 
 
+def note_attempt(path):
+    """Count an attempt in a file, and return how many there were."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, b".")
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def fail_at_first(path, n_failures, how, value=None):
+    """Fail in the first attempts ("raise", "die" or "spin"), and then return `value`. `path` counts the attempts."""
+    attempt = note_attempt(path)
+    if attempt <= n_failures:
+        fail(how, f"attempt {attempt}")
+    return value
+
+
+def fail_at_first_star(args):
+    return fail_at_first(*args)
+
+
+def fail(how, message):
+    if how == "raise":
+        raise ValueError(message)
+    if how == "die":
+        os._exit(5)
+    while how == "spin":
+        pass
+
+
+def follow_script(path, script):
+    """Do what the script says for this attempt: fail, or return its number. `path` counts the attempts."""
+    attempt = note_attempt(path)
+    fail(script[min(attempt, len(script)) - 1], f"attempt {attempt}")
+    return attempt
+
+
+def ignore_sigterm(gate_path):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    spin_forever(gate_path)
+
+
+def spin_if(key, gate_path, x):
+    """`x`, or compute for ever if `x == key`."""
+    if x == key:
+        spin_forever(gate_path)
+    return x
+
+
 def exit_now_if_3(x):
     if x == 3:
         os._exit(9)

@@ -248,6 +248,7 @@ void pp_parent_open_slot(pp_parent_t *h, unsigned worker) {
     pp_store_relaxed(&l->is_interrupted, 0);
     pp_store_relaxed(&l->since_ns, 0);
     pp_store_relaxed(&l->tid, 0);
+    pp_store_relaxed(&l->begun_ns, 0);
     pp_store_relaxed(&l->park, PP_BUSY);
     pp_store_seq_cst(&l->state, PP_WORKER_STARTING);
 }
@@ -492,6 +493,7 @@ bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload) {
     pp_store_relaxed(&e->own->job, copy->job);
     pp_store_relaxed(&e->own->index, copy->index);
     pp_store_relaxed(&e->own->block, copy->where == PP_IN_BLOCK ? ((pp_blockref_t *)copy->data)->id + 1 : 0);
+    pp_store_relaxed(&e->own->begun_ns, copy->mode & PP_IS_TIMED ? (uint64_t)pp_now_ns() : 0);
     pp_store_release(&e->own->holds, 1);
     if (copy->where == PP_IN_RING)
         memcpy(payload, e->shared->task_ring + (copy->at & (PP_TASK_BYTES - 1)), copy->size);

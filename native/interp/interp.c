@@ -21,7 +21,9 @@ typedef struct {
     _Atomic uint32_t done;          /* futex: 1 once the thread no longer touches Python */
     _Atomic int leaked;             /* the interpreter was not ended, since other threads still run in it */
     _Atomic uint32_t told;          /* futex: UNTOLD; TOLD: `config` is there; DISMISSED: there is nothing to run */
-    _Atomic int is_interrupting;    /* a thread is about to interrupt the task */
+    _Atomic uint32_t n_interrupts;  /* requests to interrupt a task since the thread that does it was started; 0: there is none */
+    _Atomic uint64_t target_ns;     /* when the timed task began that it is to interrupt */
+    _Atomic int is_ending;          /* it is to interrupt any task, from now on */
     pthread_mutex_t mutex;          /* guards the two below; never held while waiting for a worker's task */
     PyInterpreterState *interpreter;   /* NULL while there is nothing to interrupt */
     unsigned long ident;
@@ -426,13 +428,14 @@ static bool try_interrupt(thread_t *t) {
     bool is_done = true;
     pthread_mutex_lock(&t->mutex);
     pp_worker_slot_t *worker = pp_segment_worker(t->segment, t->worker);
-    if (t->interpreter && pp_worker_slot_is_interruptible(worker)) {
+    uint64_t target_ns = pp_load_seq_cst(&t->is_ending) ? 0 : pp_load_seq_cst(&t->target_ns);
+    if (t->interpreter && pp_worker_slot_runs(worker, target_ns)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        if (pp_worker_slot_is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
+        if (pp_worker_slot_runs(worker, target_ns)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_importing(t->interpreter, t->ident);
             if (is_done)
-                pp_interrupt(t->segment, worker, t->ident, PyExc_SystemExit);
+                pp_interrupt(t->segment, worker, target_ns, t->ident, PyExc_SystemExit);
         }
         PyThreadState_Clear(state);
         PyThreadState_DeleteCurrent();
@@ -444,28 +447,41 @@ static bool try_interrupt(thread_t *t) {
 /* Runs in its own thread, since it must wait for the GIL of an interpreter that may be inside a long C call. */
 static void *interrupt_task(void *arg) {
     thread_t *t = arg;
-    while (!try_interrupt(t))
-        pp_futex_wait(&t->done, 0, pp_now_ns() + READING_NS, UINT32_MAX);
-    pp_store_seq_cst(&t->is_interrupting, 0);
+    uint32_t n;
+    do {
+        n = pp_load_seq_cst(&t->n_interrupts);
+        while (!try_interrupt(t))
+            pp_futex_wait(&t->done, 0, pp_now_ns() + READING_NS, UINT32_MAX);
+    } while (!pp_cas_seq_cst(&t->n_interrupts, &n, 0));
     thread_unref(t);
     return NULL;
 }
 
-PyDoc_STRVAR(interrupt_doc, "interrupt()\n\nRaises SystemExit in the task or initializer that the worker runs, if any, at its next Python instruction.\n"
-                            "Does not wait for that.");
-static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *ignored) {
-    (void)ignored;
+PyDoc_STRVAR(interrupt_doc, "interrupt(begun_ns=0) -> bool\n\n"
+                            "Raises SystemExit in the task or initializer that the worker runs, if any, at its next Python instruction.\n"
+                            "begun_ns: only in the timed task that began then; one thread at a time may ask for this. 0: also in whatever\n"
+                            "begins later. Does not wait for that. False: another task is being interrupted; try again a little later.");
+static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *args) {
+    unsigned long long target_ns = 0;
+    if (!PyArg_ParseTuple(args, "|K", &target_ns))
+        return NULL;
     thread_t *t = self->thread;
-    if (pp_swap_seq_cst(&t->is_interrupting, 1))
-        Py_RETURN_NONE;
+    if (!target_ns)
+        pp_store_seq_cst(&t->is_ending, 1);
+    else if (pp_load_seq_cst(&t->n_interrupts))
+        Py_RETURN_FALSE;
+    else
+        pp_store_seq_cst(&t->target_ns, target_ns);
+    if (pp_add_seq_cst(&t->n_interrupts, 1))
+        Py_RETURN_TRUE;
     pp_add_seq_cst(&t->refs, 1);
     int error = start_thread(interrupt_task, t, false);
     if (error) {
-        pp_store_seq_cst(&t->is_interrupting, 0);
+        pp_store_seq_cst(&t->n_interrupts, 0);
         thread_unref(t);
         return pp_raise_errno(error);
     }
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
 static PyObject *get_error(interpreter_t *self, void *closure) {
@@ -488,7 +504,7 @@ static PyMethodDef methods[] = {
     {"run", (PyCFunction)interpreter_run, METH_O, run_doc},
     {"dismiss", (PyCFunction)interpreter_dismiss, METH_NOARGS, dismiss_doc},
     {"join", (PyCFunction)interpreter_join, METH_VARARGS, join_doc},
-    {"interrupt", (PyCFunction)interpreter_interrupt, METH_NOARGS, interrupt_doc},
+    {"interrupt", (PyCFunction)interpreter_interrupt, METH_VARARGS, interrupt_doc},
     {0},
 };
 

@@ -54,8 +54,17 @@ PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(is_open);
 }
 
-const char pp_enqueue_doc[] = PyDoc_STR("enqueue(task)\n\nAdds a task of an admitted stream to the backlog.");
+const char pp_enqueue_doc[] = PyDoc_STR("enqueue(task)\n\n"
+                                        "Adds a task of an admitted call to the backlog: of a stream, or one that is tried again.");
 PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry) {
+    if (!PyObject_TypeCheck(entry, self->module->task_type)) {
+        PyErr_SetString(PyExc_TypeError, "only a Task can be enqueued");
+        return NULL;
+    }
+    pp_job_t *job = ((pp_pending_t *)entry)->job;
+    Py_BEGIN_CRITICAL_SECTION(job);
+    job->sequence = -1;   /* of a single call: its task is no longer in the channel */
+    Py_END_CRITICAL_SECTION();
     PyObject *done = PyObject_CallOneArg(self->append, entry);
     if (done == NULL)
         return NULL;

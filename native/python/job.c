@@ -337,6 +337,7 @@ static PyMemberDef job_members[] = {
     {"value", T_OBJECT, offsetof(pp_job_t, value), READONLY, "the outcome's value, once the call is settled"},
     {"callbacks", T_BYTE, offsetof(pp_job_t, callbacks), 0, "a CALLBACKS_ constant: whether, and when, they run"},
     {"ordered", T_BOOL, offsetof(pp_job_t, ordered), 0, "whether a stream's results come in the order of its input"},
+    {"is_timed", T_BOOL, offsetof(pp_job_t, is_timed), 0, "whether workers record when they claim its tasks; set before it is admitted"},
     {"function", T_OBJECT, offsetof(pp_job_t, function), 0, "what must live until the call is done: its published function"},
     {"owner", T_OBJECT, offsetof(pp_job_t, owner), 0, "what must live until the call is done: its pool"},
     {0},

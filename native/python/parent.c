@@ -10,9 +10,10 @@
 static int make_tables(pp_channel_t *self, PyObject *backlog) {
     self->calls = PyDict_New();
     self->reports = PyList_New(0);
+    self->intercepted = PyList_New(0);
     self->idle = (pp_job_t *)PyObject_CallNoArgs((PyObject *)self->module->job_type);
     self->append = backlog ? PyObject_GetAttrString(backlog, "append") : NULL;
-    bool is_complete = self->calls && self->reports && self->idle && (self->append || backlog == NULL);
+    bool is_complete = self->calls && self->reports && self->intercepted && self->idle && (self->append || backlog == NULL);
     return is_complete ? 0 : -1;
 }
 
@@ -95,6 +96,7 @@ static int channel_traverse(pp_channel_t *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->calls);
     Py_VISIT(self->reports);
+    Py_VISIT(self->intercepted);
     Py_VISIT(self->idle);
     Py_VISIT(self->append);
     Py_VISIT(self->put_waiting);
@@ -108,6 +110,7 @@ static int channel_clear(pp_channel_t *self) {
     pp_channel_drop_postponed(self);
     Py_CLEAR(self->calls);
     Py_CLEAR(self->reports);
+    Py_CLEAR(self->intercepted);
     Py_CLEAR(self->idle);
     Py_CLEAR(self->append);
     Py_CLEAR(self->put_waiting);
@@ -357,21 +360,23 @@ static PyObject *channel_holders(pp_channel_t *self, PyObject *arg) {
     return holders;
 }
 
-PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception) -> bool\n\n"
+PyDoc_STRVAR(interrupt_doc, "interrupt(worker, ident, exception, begun_ns=0) -> bool\n\n"
                             "Raises an exception in the Python code of the task or initializer that a thread of this\n"
-                            "process runs, if any. False: it is impossible now; try again a little later.");
+                            "process runs, if any. begun_ns: only in the timed task that began then. False: it is\n"
+                            "impossible now; try again a little later.");
 static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     PyObject *n, *exception;
     unsigned long ident;
-    if (!PyArg_ParseTuple(args, "OkO", &n, &ident, &exception))
+    unsigned long long begun_ns = 0;
+    if (!PyArg_ParseTuple(args, "OkO|K", &n, &ident, &exception, &begun_ns))
         return NULL;
     int number = pp_channel_slot(self, n);
     if (number < 0)
         return NULL;
     pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)number);
-    bool is_importing = pp_worker_slot_is_interruptible(worker) && pp_is_importing(PyInterpreterState_Get(), ident);
+    bool is_importing = pp_worker_slot_runs(worker, begun_ns) && pp_is_importing(PyInterpreterState_Get(), ident);
     if (!is_importing)
-        pp_interrupt(self->segment, worker, ident, exception);
+        pp_interrupt(self->segment, worker, begun_ns, ident, exception);
     return PyBool_FromLong(!is_importing);
 }
 
@@ -492,6 +497,9 @@ static PyGetSetDef getset[] = {
 
 GUARDED(pp_channel_take_results)
 GUARDED(pp_channel_take_reports)
+GUARDED(pp_channel_take_intercepted)
+GUARDED_QUIET(pp_channel_task_of, Py_None)
+GUARDED_QUIET(pp_channel_revoke_job, Py_None)
 GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED_QUIET(pp_channel_feed_again, Py_None)
 GUARDED(pp_channel_unpin)
@@ -564,6 +572,10 @@ static PyMethodDef methods[] = {
     {"run_deferred", (PyCFunction)pp_channel_run_deferred, METH_O, pp_run_deferred_doc},
     METHOD("take_results", pp_channel_take_results, METH_NOARGS, pp_take_doc),
     METHOD("take_reports", pp_channel_take_reports, METH_NOARGS, pp_take_reports_doc),
+    METHOD("take_intercepted", pp_channel_take_intercepted, METH_NOARGS, pp_take_intercepted_doc),
+    {"intercept", (PyCFunction)pp_channel_intercept, METH_VARARGS, pp_intercept_doc},
+    METHOD("task_of", pp_channel_task_of, METH_O, pp_task_of_doc),
+    METHOD("revoke", pp_channel_revoke_job, METH_O, pp_revoke_doc),
     {"wait_background", (PyCFunction)(void *)pp_channel_wait_background, METH_FASTCALL, pp_wait_background_doc},
     {"notify", (PyCFunction)channel_notify, METH_NOARGS,
      "notify()\n\nMakes wait_background return, even while another thread leads. Takes no lock, and does nothing after `close`."},

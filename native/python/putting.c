@@ -261,11 +261,14 @@ static int put(pp_channel_t *self, pp_job_t *job, pp_task_t task, const function
     return error;
 }
 
+/* What goes into a slot's `mode` beside the mode. */
+static uint16_t bits_of(const pp_job_t *job) { return job->is_timed ? PP_IS_TIMED : 0; }
+
 /* 0, EAGAIN or -1. */
 static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
     int error;
     pp_job_t *job = pending->job;
-    pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL};
+    pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL | bits_of(job)};
     Py_BEGIN_CRITICAL_SECTION(job);
     uint64_t sequence;
     if ((error = put(self, job, task, f, pending->payload, &sequence)) == 0) {
@@ -343,6 +346,7 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
         parse_function(self, function, &f) < 0)
         return NULL;
     int error = 0;
+    mode |= bits_of(job);
     while (!error && !pp_load_seq_cst(&job->settled) && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
         if (!pp_parent_has_room(&self->parent)) {
             error = EAGAIN;

@@ -86,6 +86,11 @@ static int report_broken(pp_channel_t *self, PyObject *value) {
     return failed;
 }
 
+static inline bool is_intercepted(pp_job_t *job, int status) {
+    uint32_t which = pp_load_seq_cst(&job->intercepts);
+    return which != PP_INTERCEPT_NOTHING && (which == PP_INTERCEPT_ALL || status != PP_STATUS_OK);
+}
+
 /* Decodes and delivers a result. 0, or -1 with an exception that a signal handler raised meanwhile. */
 static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     PyObject *interrupt = NULL, *value = decode_twice(self, r, &interrupt);
@@ -97,6 +102,8 @@ static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     int failed = 0;
     if (r->job == 0)
         failed = report_broken(self, value);
+    else if (job && is_intercepted((pp_job_t *)job, status))
+        failed = pp_channel_keep_back(self, job, r->index, status, value, r->worker);
     else if (job)
         pp_channel_deliver_outcome(self, (pp_job_t *)job, r->index, status, value);
     Py_DECREF(value);
@@ -105,12 +112,17 @@ static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     return interrupt || failed ? -1 : 0;
 }
 
-static PyObject *look_up_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
+PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id) {
     PyObject *key = PyLong_FromUnsignedLongLong(id), *job = NULL;
     PP_LOCK(self);
     job = key ? Py_XNewRef(PyDict_GetItemWithError(self->calls, key)) : NULL;
     PP_UNLOCK(self);
     Py_XDECREF(key);
+    return job;
+}
+
+static PyObject *look_up_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
+    PyObject *job = pp_channel_look_up(self, id);
     Py_XSETREF(*cached, job);
     return job;
 }

@@ -1,5 +1,5 @@
-/* Interrupts of tasks: SystemExit, which the end of a pool raises in the Python code of a task or initializer that a
- * thread or an interpreter runs.
+/* Interrupts of tasks: SystemExit in the Python code of a task or initializer that a thread or an interpreter runs. The
+ * end of the pool raises it, or the end of a task's time.
  *
  * Python raises it at whatever the thread runs next, and that may be a destructor: `__del__`, or a weak reference's
  * callback. Python cannot let an exception out of a destructor. It hands it to sys.unraisablehook, which prints it, and
@@ -14,15 +14,13 @@ static _Thread_local pp_worker_slot_t *own;   /* of the worker whose loop this t
 
 void pp_interrupts_enter(pp_worker_slot_t *worker) { own = worker; }
 
-bool pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, unsigned long ident, PyObject *exception) {
+void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, uint64_t begun_ns, unsigned long ident, PyObject *exception) {
     pthread_mutex_lock(&segment->interrupts);   /* held briefly, and never while waiting for the GIL */
-    bool runs = pp_worker_slot_is_interruptible(worker);
-    if (runs) {
+    if (pp_worker_slot_runs(worker, begun_ns)) {
         pp_store_relaxed(&worker->is_interrupted, 1);
         PyThreadState_SetAsyncExc(ident, exception);
     }
     pthread_mutex_unlock(&segment->interrupts);
-    return runs;
 }
 
 void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker, bool has_replied) {

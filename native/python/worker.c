@@ -134,7 +134,7 @@ static PyObject *call_single(PyObject *function, PyObject *call) {
 }
 
 static PyObject *call(unsigned mode, PyObject *function, PyObject *argument) {
-    switch (mode) {
+    switch (mode & ~(unsigned)PP_IS_TIMED) {
     case PP_MODE_CALL: return call_single(function, argument);
     case PP_MODE_ITEM: return PyObject_CallOneArg(function, argument);
     case PP_MODE_STAR: return call_star(function, argument);
@@ -243,8 +243,8 @@ static int write_frame(worker_t *self, pp_frame_t *frame, const void *data) {
 /* Sends the result of a task. 0, -1 with an exception, or ECANCELED.
  *
  * After a reply the worker may drop large values, whose destructors an interrupt would break off, with a message. So the
- * flag is set before the parent can see the result and end the pool. The pool is stopped before it interrupts, and whoever
- * interrupts a thread has our GIL. */
+ * flag is set before the parent can see the result and end the pool. The pool is stopped before it interrupts, except that
+ * a timed task may be interrupted at any time. Whoever interrupts a thread has our GIL. */
 static int send_result(worker_t *self, pp_frame_t *frame, const void *data) {
     if (pp_is_traced(self->end.shared))
         pp_trace_end(&self->end, frame->status);
@@ -252,7 +252,7 @@ static int send_result(worker_t *self, pp_frame_t *frame, const void *data) {
     int error = write_frame(self, frame, data);
     if (error)
         pp_store_relaxed(&self->end.own->has_replied, 0);   /* what is sent instead may run code of the task's */
-    else if (pp_worker_must_stop(&self->end))
+    else if (pp_load_relaxed(&self->end.own->begun_ns) || pp_worker_must_stop(&self->end))
         pp_end_interrupts(self->end.segment, self->end.own, true);
     return error;
 }
@@ -540,6 +540,8 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked has returned here; the task belongs to its parent */
+        if (result == NULL && pp_load_relaxed(&self->end.own->begun_ns))
+            pp_end_interrupts(self->end.segment, self->end.own, true);   /* the task has ended; an interrupt would break off what describes its error */
         int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
         if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);

@@ -17,22 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
+from pool_party._core.options import check_on_cancel
 from pool_party._core.threads import start_thread
 
 if TYPE_CHECKING:
     from pool_party._core.results import Call
 
-ON_CANCEL = ("abandon", "wait", "kill")
-
 type Deed = Callable[[], object]
-
-
-def check_on_cancel(on_cancel: str, kind: str) -> None:
-    """Raise ValueError unless `on_cancel` is one of the three ways, and possible for workers of this kind."""
-    if on_cancel not in ON_CANCEL:
-        raise ValueError(f'on_cancel must be "abandon", "wait" or "kill", not {on_cancel!r}')
-    if on_cancel == "kill" and kind != "process":
-        raise ValueError(f'on_cancel="kill" is for kind="process": no worker of kind={kind!r} can be killed')
 
 
 # ---- telling a loop ----
@@ -122,8 +113,9 @@ async def _wait(call: "Call") -> None:
 # ---- awaiting ----
 
 
-async def outcome(call: "Call", on_cancel: str) -> Any:
+async def outcome(call: "Call", on_cancel: str | None) -> Any:
     """Return a call's value once it is there, or raise its exception. Cancelling the last awaiter cancels the call."""
+    on_cancel = on_cancel or call.on_cancel
     check_on_cancel(on_cancel, call.engine.kind)
     if not call.done:
         try:

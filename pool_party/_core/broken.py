@@ -1,5 +1,6 @@
-"""The errors that derive from those of `concurrent.futures`, whose slow import keeps them out of errors.py."""
+"""The errors that derive from those of other packages, whose slow import keeps them out of errors.py."""
 
+import multiprocessing
 from concurrent.futures import BrokenExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -32,4 +33,12 @@ class InitializerFailed(PoolPartyError, BrokenExecutor):
 
     It is also a `concurrent.futures.BrokenExecutor`. Its cause is what the initializer raised. From then on every call
     of the pool raises it.
+    """
+
+
+class TaskTimeout(PoolPartyError, multiprocessing.TimeoutError, TimeoutError):
+    """The time of a task is up: its `timeout_s`, or the `deadline_s` of its call. Other tasks are not affected.
+
+    It is also a `multiprocessing.TimeoutError` and the built-in `TimeoutError`, which are two classes. It can be
+    pickled.
     """

@@ -36,9 +36,11 @@ from pool_party.workers.preloading import describe_cause
 if TYPE_CHECKING:
     import os
 
+    from pool_party._core.options import Options
     from pool_party._core.results import Call
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import StreamCall
+    from pool_party._core.supervisor import Supervisor
     from pool_party.observe.trace import Tracing
 
 RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
@@ -72,6 +74,7 @@ class Engine:
         self._submitter = Submitter(channel, setup.receivers, backlog)
         self._callbacks = Callbacks(channel)
         self._workers = WorkerSet(kind, n_workers, setup, channel)
+        self._supervisor: Supervisor | None = None  # made for the first call with options
         self._stopped = _native.Job()  # set once `terminate` has done its work
         self._ended = _native.Job()  # set once the last worker has ended and all resources are released
         self._cause: BaseException | None = None  # why the pool is broken
@@ -154,20 +157,52 @@ class Engine:
         if self.is_foreign:
             raise _foreign()
 
-    def submit_call(self, call: "Call", fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def submit_call(
+        self,
+        call: "Call",
+        fn: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: "Options | None" = None,
+    ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
+        if options is not None:
+            self.supervisor.oversee(call, options, lambda index: (fn, args, kwargs))
         self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
+        if options is not None:
+            self.supervisor.note_admitted(call)
 
-    def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool) -> None:
+    def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool, options: "Options | None" = None) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
+        if options is not None:
+            self.supervisor.oversee(call, options, lambda i: (fn, tuple(items[i]) if star else (items[i],), {}))
         self._note(self._submitter.map(call, fn, items, star), call, fn)
+        if options is not None:
+            self.supervisor.note_admitted(call)
 
-    def submit_stream(self, call: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
+    def submit_stream(
+        self, call: "StreamCall", fn: Any, source: Iterator[Any], options: "Options | None" = None
+    ) -> None:
         """Submit a call of fn for each item of an iterator.
 
         Raises: as `submit_call`; RuntimeError without a thread.
         """
+        if options is not None:
+            kept: dict[int, Any] = {}
+            self.supervisor.oversee(call, options, lambda index: (fn, (kept[index],), {}), kept)
         self._note(self._submitter.stream(call, fn, source), call, fn)
+        if options is not None:
+            self.supervisor.note_admitted(call)
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        """What enforces the options of calls. It is made when it is first used."""
+        if self._supervisor is None:
+            from pool_party._core.supervisor import Supervisor
+
+            made = Supervisor(self._channel, self._submitter, self._workers, self.kind)
+            self._supervisor = self.__dict__.setdefault("_first_supervisor", made)  # of several threads' the first
+        return self._supervisor
 
     def submit_feed(self, call: "StreamCall", fn: Any) -> None:
         """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`."""
@@ -222,6 +257,10 @@ class Engine:
     def cancel(self, call: "Call") -> bool:
         """Withdraw the tasks of a call that no worker has begun. Return False if it is too late."""
         return self._channel.cancel(call)
+
+    def kill(self, call: "Call") -> bool:
+        """Cancel a call, and kill the processes that run tasks of it. Return False if it has its outcome."""
+        return not self.is_foreign and self.supervisor.kill(call)
 
     def end(self, call: "Call", kills: bool) -> None:
         """Withdraw the tasks of a call that no worker has begun, and wait until no worker runs one of the others.
@@ -303,6 +342,8 @@ class Engine:
             channel.feed_again()
         channel.feed()
         channel.take_results()
+        if self._supervisor is not None:
+            self._supervisor.attend()
         if channel.wants_runner:
             self._start_callbacks()
         if channel.idle.done:
@@ -353,9 +394,16 @@ class Engine:
             why = self._workers.remove(worker, n_done, lost is not None)
             call, index = lost or (None, 0)
             if call is not None:
-                self._channel.deliver(call, index, _native.STATUS_RAISED, _loss(worker))
+                self._deliver_loss(call, index, worker)
             if why is not None:
                 self._break(worker_lost(why, worker.pid, worker.exitcode))
+
+    def _deliver_loss(self, call: Any, index: int, worker: Worker) -> None:
+        if call.care is not None:
+            self.supervisor.attend()  # an earlier task's outcome may have been taken only when the worker was reaped
+            self.supervisor.note_outcome(call, index, _native.STATUS_RAISED, _loss(worker), worker.n)
+        else:
+            self._channel.deliver(call, index, _native.STATUS_RAISED, _loss(worker))
 
     def _break(self, cause: BaseException) -> None:
         """Break the pool, since no worker can work: every pending call fails, and so does every later one."""
@@ -416,6 +464,8 @@ class Engine:
             if self._channel.wants_runner:
                 self._start_callbacks()
             self._callbacks.end()
+            if self._supervisor is not None:
+                self._supervisor.end()
             if self.state != INIT:
                 self._final = self._workers.budget()
             self._workers.end_threads()
@@ -558,6 +608,10 @@ class Engine:
         from pool_party._core.statistics import Statistics
 
         n_submitted, n_pending, n_failed = self._channel.call_counts()
+        n_retried = n_overdue = 0
+        if (supervisor := self._supervisor) is not None:
+            n_retried, n_overdue = supervisor.n_retried, supervisor.n_overdue()
+            n_submitted -= supervisor.n_added
         (policy, n_threads, n_lends, n_reclaims, n_waits, waited_s), n_starting = self._look()
         return Statistics(
             self.kind,
@@ -576,6 +630,8 @@ class Engine:
             waited_s,
             n_starting,
             self._channel.idle_bytes,
+            n_retried,
+            n_overdue,
         )
 
     def _look(self) -> tuple[tuple[Any, ...], int]:

@@ -25,13 +25,21 @@ class PoolFuture(Future[Any]):
 
     _call: "FutureCall"
 
-    def cancel(self) -> bool:
-        """Cancel the call, unless a worker has begun it. Does not block, and never raises.
+    def cancel(self, *, on_cancel: str | None = None) -> bool:
+        """Cancel the call, unless a worker has begun it and is not to be killed. Does not block.
+
+        Args:
+            on_cancel: "kill", for kind="process" only: if a worker has begun the call, its process is killed and
+                replaced, and no other call is affected. "abandon" and "wait": such a call continues. None: what
+                `options(on_cancel=)` says, or "abandon".
 
         Returns:
             Whether the call is cancelled now.
+
+        Raises:
+            ValueError: `on_cancel` is not one of these, or not for this kind of workers.
         """
-        return self._call.cancel()
+        return self._call.cancel(on_cancel)
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled. Does not block, and never raises.
@@ -101,7 +109,7 @@ class PoolFuture(Future[Any]):
     def __await__(self) -> Generator[Any, None, Any]:
         return self.outcome().__await__()
 
-    def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
+    def outcome(self, *, on_cancel: str | None = None) -> Coroutine[Any, Any, Any]:
         """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
 
         If the coroutine is cancelled while nothing else awaits this future, the future is cancelled unless a worker has
@@ -145,14 +153,14 @@ class FutureCall(Call):
             else:
                 future.set_exception(self.error())
 
-    def _make_error(self) -> BaseException:
-        return future_error_of(self.status, self.value)
+    def error_from(self, status: int, value: Any) -> BaseException:
+        return future_error_of(status, value)
 
     def is_cancelled(self) -> bool:
         return self.settled and self.status == _native.STATUS_CANCELLED
 
-    def cancel(self) -> bool:
-        return self._engine.cancel(self) or self.is_cancelled()
+    def cancel(self, on_cancel: str | None = None) -> bool:
+        return self.cancel_as(on_cancel) or self.is_cancelled()
 
     def is_begun(self) -> bool:
         return self._engine.is_begun(self)

@@ -15,6 +15,7 @@ from pool_party._core.outcomes import error_of
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
+    from pool_party._core.options import Care
 
 type Callback = Callable[[Any], object] | None
 
@@ -40,6 +41,7 @@ class Call(_native.Job):
     """A call in progress."""
 
     has_parts = False  # whether several workers may run tasks of it
+    care: "Care | None" = None  # for the supervisor, if the call has options
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
@@ -54,7 +56,27 @@ class Call(_native.Job):
         return self._failure
 
     def _make_error(self) -> BaseException:
-        return error_of(self.status, self.value)
+        return self.error_from(self.status, self.value)
+
+    def error_from(self, status: int, value: Any) -> BaseException:
+        """Return the exception for a failed task of this call."""
+        return error_of(status, value)
+
+    @property
+    def on_cancel(self) -> str:
+        """What happens to a task that a worker has begun when the call is cancelled, unless that says otherwise."""
+        return "abandon" if self.care is None else self.care.options.on_cancel
+
+    def cancel_as(self, on_cancel: str | None) -> bool:
+        """Cancel the call: `AsyncResult.cancel`. Return False if that is impossible."""
+        if on_cancel is not None:
+            from pool_party._core.options import check_on_cancel
+
+            check_on_cancel(on_cancel, self._engine.kind)
+        how = on_cancel or self.on_cancel
+        if how == "kill" and self.has_parts:
+            return self._engine.kill(self)
+        return self._engine.cancel(self) or (how == "kill" and self._engine.kill(self))
 
     def run_callbacks(self) -> None:
         """Run the callbacks. The callback thread calls this once, when the outcome is decided."""
@@ -176,9 +198,10 @@ class AsyncResult(Call):
         Raises:
             multiprocessing.TimeoutError: There is no outcome after `timeout` seconds. The call goes on.
             WorkerLost: The worker died.
+            TaskTimeout: The time of a task was up; see `ComposablePool.options`.
             PoolTerminated: The pool was terminated before the call was done.
-            concurrent.futures.CancelledError: The task that awaited it was cancelled, and the call with it; see
-                `outcome`.
+            concurrent.futures.CancelledError: The call was cancelled, or the task that awaited it, and the call with
+                it; see `outcome`.
             Exception: Whatever the task raised, with the worker's traceback as its cause.
         """
         if not self.done and not self._engine.wait(self, timeout):
@@ -190,10 +213,29 @@ class AsyncResult(Call):
         finally:
             del self  # breaks the reference cycle of exception, traceback and this frame
 
+    def cancel(self, *, on_cancel: str | None = None) -> bool:
+        """Cancel the call. Does not block. `get` then raises `concurrent.futures.CancelledError`.
+
+        Tasks that no worker has begun are withdrawn. So a map can be cancelled until it is done, and a single call only
+        until a worker begins it, unless its process is killed.
+
+        Args:
+            on_cancel: What happens to tasks that workers have begun. "kill", for kind="process" only: their worker
+                processes are killed and replaced, and no other task is affected. "abandon" and "wait": they continue.
+                None: what `options(on_cancel=)` says, or "abandon".
+
+        Returns:
+            Whether the call is cancelled by this.
+
+        Raises:
+            ValueError: `on_cancel` is not one of these, or not for this kind of workers.
+        """
+        return self.cancel_as(on_cancel)
+
     def __await__(self) -> Generator[Any, None, Any]:
         return self.outcome().__await__()
 
-    def outcome(self, *, on_cancel: str = "abandon") -> Coroutine[Any, Any, Any]:
+    def outcome(self, *, on_cancel: str | None = None) -> Coroutine[Any, Any, Any]:
         """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
 
         If the coroutine is cancelled while nothing else awaits this result, the tasks that no worker has begun are
@@ -203,7 +245,7 @@ class AsyncResult(Call):
             on_cancel: What happens to tasks that workers have begun by then. "abandon": they continue, and their
                 results are ignored. "wait": the cancellation waits for their end. "kill", for kind="process" only:
                 their worker processes are killed and replaced, and the cancellation waits for that. No other task is
-                affected.
+                affected. None: what `options(on_cancel=)` says, or "abandon".
 
         Returns:
             A coroutine, for one event loop of any thread.

@@ -26,6 +26,11 @@ class Statistics:
             their modules are imported, or their initializer runs. There is no limit to that time.
         idle_bytes: The bytes of shared memory that hold no value and are kept for the next ones. Soon after the last
             call they are 64 MB at most.
+        n_retried: How often a task was tried again, because of `options(retries=)`. The other counts do not count a
+            task again.
+        n_overdue: The number of tasks whose time is up, by `options(timeout_s=)` or `options(deadline_s=)`, and which
+            their workers still run. The worker is lost to other tasks for as long. It stays above 0 if a task of a
+            thread or an interpreter is inside a C function, which nothing can interrupt.
 
     Guarantees:
         The object never changes. Its counts may be of slightly different moments while tasks run.
@@ -47,3 +52,5 @@ class Statistics:
     waited_s: float = 0.0
     n_workers_starting: int = 0
     idle_bytes: int = 0
+    n_retried: int = 0
+    n_overdue: int = 0

@@ -81,7 +81,9 @@ class IMapIterator(Iterator[Any]):
                 raise StopIteration
             if outcome is False:
                 raise timed_out()
-            status, value, _ = outcome
+            status, value, index = outcome
+            if self._call.care is not None:
+                self._call.care.forget(index)
             if status != _native.STATUS_OK:
                 raise error_of(status, value)
             if self._call.chunk == 1:

@@ -146,7 +146,24 @@ class Submitter:
         self._channel.enqueue(task)
         self._channel.feed()
 
+    def add_again(self, job: Call, index: int) -> bool:
+        """Add a task of an admitted call that has failed. Its function and arguments are encoded once more.
+
+        If that fails, the error is its outcome. Return whether it was added.
+        """
+        try:
+            assert job.care is not None and job.care.again is not None
+            task = self._task(job, index, *job.care.again(index))
+        except BaseException as error:
+            self._channel.deliver(job, index, _native.STATUS_RAISED, error)
+            return False
+        self._channel.enqueue(task)
+        self._channel.feed()
+        return True
+
     def _put_stream_task(self, job: "StreamCall", fn: Any, index: int, items: list[Any]) -> None:
+        if job.care is not None:
+            job.care.keep(index, items)
         try:
             if job.chunk == 1:
                 task = self._task(job, index, fn, (items[0],), {})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
+SIGKILL = 9  # importing `signal` is slow
 GRACE_S = 1.0  # how long the end waits for idle workers, and for interrupted tasks to clean up
 KILL_AFTER_S = 3.0  # how long a worker process may take to obey SIGTERM
 RETRY_S = 0.01  # until a failed start is tried again; doubled each time
@@ -271,11 +272,23 @@ class WorkerSet:
         answers = [worker.kill() for worker in self.places if worker is not None]
         return all(answers)
 
-    def kill_if(self, n: int, holds: Callable[[], bool]) -> None:
-        """Stop the process in a slot for a moment, and kill it if `holds()` meanwhile. Blocks for that time."""
+    def kill_if(
+        self, n: int, holds: Callable[[], bool], number: int = SIGKILL, patience_s: float | None = None
+    ) -> bool:
+        """Stop the process in a slot for a moment, and send it a signal if `holds()` meanwhile.
+
+        Blocks for that time, and returns False if the process has not stopped after `patience_s` seconds.
+        """
         worker = self.places[n]
-        if worker is not None:
-            worker.kill_if(lambda: self.places[n] is worker and holds())
+        return worker is None or worker.kill_if(lambda: self.places[n] is worker and holds(), number, patience_s)
+
+    def interrupt_task(self, n: int, begun_ns: int) -> bool:
+        """Raise SystemExit in the Python code of the timed task that began then, in a thread or an interpreter.
+
+        Return False to be called again a little later.
+        """
+        worker = self.places[n]
+        return worker is None or worker.interrupt_task(begun_ns)
 
     def wait_ended(self) -> None:
         """After `terminate`: waits for the workers that end promptly, and kills processes that do not."""

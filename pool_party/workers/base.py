@@ -117,10 +117,18 @@ class Worker(Protocol):
         """Stop the worker by force where that is possible. Otherwise like `terminate`."""
         ...
 
-    def kill_if(self, holds: Callable[[], bool]) -> None:
-        """Stop a process for a moment, and kill it if `holds()` meanwhile. Other workers are left alone.
+    def kill_if(self, holds: Callable[[], bool], number: int, patience_s: float | None) -> bool:
+        """Stop a process for a moment, and send it a signal if `holds()` meanwhile. Other workers are left alone.
 
-        Blocks for that time.
+        Blocks for that time, and returns False if the process has not stopped after `patience_s` seconds. None: no
+        limit.
+        """
+        ...
+
+    def interrupt_task(self, begun_ns: int) -> bool:
+        """Raise SystemExit in the Python code of the timed task that began then. Processes are left alone.
+
+        Return False to be called again a little later.
         """
         ...
 

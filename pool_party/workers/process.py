@@ -408,20 +408,28 @@ class ProcessWorker:
         _native.call_apart(lambda: self._send(signal.SIGKILL))
         return True
 
-    def kill_if(self, holds: Callable[[], bool]) -> None:
-        """Stop the process, kill it if `holds()`, and otherwise let it continue. Blocks for a moment."""
+    def kill_if(self, holds: Callable[[], bool], number: int = signal.SIGKILL, patience_s: float | None = None) -> bool:
+        """Stop the process, send it a signal if `holds()`, and let it continue. Blocks for a moment."""
         if self.pid is None:
-            return
+            return True
+        deadline = None if patience_s is None else time.monotonic() + patience_s
         _native.call_apart(lambda: self._send(signal.SIGSTOP))
         try:
             while not _is_stopped(self.pid) and self.is_alive():  # after its end another process may have its pid
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
                 time.sleep(_STOP_PAUSE_S)
             if holds():
-                self.kill()
+                _native.call_apart(lambda: self._send(number))
         finally:
             _native.call_apart(lambda: self._send(signal.SIGCONT))
+        return True
 
-    def _send(self, number: signal.Signals) -> None:
+    def interrupt_task(self, begun_ns: int) -> bool:
+        """Do nothing: a process is killed."""
+        return True
+
+    def _send(self, number: int) -> None:
         """Send a signal to this process, and never to another one that has got its pid since."""
         with self._using:
             if self._pidfd is not None:

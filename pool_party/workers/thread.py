@@ -73,15 +73,20 @@ class ThreadWorker:
 
         It does not do so while the thread reads a module's file, which the exception would leave open.
         """
-        if self._thread.ident is None:
-            return True
-        _raise_again_after_destructors()
-        return self._channel.interrupt(self.n, self._thread.ident, SystemExit)
+        return self.interrupt_task(0)
 
     interrupt = kill = terminate
 
-    def kill_if(self, holds: object) -> None:
+    def kill_if(self, holds: object, number: int, patience_s: float | None) -> bool:
         """Do nothing: only a process can be stopped or killed."""
+        return True
+
+    def interrupt_task(self, begun_ns: int) -> bool:
+        """Raise SystemExit in the timed task that began then; 0: in whatever runs. False: try again a little later."""
+        if self._thread.ident is None:
+            return True
+        _raise_again_after_destructors()
+        return self._channel.interrupt(self.n, self._thread.ident, SystemExit, begun_ns)
 
     def join(self, timeout: float | None = None) -> bool:
         if self._thread.ident is not None and self._thread is not threading.current_thread():

@@ -112,8 +112,12 @@ class InterpreterWorker:
 
     interrupt = kill = terminate
 
-    def kill_if(self, holds: object) -> None:
+    def kill_if(self, holds: object, number: int, patience_s: float | None) -> bool:
         """Do nothing: only a process can be stopped or killed."""
+        return True
+
+    def interrupt_task(self, begun_ns: int) -> bool:
+        return self._interpreter.interrupt(begun_ns)
 
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)

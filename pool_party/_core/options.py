@@ -1,0 +1,120 @@
+"""The options of a call, which are apart from the keywords of its task: limits of time, retries, cancelling."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, TypedDict
+
+ON_CANCEL = ("abandon", "wait", "kill")
+N_RETRIES_MAX = 2**31  # guess: nobody waits for so many
+
+type Again = Callable[[int], tuple[Any, tuple[Any, ...], dict[str, Any]]]
+type Exceptions = type[BaseException] | tuple[type[BaseException], ...]
+
+
+class CallOptions(TypedDict, total=False):
+    """The keyword arguments of `options`."""
+
+    timeout_s: float | None
+    deadline_s: float | None
+    retries: int
+    retry_on: Exceptions | None
+    on_cancel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `options` was given, checked. `retry_on` None stands for WorkerLost, whose import is slow."""
+
+    timeout_s: float | None = None
+    deadline_s: float | None = None
+    retries: int = 0
+    retry_on: Exceptions | None = None
+    on_cancel: str = "abandon"
+
+    @property
+    def is_per_item(self) -> bool:
+        """Whether each item must be a task of its own."""
+        return self.timeout_s is not None or self.retries > 0
+
+    def check_chunk(self, chunk: int) -> None:
+        """Raise ValueError if a chunk of several items would be timed, or tried again, as a whole."""
+        if chunk > 1 and self.is_per_item:
+            raise ValueError(
+                f"chunksize must be 1, not {chunk}, with timeout_s or retries, which are for each item; "
+                "leave it out, or pass deadline_s, which is for the whole call"
+            )
+
+
+def changed(options: Options | None, changes: CallOptions, kind: str) -> Options:
+    """Return options with changes, for workers of a kind. Raises: TypeError, ValueError."""
+    unknown = changes.keys() - CallOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"options() got an unexpected keyword argument {min(unknown)!r}")
+    if isinstance(changes.get("retry_on"), list):
+        raise TypeError("retry_on must be an exception class or a tuple of them, not a list")
+    made = replace(options or Options(), **changes)
+    _check_seconds("timeout_s", made.timeout_s)
+    _check_seconds("deadline_s", made.deadline_s)
+    _check_retries(made)
+    check_on_cancel(made.on_cancel, kind)
+    return made
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds or None, not {value!r}")
+    if not value > 0:
+        raise ValueError(f"{name} must be more than 0, not {value!r}")
+
+
+def _check_retries(options: Options) -> None:
+    retries = options.retries
+    if not isinstance(retries, int) or isinstance(retries, bool):
+        raise TypeError(f"retries must be an integer, not {retries!r}")
+    if not 0 <= retries < N_RETRIES_MAX:
+        raise ValueError(f"retries must be 0 or more, and less than 2**31, not {retries}")
+    if options.retry_on is not None:
+        classes = options.retry_on if isinstance(options.retry_on, tuple) else (options.retry_on,)
+        if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+            raise TypeError(f"retry_on must be an exception class or a tuple of them, not {options.retry_on!r}")
+
+
+def check_on_cancel(on_cancel: str, kind: str) -> None:
+    """Raise ValueError unless `on_cancel` is one of the three ways, and possible for workers of this kind."""
+    if on_cancel not in ON_CANCEL:
+        raise ValueError(f'on_cancel must be "abandon", "wait" or "kill", not {on_cancel!r}')
+    if on_cancel == "kill" and kind != "process":
+        raise ValueError(f'on_cancel="kill" is for kind="process": no worker of kind={kind!r} can be killed')
+
+
+class Care:
+    """What the supervisor knows of a call with options.
+
+    Args:
+        options: The options.
+        again: Returns what to call for the task with a given index, if it is tried again.
+        kept: For a stream: the items that have been read and whose outcome has not been taken, by index.
+    """
+
+    __slots__ = ("again", "causes", "due_s", "kept", "options", "superseded")
+
+    def __init__(self, options: Options, again: Again, kept: dict[int, Any] | None = None) -> None:
+        self.options = options
+        self.again = again if options.retries else None  # it refers to the arguments, which could be large
+        self.kept = kept if options.retries else None
+        self.due_s = None if options.deadline_s is None else monotonic() + options.deadline_s
+        self.causes: dict[int, list[BaseException]] = {}  # index -> why earlier attempts failed; for the supervisor
+        self.superseded: set[tuple[int, int]] = set()  # (worker, index) of attempts whose outcome is to be dropped
+
+    def keep(self, index: int, items: list[Any]) -> None:
+        """Keep the item of a stream's task, in case the task is tried again."""
+        if self.kept is not None:
+            (self.kept[index],) = items
+
+    def forget(self, index: int) -> None:
+        """Forget the item of a task whose outcome was taken."""
+        if self.kept is not None:
+            self.kept.pop(index, None)
