@@ -42,6 +42,8 @@ class ComposableExecutor(Executor):
         scope: "pool" or "machine"; see `ComposablePool`.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts, before its initializer.
+        log: Whether what workers log reaches this process's handlers; see `ComposablePool`.
+        output: "relay": this process writes what workers print; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -76,6 +78,8 @@ class ComposableExecutor(Executor):
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
+        log: bool = False,
+        output: str | None = None,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -89,6 +93,8 @@ class ComposableExecutor(Executor):
             _log_broken,
             extensions=extensions,
             preload=preload,
+            log=log,
+            output=output,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,

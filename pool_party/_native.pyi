@@ -220,6 +220,7 @@ class Channel:
 @final
 class Worker:
     must_stop: bool
+    task: tuple[int, int] | None
     @classmethod
     def attach(cls, fd: int, n: int, /) -> Worker: ...
     def refresh_with(self, function: Callable[[], object], /) -> None: ...

@@ -3,7 +3,7 @@
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import Engine
@@ -12,6 +12,9 @@ from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
 from pool_party.workers.base import Setup
 from pool_party.workers.interp import prestart
+
+if TYPE_CHECKING:
+    from pool_party.observe.relay import Relay
 
 KINDS = {
     "thread": "thread",
@@ -72,6 +75,24 @@ def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...
     return ()
 
 
+class Options(Limits, total=False):
+    """The options that every kind of pool has beside those of `multiprocessing.Pool`, but for `preload`."""
+
+    log: bool
+    output: str | None
+
+
+def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "Relay | None":
+    """Return what handles what workers log and print. Threads do both in this interpreter and need nothing."""
+    if output not in (None, "relay"):
+        raise ValueError(f"output must be 'relay' or None, not {output!r}")
+    if kind == "thread" or not (log or output):
+        return None
+    from pool_party.observe.relay import Relay
+
+    return Relay(log, output is not None, n_workers)
+
+
 def open_engine(
     kind: str,
     n_workers: int | None,
@@ -82,6 +103,8 @@ def open_engine(
     on_broken: Callable[[BaseException], object] | None = None,
     extensions: Iterable[str] | None = None,
     preload: Iterable[str] = (),
+    log: bool = False,
+    output: str | None = None,
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
     """Open an engine. Return it with its keeper, which keeps it running.
@@ -112,6 +135,8 @@ def open_engine(
             extensions=_choose_extensions(kind, extensions),
             preload=preloading.choose(preload),
             begun=interpreters,
+            relay=_choose_relay(kind, n_workers, log, output),
+            names_records=log and kind == "thread",
         )
         engine = Engine(kind, n_workers, channel, backlog, setup, on_broken)
         return engine, engine.open(setup)

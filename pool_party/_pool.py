@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from pool_party import _native
 from pool_party._core.engine import RUN
 from pool_party._core.results import AsyncResult, Callback, MapResult
-from pool_party._options import open_engine, resolve_context
-from pool_party.budget.plan import Limits
+from pool_party._options import Options, open_engine, resolve_context
 from pool_party.budget.policies import Scope
 from pool_party.workers.base import Worker
 
@@ -58,6 +57,10 @@ class ComposablePool:
             being named, unless this is an empty tuple. It is for kind="interp" on CPython 3.14 or later only.
         preload: Names of modules that each worker imports when it starts, before its initializer. Threads import them
             once. A module that cannot be imported breaks the pool.
+        log: Whether what workers log reaches this process's handlers, with the attributes `worker`, `task`,
+            `task_number` and `call` on each record.
+        output: "relay": this process writes what worker processes and interpreters write to `sys.stdout` and
+            `sys.stderr` to its own, line by line. None: each worker writes to its own.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -89,6 +92,8 @@ class ComposablePool:
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
+        log: bool = False,
+        output: str | None = None,
     ) -> None:
         self._context = context
         self._engine, self._keeper = open_engine(
@@ -100,6 +105,8 @@ class ComposablePool:
             context,
             extensions=extensions,
             preload=preload,
+            log=log,
+            output=output,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,
@@ -590,7 +597,8 @@ class ThreadPool(ComposablePool):
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
         preload: Names of modules that are imported before the first task.
-        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log` and `output`; see
+            `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -607,9 +615,9 @@ class ThreadPool(ComposablePool):
         initargs: Iterable[Any] = (),
         *,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **limits)
+        super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **options)
 
 
 class ProcessPool(ComposablePool):
@@ -622,7 +630,8 @@ class ProcessPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         context: A `multiprocessing` context or its name. None: Python's default.
         preload: Names of modules that each worker imports when it starts.
-        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log` and `output`; see
+            `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or the context is "fork" while a pool of interpreters is open.
@@ -642,10 +651,10 @@ class ProcessPool(ComposablePool):
         context: Any = None,
         *,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
-            processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **limits
+            processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **options
         )
 
 
@@ -659,7 +668,8 @@ class InterpreterPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts.
-        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log` and `output`; see
+            `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -679,7 +689,7 @@ class InterpreterPool(ComposablePool):
         *,
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
             processes,
@@ -689,5 +699,5 @@ class InterpreterPool(ComposablePool):
             kind="interp",
             extensions=extensions,
             preload=preload,
-            **limits,
+            **options,
         )

@@ -606,8 +606,18 @@ static PyObject *get_must_stop(worker_t *self, void *closure) {
     return PyBool_FromLong(pp_worker_must_stop(&self->end));
 }
 
+/* Any thread of the worker may read this. The answer of a thread that runs no task may be one task late. */
+static PyObject *get_task(worker_t *self, void *closure) {
+    (void)closure;
+    pp_worker_slot_t *own = self->end.own;
+    if (!pp_load_acquire(&own->holds))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(KI)", (unsigned long long)pp_load_relaxed(&own->job), (unsigned)pp_load_relaxed(&own->index));
+}
+
 static PyGetSetDef getset[] = {
     {"must_stop", (getter)get_must_stop, NULL, "the pool was terminated", NULL},
+    {"task", (getter)get_task, NULL, "the number of the call and of its task that the worker holds, or None", NULL},
     {0},
 };
 

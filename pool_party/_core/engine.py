@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -395,6 +396,7 @@ class Engine:
             self._workers.interrupt()
         self._must_terminate = not self._end_workers(spares_idle=True)
         self._workers.wait_ended()
+        self._flush_relay()
         self._finish_trace()
         self._channel.set(self._stopped)
 
@@ -444,8 +446,9 @@ class Engine:
         self._callbacks.leave()
         for call in self.calls():
             call.lift_window()
-        if not self.wait(self._ended, timeout):
-            return False
+        with self._waiting_for_end():
+            if not self.wait(self._ended, timeout):
+                return False
         if self._background is not threading.current_thread():
             self._background.join(None if deadline is None else max(0.0, deadline - monotonic()))
         return not self._background.is_alive()
@@ -459,7 +462,17 @@ class Engine:
             return
         self._ask_for_end()
         if self._background is not threading.current_thread() and not self._is_alone():
-            self.wait(self._stopped)
+            with self._waiting_for_end():
+                self.wait(self._stopped)
+
+    def _waiting_for_end(self) -> AbstractContextManager[None]:
+        """Entered by a thread that waits for the pool's end, which may be a log handler's."""
+        relay = self._workers.relay
+        return nullcontext() if relay is None else relay.waiting_for_end()
+
+    def _flush_relay(self) -> None:
+        if self._workers.relay is not None:
+            self._workers.relay.flush()
 
     def interrupt(self) -> None:
         """As `terminate`, but tasks have a moment to clean up; in processes KeyboardInterrupt is raised for that."""
@@ -576,6 +589,7 @@ class Engine:
             waited_s,
             n_starting,
             self._channel.idle_bytes,
+            0 if self._workers.relay is None else self._workers.relay.n_lost,
         )
 
     def _look(self) -> tuple[tuple[Any, ...], int]:

@@ -26,6 +26,8 @@ class Statistics:
             their modules are imported, or their initializer runs. There is no limit to that time.
         idle_bytes: The bytes of shared memory that hold no value and are kept for the next ones. Soon after the last
             call they are 64 MB at most.
+        n_records_lost: The number of log records and lines of output that workers had begun to send, with `log=True` or
+            `output="relay"`, when they were killed or ended; at most one for each. It counts workers that have ended.
 
     Guarantees:
         The object never changes. Its counts may be of slightly different moments while tasks run.
@@ -47,3 +49,4 @@ class Statistics:
     waited_s: float = 0.0
     n_workers_starting: int = 0
     idle_bytes: int = 0
+    n_records_lost: int = 0

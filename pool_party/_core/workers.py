@@ -72,6 +72,8 @@ class WorkerSet:
         self._n_failed_starts = 0  # in a row
         self._retry_at: float | None = None
         self.enforcer = _enforcer_of(setup, channel, self._pid_of)
+        self.relay = setup.relay
+        self._end_naming: Callable[[], None] | None = None
 
     # ---- starting ----
 
@@ -81,6 +83,13 @@ class WorkerSet:
             from pool_party.workers.watcher import Watcher
 
             self._watcher = Watcher(self._report_death)
+        if self.relay is not None:
+            self.relay.open()
+        if self._setup.names_records:
+            from pool_party.workers.relaying import Naming
+
+            Naming.open()
+            self._end_naming = Naming.close
         if self.enforcer is not None:
             self._setup.gate = self.enforcer.open()
             for n in range(len(self.places)):
@@ -99,6 +108,8 @@ class WorkerSet:
                 self._enrol(worker)
         if self._watcher is not None:
             self._watcher.start()
+        if self.relay is not None:
+            self.relay.start()
         if self.enforcer is not None:
             self.enforcer.start()
 
@@ -108,6 +119,8 @@ class WorkerSet:
 
     def _start_worker(self, n: int) -> None:
         self._channel.open_slot(n)
+        if self.relay is not None:
+            self.relay.note_start(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.places[n] = worker
         self.n_started += 1  # before the worker can have finished a task
@@ -171,6 +184,8 @@ class WorkerSet:
             self.enforcer.forget(worker.pid)
         if (tracing := self.tracing) is not None:
             tracing.note_end(worker)
+        if self.relay is not None:
+            self.relay.note_end(worker.n)
         self.places[worker.n] = None
         self.n_lost += bool(was_lost or worker.exitcode)
         worker.release()
@@ -312,8 +327,8 @@ class WorkerSet:
         return self.is_stopping and not any(self.places)
 
     def end_threads(self) -> None:
-        """End what outlives the workers: the watcher, the enforcer, and interpreters made early that no worker has
-        taken.
+        """End what outlives the workers: the relay, the watcher, the enforcer, and interpreters made early that no
+        worker has taken.
         """
         if self._setup.begun:
             from pool_party.workers.interp import prestart
@@ -323,6 +338,10 @@ class WorkerSet:
             self._watcher.stop()
         if self.enforcer is not None:
             self.enforcer.close()
+        if self._end_naming is not None:
+            self._end_naming()
+        if self.relay is not None:
+            self.relay.end()
 
     # ---- looking; any thread ----
 

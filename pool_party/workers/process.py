@@ -133,6 +133,7 @@ def main(
     preload: tuple[str, ...],
     is_forked: bool,
     has_seed: bool,
+    relay: tuple[Any, ...] | None,
 ) -> None:
     """Run a worker process from start to end. `shield` has done its work by being unpickled."""
     global _interruptible
@@ -163,8 +164,16 @@ def main(
 
     with contextlib.suppress(KeyboardInterrupt):  # of `_on_interrupt`, amid our own code: this process is to end
         _interruptible = worker
-        loop.run(worker, initialize, max_tasks, preload=preload)
+        loop.run(worker, initialize, max_tasks, preload=preload, observe=_relaying(relay))
         _interruptible = None
+
+
+def _relaying(terms: tuple[Any, ...] | None) -> Callable[[_native.Worker], Callable[[], object]] | None:
+    """Return the `observe` of `loop.run` in a process, whose descriptors arrive as handles."""
+    if terms is None:
+        return None
+    sending, counting, *others = terms
+    return loop.relaying(processes.current_process().name, (sending.open(), counting.open(), *others))
 
 
 def _forget_stdin() -> None:
@@ -346,6 +355,7 @@ class ProcessWorker:
         self._method = start_method(setup.context)
         context: Any = setup.context if self._method == setup.context.get_start_method() else get_context(self._method)
         _forget_stdin()
+        terms = setup.relay_terms(n)
         self.process = context.Process(
             target=main,
             args=(
@@ -359,6 +369,7 @@ class ProcessWorker:
                 setup.preload,
                 self._method != "spawn",  # a fork server forks its children, too
                 self._method == "spawn" and _seeds_hashes(),
+                terms and (Handle(terms[0]), Handle(terms[1]), *terms[2:]),
             ),
             daemon=False,  # it may have children of its own; it ends with us by `die_with`
         )
