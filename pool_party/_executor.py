@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +35,7 @@ class ComposableExecutor(Executor):
         initargs: The arguments of `initializer`.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
         context: A `multiprocessing` context, or its name. Other kinds than "process" ignore it. None: Python's default.
+            With kind="thread", True or False: whether tasks have the caller's context variables; see `ComposablePool`.
         max_tasks_per_child: The number of tasks after which a fresh worker replaces a worker. None: never.
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks; see `ComposablePool`.
         threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
@@ -44,6 +46,7 @@ class ComposableExecutor(Executor):
         preload: Names of modules that each worker imports when it starts, before its initializer.
         log: Whether what workers log reaches this process's handlers; see `ComposablePool`.
         output: "relay": this process writes what workers print; see `ComposablePool`.
+        propagate: Context variables whose values at a call its tasks have, too; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -80,6 +83,7 @@ class ComposableExecutor(Executor):
         preload: Iterable[str] = (),
         log: bool = False,
         output: str | None = None,
+        propagate: Iterable[ContextVar[Any] | str] = (),
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -95,6 +99,7 @@ class ComposableExecutor(Executor):
             preload=preload,
             log=log,
             output=output,
+            propagate=propagate,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,

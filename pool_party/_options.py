@@ -1,8 +1,10 @@
 """Checks the options of pools and executors, and makes the engine that they describe."""
 
 import operator
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pool_party import _native
@@ -14,6 +16,7 @@ from pool_party.workers.base import Setup
 from pool_party.workers.interp import prestart
 
 if TYPE_CHECKING:
+    from pool_party._core.contexts import Carrier
     from pool_party.observe.relay import Relay
 
 KINDS = {
@@ -34,9 +37,14 @@ def resolve_kind(kind: str) -> str:
 
 
 def resolve_context(context: Any) -> Any:
-    """Return a `multiprocessing` context, given itself, its name, or None for the default."""
+    """Return a `multiprocessing` context, given itself, its name, or None for the default.
+
+    True and False say whether threads inherit context variables, and leave the default.
+    """
     import multiprocessing
 
+    if isinstance(context, bool):
+        context = None
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
 
 
@@ -80,6 +88,7 @@ class Options(Limits, total=False):
 
     log: bool
     output: str | None
+    propagate: Iterable[ContextVar[Any] | str]
 
 
 def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "Relay | None":
@@ -91,6 +100,15 @@ def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "
     from pool_party.observe.relay import Relay
 
     return Relay(log, output is not None, n_workers)
+
+
+def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any] | str]) -> "Carrier | None":
+    inherits = kind == "thread" and getattr(sys.flags, "thread_inherit_context", False)
+    if context is not True and not inherits and propagate == ():
+        return None
+    from pool_party._core.contexts import choose_carrier
+
+    return choose_carrier(kind, context, propagate)
 
 
 def open_engine(
@@ -105,6 +123,7 @@ def open_engine(
     preload: Iterable[str] = (),
     log: bool = False,
     output: str | None = None,
+    propagate: Iterable[ContextVar[Any] | str] = (),
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
     """Open an engine. Return it with its keeper, which keeps it running.
@@ -121,7 +140,8 @@ def open_engine(
         raise ValueError("maxtasksperchild must be a positive int or None")
     if initializer is not None and not callable(initializer):
         raise TypeError("initializer must be a callable")
-    context = _choose_context(kind, context)
+    carrier = _choose_carrier(kind, context, propagate)
+    context = _choose_context(kind, None if isinstance(context, bool) else context)
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
     interpreters = prestart.begin(kind, channel, n_workers)
@@ -138,7 +158,7 @@ def open_engine(
             relay=_choose_relay(kind, n_workers, log, output),
             names_records=log and kind == "thread",
         )
-        engine = Engine(kind, n_workers, channel, backlog, setup, on_broken)
+        engine = Engine(kind, n_workers, channel, backlog, setup, on_broken, carrier)
         return engine, engine.open(setup)
     except BaseException:
         prestart.give_up(interpreters)

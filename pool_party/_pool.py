@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -40,7 +41,9 @@ class ComposablePool:
         maxtasksperchild: The number of tasks after which a fresh worker replaces a worker. A chunk of a map is one
             task. None: never.
         context: A `multiprocessing` context, or its name: "fork", "forkserver" or "spawn". It determines how processes
-            start, and other kinds ignore it. None: Python's default.
+            start, and other kinds ignore it. None: Python's default. With kind="thread" it may be True: each task runs
+            in a copy of the caller's context variables; or False: it does not. None does as `threading.Thread` does,
+            which inherits them on free-threaded builds of Python 3.14 and later.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its
             part of the CPUs. "dynamic": the CPUs of workers without a task are lent to the others. "exclusive": a
@@ -61,6 +64,8 @@ class ComposablePool:
             `task_number` and `call` on each record.
         output: "relay": this process writes what worker processes and interpreters write to `sys.stdout` and
             `sys.stderr` to its own, line by line. None: each worker writes to its own.
+        propagate: Context variables whose values at a call its tasks have, too, as objects or as names "module:name".
+            Their values must pickle, except in threads.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -94,6 +99,7 @@ class ComposablePool:
         preload: Iterable[str] = (),
         log: bool = False,
         output: str | None = None,
+        propagate: Iterable[ContextVar[Any] | str] = (),
     ) -> None:
         self._context = context
         self._engine, self._keeper = open_engine(
@@ -107,6 +113,7 @@ class ComposablePool:
             preload=preload,
             log=log,
             output=output,
+            propagate=propagate,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,
@@ -597,8 +604,8 @@ class ThreadPool(ComposablePool):
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
         preload: Names of modules that are imported before the first task.
-        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log` and `output`; see
-            `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
+            `propagate`; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -630,8 +637,8 @@ class ProcessPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         context: A `multiprocessing` context or its name. None: Python's default.
         preload: Names of modules that each worker imports when it starts.
-        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log` and `output`; see
-            `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
+            `propagate`; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or the context is "fork" while a pool of interpreters is open.
@@ -668,8 +675,8 @@ class InterpreterPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts.
-        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log` and `output`; see
-            `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
+            `propagate`; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.

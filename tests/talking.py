@@ -1,5 +1,6 @@
 """Tasks that log and print, for the tests of `log=True` and `output="relay"`."""
 
+import contextvars
 import logging
 import os
 import sys
@@ -125,3 +126,28 @@ def write_bytes(data):
 
 def describe_stdout():
     return sys.stdout.fileno(), sys.stdout.isatty(), sys.stdout.encoding
+
+
+# ---- context variables ----
+
+request = contextvars.ContextVar("request")
+tenant = contextvars.ContextVar("tenant", default="nobody")
+
+
+class Holder:
+    variable = contextvars.ContextVar("held", default=None)
+
+
+def get_variables(*args, **kwargs):
+    return (*args, *kwargs.values(), request.get(None), tenant.get())
+
+
+def get_held():
+    return Holder.variable.get()
+
+
+def set_and_get(value):
+    """Set the variable for this task alone."""
+    before = request.get(None)
+    request.set(value)
+    return before, request.get()

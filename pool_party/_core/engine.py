@@ -37,6 +37,7 @@ from pool_party.workers.preloading import describe_cause
 if TYPE_CHECKING:
     import os
 
+    from pool_party._core.contexts import Carrier
     from pool_party._core.results import Call
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import StreamCall
@@ -61,6 +62,7 @@ class Engine:
         backlog: "deque[Any]",
         setup: Setup,
         on_broken: Callable[[BaseException], object] | None = None,
+        carrier: "Carrier | None" = None,
     ) -> None:
         self.kind = kind
         self.n_workers = n_workers
@@ -68,6 +70,7 @@ class Engine:
         self.is_foreign = False  # this process is a child that was forked from the pool's process
         self.drains_at_exit = False  # at exit, what was submitted runs to its end first
         self._on_broken = on_broken
+        self._carrier = carrier  # wraps the functions of calls, so that they have the caller's context variables
         self._channel = channel
         setup.receivers = None if kind == "thread" else Receivers(start_method(setup.context))
         self._submitter = Submitter(channel, setup.receivers, backlog)
@@ -157,18 +160,18 @@ class Engine:
 
     def submit_call(self, call: "Call", fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
-        self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
+        self._note(self._submitter.call(call, self._carried(fn), args, kwargs), call, fn, args)
 
     def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
-        self._note(self._submitter.map(call, fn, items, star), call, fn)
+        self._note(self._submitter.map(call, self._carried(fn), items, star), call, fn)
 
     def submit_stream(self, call: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
         """Submit a call of fn for each item of an iterator.
 
         Raises: as `submit_call`; RuntimeError without a thread.
         """
-        self._note(self._submitter.stream(call, fn, source), call, fn)
+        self._note(self._submitter.stream(call, self._carried(fn), source), call, fn)
 
     def submit_feed(self, call: "StreamCall", fn: Any) -> None:
         """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`."""
@@ -179,11 +182,14 @@ class Engine:
         self.check_running()
         if not call.reserve():
             raise self._why_not_running()
-        self._submitter.add(call, fn, index, value)
+        self._submitter.add(call, self._carried(fn), index, value)
 
     def end_feed(self, call: "StreamCall", n_tasks: int) -> None:
         """Note that no more tasks will be added to the call."""
         self._channel.end_input(call, n_tasks)
+
+    def _carried(self, fn: Any) -> Any:
+        return fn if self._carrier is None else self._carrier(fn)
 
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
