@@ -47,6 +47,9 @@ class ComposableExecutor(Executor):
         log: Whether what workers log reaches this process's handlers; see `ComposablePool`.
         output: "relay": this process writes what workers print; see `ComposablePool`.
         propagate: Context variables whose values at a call its tasks have, too; see `ComposablePool`.
+        memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". It bounds
+            the number of workers; see `ComposablePool`.
+        worker_memory_limit: The memory that a worker process may have, in bytes or as a text; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -84,6 +87,8 @@ class ComposableExecutor(Executor):
         log: bool = False,
         output: str | None = None,
         propagate: Iterable[ContextVar[Any] | str] = (),
+        memory_per_worker: int | str | None = None,
+        worker_memory_limit: int | str | None = None,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -100,6 +105,8 @@ class ComposableExecutor(Executor):
             log=log,
             output=output,
             propagate=propagate,
+            memory_per_worker=memory_per_worker,
+            worker_memory_limit=worker_memory_limit,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,

@@ -89,6 +89,8 @@ class Options(Limits, total=False):
     log: bool
     output: str | None
     propagate: Iterable[ContextVar[Any] | str]
+    memory_per_worker: int | str | None
+    worker_memory_limit: int | str | None
 
 
 def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "Relay | None":
@@ -100,6 +102,23 @@ def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "
     from pool_party.observe.relay import Relay
 
     return Relay(log, output is not None, n_workers)
+
+
+def _choose_memory(kind: str, option: str, amount: int | str | None) -> int:
+    """Return an amount of memory in bytes, or 0 for None."""
+    if amount is None:
+        return 0
+    if kind != "process":
+        raise ValueError(f"{option} is for kind='process', not {kind!r}: all other workers share this process's memory")
+    from pool_party.budget.memory import parse_bytes
+
+    return parse_bytes(option, amount)
+
+
+def _bound_number(n_workers: int, n_bytes: int) -> int:
+    from pool_party.budget.memory import total_bytes
+
+    return max(1, min(n_workers, total_bytes() // n_bytes))
 
 
 def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any] | str]) -> "Carrier | None":
@@ -124,6 +143,8 @@ def open_engine(
     log: bool = False,
     output: str | None = None,
     propagate: Iterable[ContextVar[Any] | str] = (),
+    memory_per_worker: int | str | None = None,
+    worker_memory_limit: int | str | None = None,
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
     """Open an engine. Return it with its keeper, which keeps it running.
@@ -131,11 +152,14 @@ def open_engine(
     Raises: ValueError and TypeError for bad arguments, with the standard library's messages.
     """
     kind = resolve_kind(kind)
+    memory_limit = _choose_memory(kind, "worker_memory_limit", worker_memory_limit)
     n_workers = _choose_number(n_workers)
     if n_workers < 1:
         raise ValueError("Number of processes must be at least 1")
     if n_workers > _native.MAX_WORKERS:
         raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
+    if n_bytes := _choose_memory(kind, "memory_per_worker", memory_per_worker):
+        n_workers = _bound_number(n_workers, n_bytes)
     if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
         raise ValueError("maxtasksperchild must be a positive int or None")
     if initializer is not None and not callable(initializer):
@@ -157,6 +181,7 @@ def open_engine(
             begun=interpreters,
             relay=_choose_relay(kind, n_workers, log, output),
             names_records=log and kind == "thread",
+            memory_limit=memory_limit,
         )
         engine = Engine(kind, n_workers, channel, backlog, setup, on_broken, carrier)
         return engine, engine.open(setup)

@@ -66,6 +66,12 @@ class ComposablePool:
             `sys.stderr` to its own, line by line. None: each worker writes to its own.
         propagate: Context variables whose values at a call its tasks have, too, as objects or as names "module:name".
             Their values must pickle, except in threads.
+        memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". There are at
+            most as many workers as fit into the memory of the machine, or of the control group if that has less, but at
+            least 1.
+        worker_memory_limit: The memory that a worker process may have, in bytes or as a text. One that has more after
+            a task is replaced. One that has more during a task is killed, and the task raises WorkerLost. It is
+            for kind="process" only, as is `memory_per_worker`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -100,6 +106,8 @@ class ComposablePool:
         log: bool = False,
         output: str | None = None,
         propagate: Iterable[ContextVar[Any] | str] = (),
+        memory_per_worker: int | str | None = None,
+        worker_memory_limit: int | str | None = None,
     ) -> None:
         self._context = context
         self._engine, self._keeper = open_engine(
@@ -114,6 +122,8 @@ class ComposablePool:
             log=log,
             output=output,
             propagate=propagate,
+            memory_per_worker=memory_per_worker,
+            worker_memory_limit=worker_memory_limit,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,
@@ -605,7 +615,7 @@ class ThreadPool(ComposablePool):
         initargs: The arguments of `initializer`.
         preload: Names of modules that are imported before the first task.
         **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
-            `propagate`; see `ComposablePool`.
+            `propagate`, and for processes those of memory; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -638,7 +648,7 @@ class ProcessPool(ComposablePool):
         context: A `multiprocessing` context or its name. None: Python's default.
         preload: Names of modules that each worker imports when it starts.
         **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
-            `propagate`; see `ComposablePool`.
+            `propagate`, and for processes those of memory; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or the context is "fork" while a pool of interpreters is open.
@@ -676,7 +686,7 @@ class InterpreterPool(ComposablePool):
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts.
         **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
-            `propagate`; see `ComposablePool`.
+            `propagate`, and for processes those of memory; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.

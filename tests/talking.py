@@ -151,3 +151,31 @@ def set_and_get(value):
     before = request.get(None)
     request.set(value)
     return before, request.get()
+
+
+# ---- memory ----
+
+MiB = 1 << 20
+_held = []
+
+
+def hold(n_mib):
+    """Keep this much more memory, and return the worker's pid."""
+    _held.append(b"x" * (n_mib * MiB))
+    return os.getpid()
+
+
+def use_for_a_moment(n_mib):
+    len(b"x" * (n_mib * MiB))
+    return os.getpid()
+
+
+def hold_at_gate(gate_path, n_mib):
+    hold(n_mib)
+    tasks.pass_gate(gate_path)
+
+
+def private_mib():
+    from pool_party.workers import memory_limits
+
+    return memory_limits.private_bytes() // MiB

@@ -324,6 +324,7 @@ class Engine:
             cause = self._workers.fill_places()
             if cause is not None:
                 self._break(cause)
+            self._workers.look_at_memory()
         if channel.wants_trim:
             self._trim()
         if self._must_terminate:
@@ -360,9 +361,24 @@ class Engine:
             why = self._workers.remove(worker, n_done, lost is not None)
             call, index = lost or (None, 0)
             if call is not None:
-                self._channel.deliver(call, index, _native.STATUS_RAISED, _loss(worker))
+                self._channel.deliver(call, index, _native.STATUS_RAISED, self._loss(worker))
             if why is not None:
                 self._break(worker_lost(why, worker.pid, worker.exitcode))
+
+    def _loss(self, worker: Worker) -> PoolPartyError:
+        """Return the error of the task that a dead worker held."""
+        how = describe_exit(worker.exitcode)
+        if n_bytes := getattr(worker, "burst_bytes", 0):
+            from pool_party.budget import memory
+
+            limit = memory.format_bytes(self._workers.memory_limit)
+            how = f"was killed because it had {memory.format_bytes(n_bytes)}, more than worker_memory_limit={limit},"
+        return worker_lost(
+            f"worker {worker.name} (pid {worker.pid}) {how} while it ran this task; the pool has replaced it and other "
+            "tasks are not affected",
+            worker.pid,
+            worker.exitcode,
+        )
 
     def _break(self, cause: BaseException) -> None:
         """Break the pool, since no worker can work: every pending call fails, and so does every later one."""
@@ -616,12 +632,3 @@ def _foreign() -> PoolPartyError:
 
 def _terminated() -> PoolPartyError:
     return PoolTerminated("Pool not running: it was terminated while this call was pending")
-
-
-def _loss(worker: Worker) -> PoolPartyError:
-    return worker_lost(
-        f"worker {worker.name} (pid {worker.pid}) {describe_exit(worker.exitcode)} while it ran this task; "
-        "the pool has replaced it and other tasks are not affected",
-        worker.pid,
-        worker.exitcode,
-    )

@@ -71,8 +71,10 @@ class WorkerSet:
         self._n_taken = 0  # results taken by the time of the last false start
         self._n_failed_starts = 0  # in a row
         self._retry_at: float | None = None
+        self._look_at: float | None = 0.0 if setup.memory_limit else None  # when to look at the memory of processes
         self.enforcer = _enforcer_of(setup, channel, self._pid_of)
         self.relay = setup.relay
+        self.memory_limit = setup.memory_limit  # bytes of each process, or 0
         self._end_naming: Callable[[], None] | None = None
 
     # ---- starting ----
@@ -244,8 +246,20 @@ class WorkerSet:
         return error if self._n_failed_starts >= N_TRIES and not any(self.places) else None
 
     def retry_in_s(self) -> float | None:
-        """Seconds until `fill_places` must be called again, or None if no start has failed."""
-        return None if self._retry_at is None else max(0.0, self._retry_at - monotonic())
+        """Seconds until `fill_places` or `look_at_memory` must be called again, or None if neither must."""
+        times = [at for at in (self._retry_at, self._look_at) if at is not None]
+        return max(0.0, min(times) - monotonic()) if times else None
+
+    def look_at_memory(self) -> None:
+        """Kill processes that are above their memory limit amid a task, if it is time to look."""
+        if self._look_at is None or monotonic() < self._look_at:
+            return
+        from pool_party.workers import memory_limits
+
+        for worker in self.places:
+            if worker is not None:
+                memory_limits.end_if_above(worker, self.memory_limit, self._channel.is_busy)  # type: ignore[arg-type]
+        self._look_at = monotonic() + memory_limits.PERIOD_S
 
     # ---- ending them; any thread ----
 

@@ -26,7 +26,7 @@ class Setup:
     extensions: packages whose extension modules interpreters load as private copies.
     preload: modules to import before the initializer. begun: interpreters that were made early, until a worker takes
     them. relay: what handles what workers log and print; None: nothing does. names_records: threads name themselves on
-    what they log.
+    what they log. memory_limit: the bytes that a worker process may have; 0: any number.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Setup:
         begun: dict[int, Interpreter] | None = None,
         relay: Relay | None = None,
         names_records: bool = False,
+        memory_limit: int = 0,
     ) -> None:
         self.initializer = initializer
         self.initargs = initargs
@@ -53,6 +54,7 @@ class Setup:
         self.begun = begun
         self.relay = relay
         self.names_records = names_records
+        self.memory_limit = memory_limit
         self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
 
     def relay_terms(self, n: int) -> tuple[Any, ...] | None:

@@ -134,6 +134,7 @@ def main(
     is_forked: bool,
     has_seed: bool,
     relay: tuple[Any, ...] | None,
+    memory: tuple[int, int] | None,
 ) -> None:
     """Run a worker process from start to end. `shield` has done its work by being unpickled."""
     global _interruptible
@@ -149,6 +150,10 @@ def main(
     if terms is not None:
         terms.enter(worker)
 
+    if memory is not None:
+        from pool_party.workers import memory_limits
+
+        worker.retire_when(memory_limits.watch_own(*memory))
     if is_forked:
         _reseed()
     if has_seed:
@@ -356,6 +361,12 @@ class ProcessWorker:
         context: Any = setup.context if self._method == setup.context.get_start_method() else get_context(self._method)
         _forget_stdin()
         terms = setup.relay_terms(n)
+        self.burst_bytes = 0  # what it had when it was found above its memory limit amid a task
+        self.inherited_bytes = 0  # what it shares with its parent by fork
+        if setup.memory_limit and self._method == "fork":
+            from pool_party.workers import memory_limits
+
+            self.inherited_bytes = memory_limits.private_bytes()
         self.process = context.Process(
             target=main,
             args=(
@@ -370,6 +381,7 @@ class ProcessWorker:
                 self._method != "spawn",  # a fork server forks its children, too
                 self._method == "spawn" and _seeds_hashes(),
                 terms and (Handle(terms[0]), Handle(terms[1]), *terms[2:]),
+                (setup.memory_limit, self.inherited_bytes) if setup.memory_limit else None,
             ),
             daemon=False,  # it may have children of its own; it ends with us by `die_with`
         )
