@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -37,6 +38,7 @@ class ComposableExecutor(Executor):
         initargs: The arguments of `initializer`.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
         context: A `multiprocessing` context, or its name. Other kinds than "process" ignore it. None: Python's default.
+            With kind="thread", True or False: whether tasks have the caller's context variables; see `ComposablePool`.
         max_tasks_per_child: The number of tasks after which a fresh worker replaces a worker. None: never.
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks; see `ComposablePool`.
         threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
@@ -45,6 +47,12 @@ class ComposableExecutor(Executor):
         scope: "pool" or "machine"; see `ComposablePool`.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts, before its initializer.
+        log: Whether what workers log reaches this process's handlers; see `ComposablePool`.
+        output: "relay": this process writes what workers print; see `ComposablePool`.
+        propagate: Context variables whose values at a call its tasks have, too; see `ComposablePool`.
+        memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". It bounds
+            the number of workers; see `ComposablePool`.
+        worker_memory_limit: The memory that a worker process may have, in bytes or as a text; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -56,8 +64,8 @@ class ComposableExecutor(Executor):
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers
-        nor for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a `with` block waits for all calls that were
-        submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it,
+        nor for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a
+        `with` block waits for all calls that were submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it,
         no further call begins, and those that run are interrupted in their Python code, by KeyboardInterrupt in
         processes and SystemExit in the other kinds. A process that has not ended a second later is terminated. Their
         futures raise PoolTerminated, or the KeyboardInterrupt of their task.
@@ -82,6 +90,11 @@ class ComposableExecutor(Executor):
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
+        log: bool = False,
+        output: str | None = None,
+        propagate: Iterable[ContextVar[Any] | str] = (),
+        memory_per_worker: int | str | None = None,
+        worker_memory_limit: int | str | None = None,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -95,6 +108,11 @@ class ComposableExecutor(Executor):
             _log_broken,
             extensions=extensions,
             preload=preload,
+            log=log,
+            output=output,
+            propagate=propagate,
+            memory_per_worker=memory_per_worker,
+            worker_memory_limit=worker_memory_limit,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,

@@ -1,9 +1,11 @@
 """Checks the options of pools and executors, and makes the engine that they describe."""
 
 import operator
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Unpack
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import Engine
@@ -12,6 +14,10 @@ from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
 from pool_party.workers.base import Setup
 from pool_party.workers.interp import prestart
+
+if TYPE_CHECKING:
+    from pool_party._core.contexts import Carrier
+    from pool_party.observe.relay import Relay
 
 KINDS = {
     "thread": "thread",
@@ -31,9 +37,14 @@ def resolve_kind(kind: str) -> str:
 
 
 def resolve_context(context: Any) -> Any:
-    """Return a `multiprocessing` context, given itself, its name, or None for the default."""
+    """Return a `multiprocessing` context, given itself, its name, or None for the default.
+
+    True and False say whether threads inherit context variables, and leave the default.
+    """
     import multiprocessing
 
+    if isinstance(context, bool):
+        context = None
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
 
 
@@ -72,6 +83,53 @@ def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...
     return ()
 
 
+class PoolOptions(Limits, total=False):
+    """The options that every kind of pool has beside those of `multiprocessing.Pool`, but for `preload`."""
+
+    log: bool
+    output: str | None
+    propagate: Iterable[ContextVar[Any] | str]
+    memory_per_worker: int | str | None
+    worker_memory_limit: int | str | None
+
+
+def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "Relay | None":
+    """Return what handles what workers log and print. Threads do both in this interpreter and need nothing."""
+    if output not in (None, "relay"):
+        raise ValueError(f"output must be 'relay' or None, not {output!r}")
+    if kind == "thread" or not (log or output):
+        return None
+    from pool_party.observe.relay import Relay
+
+    return Relay(log, output is not None, n_workers)
+
+
+def _choose_memory(kind: str, option: str, amount: int | str | None) -> int:
+    """Return an amount of memory in bytes, or 0 for None."""
+    if amount is None:
+        return 0
+    if kind != "process":
+        raise ValueError(f"{option} is for kind='process', not {kind!r}: all other workers share this process's memory")
+    from pool_party.budget.memory import parse_bytes
+
+    return parse_bytes(option, amount)
+
+
+def _bound_number(n_workers: int, n_bytes: int) -> int:
+    from pool_party.budget.memory import total_bytes
+
+    return max(1, min(n_workers, total_bytes() // n_bytes))
+
+
+def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any] | str]) -> "Carrier | None":
+    inherits = kind == "thread" and getattr(sys.flags, "thread_inherit_context", False)
+    if context is not True and not inherits and propagate == ():
+        return None
+    from pool_party._core.contexts import choose_carrier
+
+    return choose_carrier(kind, context, propagate)
+
+
 def open_engine(
     kind: str,
     n_workers: int | None,
@@ -82,6 +140,11 @@ def open_engine(
     on_broken: Callable[[BaseException], object] | None = None,
     extensions: Iterable[str] | None = None,
     preload: Iterable[str] = (),
+    log: bool = False,
+    output: str | None = None,
+    propagate: Iterable[ContextVar[Any] | str] = (),
+    memory_per_worker: int | str | None = None,
+    worker_memory_limit: int | str | None = None,
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
     """Open an engine. Return it with its keeper, which keeps it running.
@@ -89,16 +152,20 @@ def open_engine(
     Raises: ValueError and TypeError for bad arguments, with the standard library's messages.
     """
     kind = resolve_kind(kind)
+    memory_limit = _choose_memory(kind, "worker_memory_limit", worker_memory_limit)
     n_workers = _choose_number(n_workers)
     if n_workers < 1:
         raise ValueError("Number of processes must be at least 1")
     if n_workers > _native.MAX_WORKERS:
         raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
+    if n_bytes := _choose_memory(kind, "memory_per_worker", memory_per_worker):
+        n_workers = _bound_number(n_workers, n_bytes)
     if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
         raise ValueError("maxtasksperchild must be a positive int or None")
     if initializer is not None and not callable(initializer):
         raise TypeError("initializer must be a callable")
-    context = _choose_context(kind, context)
+    carrier = _choose_carrier(kind, context, propagate)
+    context = _choose_context(kind, None if isinstance(context, bool) else context)
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
     interpreters = prestart.begin(kind, channel, n_workers)
@@ -112,8 +179,11 @@ def open_engine(
             extensions=_choose_extensions(kind, extensions),
             preload=preloading.choose(preload),
             begun=interpreters,
+            relay=_choose_relay(kind, n_workers, log, output),
+            names_records=log and kind == "thread",
+            memory_limit=memory_limit,
         )
-        engine = Engine(kind, n_workers, channel, backlog, setup, on_broken)
+        engine = Engine(kind, n_workers, channel, backlog, setup, on_broken, carrier)
         return engine, engine.open(setup)
     except BaseException:
         prestart.give_up(interpreters)

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sized
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -10,8 +11,7 @@ from pool_party import _native
 from pool_party._core.engine import RUN
 from pool_party._core.following import follow_stream, get, open_watch
 from pool_party._core.results import AsyncResult, Callback, MapResult
-from pool_party._options import open_engine, resolve_context
-from pool_party.budget.plan import Limits
+from pool_party._options import PoolOptions, open_engine, resolve_context
 from pool_party.budget.policies import Scope
 from pool_party.workers.base import Worker
 
@@ -44,7 +44,9 @@ class ComposablePool:
         maxtasksperchild: The number of tasks after which a fresh worker replaces a worker. A chunk of a map is one
             task. None: never.
         context: A `multiprocessing` context, or its name: "fork", "forkserver" or "spawn". It determines how processes
-            start, and other kinds ignore it. None: Python's default.
+            start, and other kinds ignore it. None: Python's default. With kind="thread" it may be True: each task runs
+            in a copy of the caller's context variables; or False: it does not. None does as `threading.Thread` does,
+            which inherits them on free-threaded builds of Python 3.14 and later.
         kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its
             part of the CPUs. "dynamic": the CPUs of workers without a task are lent to the others. "exclusive": a
@@ -61,6 +63,18 @@ class ComposablePool:
             being named, unless this is an empty tuple. It is for kind="interp" on CPython 3.14 or later only.
         preload: Names of modules that each worker imports when it starts, before its initializer. Threads import them
             once. A module that cannot be imported breaks the pool.
+        log: Whether what workers log reaches this process's handlers, with the attributes `worker`, `task`,
+            `task_number` and `call` on each record.
+        output: "relay": this process writes what worker processes and interpreters write to `sys.stdout` and
+            `sys.stderr` to its own, line by line. None: each worker writes to its own.
+        propagate: Context variables whose values at a call its tasks have, too, as objects or as names "module:name".
+            Their values must pickle, except in threads.
+        memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". There are at
+            most as many workers as fit into the memory of the machine, or of the control group if that has less, but at
+            least 1.
+        worker_memory_limit: The memory that a worker process may have, in bytes or as a text. One that has more after
+            a task is replaced. One that has more during a task is killed, and the task raises WorkerLost. It is
+            for kind="process" only, as is `memory_per_worker`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -72,8 +86,8 @@ class ComposablePool:
 
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
-        for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a `with` block terminates the pool, as in the
-        standard library. So do the end of the program and the end of the last reference to the pool.
+        for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a `with`
+        block terminates the pool, as in the standard library. So do the end of the program and the end of the last reference to the pool.
     """
 
     _options: "Options | None" = None
@@ -95,6 +109,11 @@ class ComposablePool:
         scope: Scope = "pool",
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
+        log: bool = False,
+        output: str | None = None,
+        propagate: Iterable[ContextVar[Any] | str] = (),
+        memory_per_worker: int | str | None = None,
+        worker_memory_limit: int | str | None = None,
     ) -> None:
         self._context = context
         self._engine, self._keeper = open_engine(
@@ -106,6 +125,11 @@ class ComposablePool:
             context,
             extensions=extensions,
             preload=preload,
+            log=log,
+            output=output,
+            propagate=propagate,
+            memory_per_worker=memory_per_worker,
+            worker_memory_limit=worker_memory_limit,
             policy=policy,
             threads_per_worker=threads_per_worker,
             oversubscription=oversubscription,
@@ -679,7 +703,8 @@ class ThreadPool(ComposablePool):
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
         preload: Names of modules that are imported before the first task.
-        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
+            `propagate`, and for processes those of memory; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -696,9 +721,9 @@ class ThreadPool(ComposablePool):
         initargs: Iterable[Any] = (),
         *,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **options: Unpack[PoolOptions],
     ) -> None:
-        super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **limits)
+        super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **options)
 
 
 class ProcessPool(ComposablePool):
@@ -711,7 +736,8 @@ class ProcessPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         context: A `multiprocessing` context or its name. None: Python's default.
         preload: Names of modules that each worker imports when it starts.
-        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
+            `propagate`, and for processes those of memory; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or the context is "fork" while a pool of interpreters is open.
@@ -731,10 +757,10 @@ class ProcessPool(ComposablePool):
         context: Any = None,
         *,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **options: Unpack[PoolOptions],
     ) -> None:
         super().__init__(
-            processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **limits
+            processes, initializer, initargs, maxtasksperchild, context, kind="process", preload=preload, **options
         )
 
 
@@ -748,7 +774,8 @@ class InterpreterPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts.
-        **limits: `policy`, `threads_per_worker`, `oversubscription`, `affinity` and `scope`; see `ComposablePool`.
+        **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
+            `propagate`, and for processes those of memory; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -768,7 +795,7 @@ class InterpreterPool(ComposablePool):
         *,
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
-        **limits: Unpack[Limits],
+        **options: Unpack[PoolOptions],
     ) -> None:
         super().__init__(
             processes,
@@ -778,5 +805,5 @@ class InterpreterPool(ComposablePool):
             kind="interp",
             extensions=extensions,
             preload=preload,
-            **limits,
+            **options,
         )

@@ -17,6 +17,8 @@ typedef struct {
     PyObject *functions;        /* id -> callable */
     PyObject *gate;             /* a Gate that each task passes, or NULL */
     unsigned n_tokens;          /* the tokens that a task takes there */
+    PyObject *retire;           /* called after tasks, from `retire_at` on; tells whether the worker is to end; or NULL */
+    uint64_t retire_at;
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
     bool follows;               /* `refresh` is also called when the worker's number of threads has changed since: */
@@ -67,6 +69,7 @@ static PyObject *worker_attach(PyTypeObject *type, PyObject *args) {
 static int worker_traverse(worker_t *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->functions);
+    Py_VISIT(self->retire);
     Py_VISIT(self->refresh);
     Py_VISIT(self->gate);
     return 0;
@@ -74,6 +77,7 @@ static int worker_traverse(worker_t *self, visitproc visit, void *arg) {
 
 static int worker_clear(worker_t *self) {
     Py_CLEAR(self->functions);
+    Py_CLEAR(self->retire);
     Py_CLEAR(self->refresh);
     Py_CLEAR(self->gate);
     return 0;
@@ -508,6 +512,32 @@ static void limit_wait(worker_t *self, bool has_waited) {
     self->end.deadline_ns = self->module->n_common > 0 ? pp_now_ns() + COMMON_IDLE_NS : 0;
 }
 
+PyDoc_STRVAR(retire_doc, "retire_when(function)\n\n"
+                         "Sets what to call after each task. It returns the ns for which it need not be called again, or\n"
+                         "-1 if the worker is to end as after its last task.");
+static PyObject *worker_retire_when(worker_t *self, PyObject *function) {
+    Py_XSETREF(self->retire, Py_NewRef(function));
+    Py_RETURN_NONE;
+}
+
+/* Whether the worker is to end. -1 with an exception if the end of the pool interrupts it. */
+static int must_retire(worker_t *self) {
+    uint64_t now = pp_now_ns();
+    if (now < self->retire_at)
+        return 0;
+    PyObject *answer = PyObject_CallNoArgs(self->retire);
+    long long pause_ns = answer ? PyLong_AsLongLong(answer) : 0;
+    Py_XDECREF(answer);
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        PyErr_WriteUnraisable(self->retire);
+        pause_ns = 0;
+    }
+    self->retire_at = now + (uint64_t)(pause_ns > 0 ? pause_ns : 0);
+    return pause_ns < 0;
+}
+
 static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
     bool has_waited = false;        /* in vain, for a task that might name the same common objects */
     for (;;) {
@@ -553,6 +583,11 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         pp_worker_finish(&self->end);
         pp_store_relaxed(&self->end.own->has_replied, 0);
         if (error || (n_left && --n_left == 0))
+            Py_RETURN_NONE;
+        int retires = self->retire ? must_retire(self) : 0;
+        if (retires < 0)
+            return NULL;
+        if (retires)
             Py_RETURN_NONE;
         await_openers(self);
     }
@@ -611,8 +646,18 @@ static PyObject *get_must_stop(worker_t *self, void *closure) {
     return PyBool_FromLong(pp_worker_must_stop(&self->end));
 }
 
+/* Any thread of the worker may read this. The answer of a thread that runs no task may be one task late. */
+static PyObject *get_task(worker_t *self, void *closure) {
+    (void)closure;
+    pp_worker_slot_t *own = self->end.own;
+    if (!pp_load_acquire(&own->holds))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(KI)", (unsigned long long)pp_load_relaxed(&own->job), (unsigned)pp_load_relaxed(&own->index));
+}
+
 static PyGetSetDef getset[] = {
     {"must_stop", (getter)get_must_stop, NULL, "the pool was terminated", NULL},
+    {"task", (getter)get_task, NULL, "the number of the call and of its task that the worker holds, or None", NULL},
     {0},
 };
 
@@ -620,6 +665,7 @@ static PyMethodDef methods[] = {
     {"attach", (PyCFunction)worker_attach, METH_VARARGS | METH_CLASS, attach_doc},
     {"gate_tasks", (PyCFunction)worker_gate_tasks, METH_VARARGS, gate_tasks_doc},
     {"refresh_with", (PyCFunction)worker_refresh_with, METH_O, refresh_doc},
+    {"retire_when", (PyCFunction)worker_retire_when, METH_O, retire_doc},
     {"keep_grant", (PyCFunction)worker_keep_grant, METH_VARARGS, keep_doc},
     {"initialize", (PyCFunction)worker_initialize, METH_O, initialize_doc},
     {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},

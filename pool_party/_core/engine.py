@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from pool_party.workers.preloading import describe_cause
 if TYPE_CHECKING:
     import os
 
+    from pool_party._core.contexts import Carrier
     from pool_party._core.options import Options
     from pool_party._core.results import Call
     from pool_party._core.statistics import Statistics
@@ -62,6 +64,7 @@ class Engine:
         backlog: "deque[Any]",
         setup: Setup,
         on_broken: Callable[[BaseException], object] | None = None,
+        carrier: "Carrier | None" = None,
     ) -> None:
         self.kind = kind
         self.n_workers = n_workers
@@ -69,6 +72,7 @@ class Engine:
         self.is_foreign = False  # this process is a child that was forked from the pool's process
         self.drains_at_exit = False  # at exit, what was submitted runs to its end first
         self._on_broken = on_broken
+        self._carrier = carrier  # wraps the functions of calls, so that they have the caller's context variables
         self._channel = channel
         setup.receivers = None if kind == "thread" else Receivers(start_method(setup.context))
         self._submitter = Submitter(channel, setup.receivers, backlog)
@@ -166,17 +170,19 @@ class Engine:
         options: "Options | None" = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
+        carried = self._carried(fn)
         if options is not None:
-            self.supervisor.oversee(call, options, lambda index: (fn, args, kwargs))
-        self._note(self._submitter.call(call, fn, args, kwargs), call, fn, args)
+            self.supervisor.oversee(call, options, lambda index: (carried, args, kwargs))
+        self._note(self._submitter.call(call, carried, args, kwargs), call, fn, args)
         if options is not None:
             self.supervisor.note_admitted(call)
 
     def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool, options: "Options | None" = None) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
+        carried = self._carried(fn)
         if options is not None:
-            self.supervisor.oversee(call, options, lambda i: (fn, tuple(items[i]) if star else (items[i],), {}))
-        self._note(self._submitter.map(call, fn, items, star), call, fn)
+            self.supervisor.oversee(call, options, lambda i: (carried, tuple(items[i]) if star else (items[i],), {}))
+        self._note(self._submitter.map(call, carried, items, star), call, fn)
         if options is not None:
             self.supervisor.note_admitted(call)
 
@@ -187,10 +193,11 @@ class Engine:
 
         Raises: as `submit_call`; RuntimeError without a thread.
         """
+        carried = self._carried(fn)
         if options is not None:
             kept: dict[int, Any] = {}
-            self.supervisor.oversee(call, options, lambda index: (fn, (kept[index],), {}), kept)
-        self._note(self._submitter.stream(call, fn, source), call, fn)
+            self.supervisor.oversee(call, options, lambda index: (carried, (kept[index],), {}), kept)
+        self._note(self._submitter.stream(call, carried, source), call, fn)
         if options is not None:
             self.supervisor.note_admitted(call)
 
@@ -213,11 +220,14 @@ class Engine:
         self.check_running()
         if not call.reserve():
             raise self._why_not_running()
-        self._submitter.add(call, fn, index, value)
+        self._submitter.add(call, self._carried(fn), index, value)
 
     def end_feed(self, call: "StreamCall", n_tasks: int) -> None:
         """Note that no more tasks will be added to the call."""
         self._channel.end_input(call, n_tasks)
+
+    def _carried(self, fn: Any) -> Any:
+        return fn if self._carrier is None else self._carrier(fn)
 
     def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
@@ -358,6 +368,7 @@ class Engine:
             cause = self._workers.fill_places()
             if cause is not None:
                 self._break(cause)
+            self._workers.look_at_memory()
         if channel.wants_trim:
             self._trim()
         if self._must_terminate:
@@ -401,9 +412,24 @@ class Engine:
     def _deliver_loss(self, call: Any, index: int, worker: Worker) -> None:
         if call.care is not None:
             self.supervisor.attend()  # an earlier task's outcome may have been taken only when the worker was reaped
-            self.supervisor.note_outcome(call, index, _native.STATUS_RAISED, _loss(worker), worker.n)
+            self.supervisor.note_outcome(call, index, _native.STATUS_RAISED, self._loss(worker), worker.n)
         else:
-            self._channel.deliver(call, index, _native.STATUS_RAISED, _loss(worker))
+            self._channel.deliver(call, index, _native.STATUS_RAISED, self._loss(worker))
+
+    def _loss(self, worker: Worker) -> PoolPartyError:
+        """Return the error of the task that a dead worker held."""
+        how = describe_exit(worker.exitcode)
+        if n_bytes := getattr(worker, "burst_bytes", 0):
+            from pool_party.budget import memory
+
+            limit = memory.format_bytes(self._workers.memory_limit)
+            how = f"was killed because it had {memory.format_bytes(n_bytes)}, more than worker_memory_limit={limit},"
+        return worker_lost(
+            f"worker {worker.name} (pid {worker.pid}) {how} while it ran this task; the pool has replaced it and other "
+            "tasks are not affected",
+            worker.pid,
+            worker.exitcode,
+        )
 
     def _break(self, cause: BaseException) -> None:
         """Break the pool, since no worker can work: every pending call fails, and so does every later one."""
@@ -443,6 +469,7 @@ class Engine:
             self._workers.interrupt()
         self._must_terminate = not self._end_workers(spares_idle=True)
         self._workers.wait_ended()
+        self._flush_relay()
         self._finish_trace()
         self._channel.set(self._stopped)
 
@@ -494,8 +521,9 @@ class Engine:
         self._callbacks.leave()
         for call in self.calls():
             call.lift_window()
-        if not self.wait(self._ended, timeout):
-            return False
+        with self._waiting_for_end():
+            if not self.wait(self._ended, timeout):
+                return False
         if self._background is not threading.current_thread():
             self._background.join(None if deadline is None else max(0.0, deadline - monotonic()))
         return not self._background.is_alive()
@@ -509,7 +537,17 @@ class Engine:
             return
         self._ask_for_end()
         if self._background is not threading.current_thread() and not self._is_alone():
-            self.wait(self._stopped)
+            with self._waiting_for_end():
+                self.wait(self._stopped)
+
+    def _waiting_for_end(self) -> AbstractContextManager[None]:
+        """Entered by a thread that waits for the pool's end, which may be a log handler's."""
+        relay = self._workers.relay
+        return nullcontext() if relay is None else relay.waiting_for_end()
+
+    def _flush_relay(self) -> None:
+        if self._workers.relay is not None:
+            self._workers.relay.flush()
 
     def interrupt(self) -> None:
         """As `terminate`, but tasks have a moment to clean up; in processes KeyboardInterrupt is raised for that."""
@@ -632,6 +670,7 @@ class Engine:
             self._channel.idle_bytes,
             n_retried,
             n_overdue,
+            0 if self._workers.relay is None else self._workers.relay.n_lost,
         )
 
     def _look(self) -> tuple[tuple[Any, ...], int]:
@@ -652,12 +691,3 @@ def _foreign() -> PoolPartyError:
 
 def _terminated() -> PoolPartyError:
     return PoolTerminated("Pool not running: it was terminated while this call was pending")
-
-
-def _loss(worker: Worker) -> PoolPartyError:
-    return worker_lost(
-        f"worker {worker.name} (pid {worker.pid}) {describe_exit(worker.exitcode)} while it ran this task; "
-        "the pool has replaced it and other tasks are not affected",
-        worker.pid,
-        worker.exitcode,
-    )

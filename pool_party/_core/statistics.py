@@ -31,6 +31,8 @@ class Statistics:
         n_overdue: The number of tasks whose time is up, by `options(timeout_s=)` or `options(deadline_s=)`, and which
             their workers still run. The worker is lost to other tasks for as long. It stays above 0 if a task of a
             thread or an interpreter is inside a C function, which nothing can interrupt.
+        n_records_lost: The number of log records and lines of output that workers had begun to send, with `log=True` or
+            `output="relay"`, when they were killed or ended; at most one for each. It counts workers that have ended.
 
     Guarantees:
         The object never changes. Its counts may be of slightly different moments while tasks run.
@@ -54,3 +56,4 @@ class Statistics:
     idle_bytes: int = 0
     n_retried: int = 0
     n_overdue: int = 0
+    n_records_lost: int = 0

@@ -72,7 +72,11 @@ class WorkerSet:
         self._n_taken = 0  # results taken by the time of the last false start
         self._n_failed_starts = 0  # in a row
         self._retry_at: float | None = None
+        self._look_at: float | None = 0.0 if setup.memory_limit else None  # when to look at the memory of processes
         self.enforcer = _enforcer_of(setup, channel, self._pid_of)
+        self.relay = setup.relay
+        self.memory_limit = setup.memory_limit  # bytes of each process, or 0
+        self._end_naming: Callable[[], None] | None = None
 
     # ---- starting ----
 
@@ -82,6 +86,13 @@ class WorkerSet:
             from pool_party.workers.watcher import Watcher
 
             self._watcher = Watcher(self._report_death)
+        if self.relay is not None:
+            self.relay.open()
+        if self._setup.names_records:
+            from pool_party.workers.relaying import Naming
+
+            Naming.open()
+            self._end_naming = Naming.close
         if self.enforcer is not None:
             self._setup.gate = self.enforcer.open()
             for n in range(len(self.places)):
@@ -100,6 +111,8 @@ class WorkerSet:
                 self._enrol(worker)
         if self._watcher is not None:
             self._watcher.start()
+        if self.relay is not None:
+            self.relay.start()
         if self.enforcer is not None:
             self.enforcer.start()
 
@@ -109,6 +122,8 @@ class WorkerSet:
 
     def _start_worker(self, n: int) -> None:
         self._channel.open_slot(n)
+        if self.relay is not None:
+            self.relay.note_start(n)
         worker = self._worker_class(self._channel, n, self._setup)
         self.places[n] = worker
         self.n_started += 1  # before the worker can have finished a task
@@ -172,6 +187,8 @@ class WorkerSet:
             self.enforcer.forget(worker.pid)
         if (tracing := self.tracing) is not None:
             tracing.note_end(worker)
+        if self.relay is not None:
+            self.relay.note_end(worker.n)
         self.places[worker.n] = None
         self.n_lost += bool(was_lost or worker.exitcode)
         worker.release()
@@ -230,8 +247,20 @@ class WorkerSet:
         return error if self._n_failed_starts >= N_TRIES and not any(self.places) else None
 
     def retry_in_s(self) -> float | None:
-        """Seconds until `fill_places` must be called again, or None if no start has failed."""
-        return None if self._retry_at is None else max(0.0, self._retry_at - monotonic())
+        """Seconds until `fill_places` or `look_at_memory` must be called again, or None if neither must."""
+        times = [at for at in (self._retry_at, self._look_at) if at is not None]
+        return max(0.0, min(times) - monotonic()) if times else None
+
+    def look_at_memory(self) -> None:
+        """Kill processes that are above their memory limit amid a task, if it is time to look."""
+        if self._look_at is None or monotonic() < self._look_at:
+            return
+        from pool_party.workers import memory_limits
+
+        for worker in self.places:
+            if worker is not None:
+                memory_limits.end_if_above(worker, self.memory_limit, self._channel.is_busy)  # type: ignore[arg-type]
+        self._look_at = monotonic() + memory_limits.PERIOD_S
 
     # ---- ending them; any thread ----
 
@@ -325,8 +354,8 @@ class WorkerSet:
         return self.is_stopping and not any(self.places)
 
     def end_threads(self) -> None:
-        """End what outlives the workers: the watcher, the enforcer, and interpreters made early that no worker has
-        taken.
+        """End what outlives the workers: the relay, the watcher, the enforcer, and interpreters made early that no
+        worker has taken.
         """
         if self._setup.begun:
             from pool_party.workers.interp import prestart
@@ -336,6 +365,10 @@ class WorkerSet:
             self._watcher.stop()
         if self.enforcer is not None:
             self.enforcer.close()
+        if self._end_naming is not None:
+            self._end_naming()
+        if self.relay is not None:
+            self.relay.end()
 
     # ---- looking; any thread ----
 

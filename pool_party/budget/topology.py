@@ -20,11 +20,13 @@ _NODES = "sys/devices/system/node"
 
 # (type of file system, cgroup at its root, mount point)
 _Mount = tuple[str, str, str]
-_USUAL_MOUNTS: list[_Mount] = [
+_USUAL_MOUNTS: dict[str, list[_Mount]] = {
+    "cpu": [("cgroup", "/", "/sys/fs/cgroup/cpu"), ("cgroup", "/", "/sys/fs/cgroup/cpu,cpuacct")],
+    "memory": [("cgroup", "/", "/sys/fs/cgroup/memory")],
+}
+_USUAL_MOUNTS_2: list[_Mount] = [
     ("cgroup2", "/", "/sys/fs/cgroup"),
     ("cgroup2", "/", "/sys/fs/cgroup/unified"),
-    ("cgroup", "/", "/sys/fs/cgroup/cpu"),
-    ("cgroup", "/", "/sys/fs/cgroup/cpu,cpuacct"),
 ]
 
 
@@ -99,7 +101,7 @@ def read(root: str = "/", allowed: Iterable[int] | None = None) -> Topology:
     CPUs disagree, the mask is right: in containers that list is often invented. Raises ValueError if the mask is empty.
     """
     may = os.sched_getaffinity(0) if allowed is None else frozenset(allowed)
-    return _restrict(_read_cpus(root, may), may, _read_quota(_find_groups(root)))
+    return _restrict(_read_cpus(root, may), may, _read_quota(find_groups(root)))
 
 
 def current() -> Topology:
@@ -198,7 +200,7 @@ def _read_sharers(root: str, n: int) -> set[int]:
     """Return the CPUs that share their last-level cache with this one."""
     directory = f"{_CPUS}/cpu{n}/cache"
     entries = [f"{directory}/{entry}" for entry in _list_directory(root, directory) if entry.startswith("index")]
-    data = [entry for entry in entries if _read(root, f"{entry}/type") != "Instruction"]
+    data = [entry for entry in entries if read_file(root, f"{entry}/type") != "Instruction"]
     last = max(data, key=lambda entry: _read_int(root, f"{entry}/level"), default=None)
     return _read_list(root, f"{last}/shared_cpu_list") if last else set()
 
@@ -239,7 +241,9 @@ def _read_limit(group: str) -> float | None:
 
     Version 2 has "max 100000" or "150000 100000" in one file. Version 1 has two files, with -1 for no limit.
     """
-    text = _read(group, "cpu.max") or f"{_read(group, 'cpu.cfs_quota_us')} {_read(group, 'cpu.cfs_period_us')}"
+    text = (
+        read_file(group, "cpu.max") or f"{read_file(group, 'cpu.cfs_quota_us')} {read_file(group, 'cpu.cfs_period_us')}"
+    )
     try:
         quota, period = map(int, text.split())
     except ValueError:
@@ -249,17 +253,19 @@ def _read_limit(group: str) -> float | None:
 
 @functools.cache
 def _known_groups() -> tuple[str, ...]:
-    return _find_groups("/")
+    return find_groups("/")
 
 
-def _find_groups(root: str) -> tuple[str, ...]:
+def find_groups(root: str, controller: str = "cpu") -> tuple[str, ...]:
     """Return the directories of the control groups that limit this process, from its own up to the mounted root.
+
+    controller: "cpu" or "memory", which version 1 may mount at different places.
 
     In a container the path in /proc/self/cgroup need not exist below the mount point. Then only the part that exists is
     used.
     """
-    memberships = _read_memberships(root)
-    mounts = _read_mounts(root) or _USUAL_MOUNTS
+    memberships = _read_memberships(root, controller)
+    mounts = _read_mounts(root, controller) or [*_USUAL_MOUNTS_2, *_USUAL_MOUNTS[controller]]
     groups = []
     for kind, path in memberships.items():
         of_kind = [mount for mount in mounts if mount[0] == kind]
@@ -272,26 +278,26 @@ def _find_groups(root: str) -> tuple[str, ...]:
     return tuple(group for group in dict.fromkeys(groups) if os.path.isdir(group))
 
 
-def _read_memberships(root: str) -> dict[str, str]:
-    """Return the process's group in the two hierarchies that may limit CPUs: {type of file system: path}."""
+def _read_memberships(root: str, controller: str) -> dict[str, str]:
+    """Return the process's group in the two hierarchies that may have limits: {type of file system: path}."""
     memberships = {"cgroup2": "/", "cgroup": "/"}
-    for line in _read(root, "proc/self/cgroup").splitlines():
+    for line in read_file(root, "proc/self/cgroup").splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             memberships["cgroup2"] = _normalize(path)
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             memberships["cgroup"] = _normalize(path)
     return memberships
 
 
-def _read_mounts(root: str) -> list[_Mount]:
+def _read_mounts(root: str, controller: str) -> list[_Mount]:
     mounts = []
-    for line in _read(root, "proc/self/mountinfo").splitlines():
+    for line in read_file(root, "proc/self/mountinfo").splitlines():
         place, _, what = line.partition(" - ")
         places, whats = place.split(), what.split()
         if len(places) < 5 or len(whats) < 3:
             continue
-        if whats[0] == "cgroup2" or (whats[0] == "cgroup" and "cpu" in whats[2].split(",")):
+        if whats[0] == "cgroup2" or (whats[0] == "cgroup" and controller in whats[2].split(",")):
             mounts.append((whats[0], _normalize(places[3]), places[4].replace("\\040", " ")))
     return mounts
 
@@ -312,7 +318,7 @@ def _below(root: str, path: str) -> str:
     return os.path.join(root, path.lstrip("/"))
 
 
-def _read(root: str, path: str) -> str:
+def read_file(root: str, path: str) -> str:
     """Return a file's text without surrounding space, or "" if it cannot be read."""
     try:
         with open(_below(root, path), "rb", buffering=0) as file:
@@ -323,7 +329,7 @@ def _read(root: str, path: str) -> str:
 
 def _read_int(root: str, path: str) -> int:
     """Read a number that is not negative, or 0 if the kernel reports none."""
-    text = _read(root, path)
+    text = read_file(root, path)
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
@@ -331,7 +337,7 @@ def _read_list(root: str, path: str) -> set[int]:
     """Read a list of CPUs in the kernel's format, such as "0-3,8"; empty if it cannot be read."""
     numbers: set[int] = set()
     try:
-        for part in filter(None, _read(root, path).split(",")):
+        for part in filter(None, read_file(root, path).split(",")):
             first, _, last = part.partition("-")
             numbers.update(range(int(first), int(last or first) + 1))
     except ValueError:

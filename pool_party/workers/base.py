@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pool_party._native import Gate, Interpreter
     from pool_party.budget.plan import Plan
+    from pool_party.observe.relay import Relay
     from pool_party.wire.definitions import Receivers
 else:
     Protocol = object
@@ -24,7 +25,8 @@ class Setup:
     plan: the plan of thread budgets; None leaves libraries as they are. gate: the gate for libraries' parallel regions.
     extensions: packages whose extension modules interpreters load as private copies.
     preload: modules to import before the initializer. begun: interpreters that were made early, until a worker takes
-    them.
+    them. relay: what handles what workers log and print; None: nothing does. names_records: threads name themselves on
+    what they log. memory_limit: the bytes that a worker process may have; 0: any number.
     """
 
     def __init__(
@@ -37,6 +39,9 @@ class Setup:
         extensions: tuple[str, ...] = (),
         preload: tuple[str, ...] = (),
         begun: dict[int, Interpreter] | None = None,
+        relay: Relay | None = None,
+        names_records: bool = False,
+        memory_limit: int = 0,
     ) -> None:
         self.initializer = initializer
         self.initargs = initargs
@@ -47,7 +52,18 @@ class Setup:
         self.extensions = extensions
         self.preload = preload
         self.begun = begun
+        self.relay = relay
+        self.names_records = names_records
+        self.memory_limit = memory_limit
         self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
+
+    def relay_terms(self, n: int) -> tuple[Any, ...] | None:
+        """Return how the next worker in this slot relays what it logs and prints, or None if it does not."""
+        if self.relay is None:
+            return None
+        from pool_party.workers import relaying
+
+        return relaying.terms(self.relay, n)
 
 
 def start_method(context: Any) -> str | None:

@@ -76,11 +76,17 @@ def run(
     max_tasks: int,
     failed: "Callable[[BaseException], Any]" = describe,
     preload: "tuple[str, ...]" = (),
+    observe: "Callable[[_native.Worker], Callable[[], object]] | None" = None,
 ) -> None:
-    """Run a worker from its initializer to its end."""
+    """Run a worker from its initializer to its end.
+
+    observe: begins to relay what the worker logs and prints, and returns what to call at its end.
+    """
     worker.enter()
+    leave = None
     try:
         try:
+            leave = observe and observe(worker)
             if preload:
                 from pool_party.workers import preloading
 
@@ -96,7 +102,11 @@ def run(
         if not worker.must_stop:  # otherwise the exception was what interrupted it
             raise
     finally:
-        worker.leave()
+        try:
+            if leave is not None:
+                leave()
+        finally:
+            worker.leave()
 
 
 _is_interpreter = False
@@ -109,7 +119,7 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
     global _is_interpreter, is_remote
     _is_interpreter = is_remote = True
-    sys.argv, main_names, cpus, packages, initializer, max_tasks, preload = config
+    sys.argv, main_names, cpus, packages, initializer, max_tasks, preload, name, relay = config
     if cpus:
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes of `multiprocessing`
@@ -127,7 +137,20 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
         function(*args)
         return function, args  # an interrupt that comes now does not hit their destructors
 
-    run(worker, initialize, max_tasks, preload=preload)
+    run(worker, initialize, max_tasks, preload=preload, observe=relaying(name, relay))
+
+
+def relaying(name: str, terms: "tuple[Any, ...] | None") -> "Callable[[_native.Worker], Callable[[], object]] | None":
+    """Return the `observe` of `run`, or None if nothing is to be relayed. terms: from `workers.relaying.terms`."""
+    if terms is None:
+        return None
+
+    def enter(worker: "_native.Worker") -> "Callable[[], object]":
+        from pool_party.workers import relaying
+
+        return relaying.enter(worker, name, terms)
+
+    return enter
 
 
 def end_threads() -> None:

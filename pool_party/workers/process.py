@@ -133,6 +133,8 @@ def main(
     preload: tuple[str, ...],
     is_forked: bool,
     has_seed: bool,
+    relay: tuple[Any, ...] | None,
+    memory: tuple[int, int] | None,
 ) -> None:
     """Run a worker process from start to end. `shield` has done its work by being unpickled."""
     global _interruptible
@@ -149,6 +151,10 @@ def main(
     if terms is not None:
         terms.enter(worker)
 
+    if memory is not None:
+        from pool_party.workers import memory_limits
+
+        worker.retire_when(memory_limits.watch_own(*memory))
     if is_forked:
         _reseed()
     if has_seed:
@@ -164,8 +170,16 @@ def main(
 
     with contextlib.suppress(KeyboardInterrupt):  # of `_on_interrupt`, amid our own code: this process is to end
         _interruptible = worker
-        loop.run(worker, initialize, max_tasks, preload=preload)
+        loop.run(worker, initialize, max_tasks, preload=preload, observe=_relaying(relay))
         _interruptible = None
+
+
+def _relaying(terms: tuple[Any, ...] | None) -> Callable[[_native.Worker], Callable[[], object]] | None:
+    """Return the `observe` of `loop.run` in a process, whose descriptors arrive as handles."""
+    if terms is None:
+        return None
+    sending, counting, *others = terms
+    return loop.relaying(processes.current_process().name, (sending.open(), counting.open(), *others))
 
 
 def _forget_stdin() -> None:
@@ -347,6 +361,13 @@ class ProcessWorker:
         self._method = start_method(setup.context)
         context: Any = setup.context if self._method == setup.context.get_start_method() else get_context(self._method)
         _forget_stdin()
+        terms = setup.relay_terms(n)
+        self.burst_bytes = 0  # what it had when it was found above its memory limit amid a task
+        self.inherited_bytes = 0  # what it shares with its parent by fork
+        if setup.memory_limit and self._method == "fork":
+            from pool_party.workers import memory_limits
+
+            self.inherited_bytes = memory_limits.private_bytes()
         self.process = context.Process(
             target=main,
             args=(
@@ -360,6 +381,8 @@ class ProcessWorker:
                 setup.preload,
                 self._method != "spawn",  # a fork server forks its children, too
                 self._method == "spawn" and _seeds_hashes(),
+                terms and (Handle(terms[0]), Handle(terms[1]), *terms[2:]),
+                (setup.memory_limit, self.inherited_bytes) if setup.memory_limit else None,
             ),
             daemon=False,  # it may have children of its own; it ends with us by `die_with`
         )

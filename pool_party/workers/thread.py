@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 from pool_party import _native
 from pool_party._core.threads import start_thread
@@ -55,12 +56,18 @@ class ThreadWorker:
                 setup.max_tasks,
                 loop.keep,
                 setup.preload,
+                self._name_records if setup.names_records else None,
             )
         finally:
             try:
                 arbiter.unpin()
             finally:
                 worker.exited()
+
+    def _name_records(self, worker: _native.Worker) -> Callable[[], object]:
+        from pool_party.workers import relaying
+
+        return relaying.enter_thread(worker, self.name)
 
     def enrol(self) -> None:
         """Do nothing: a thread's end is reported by the channel."""

@@ -50,7 +50,7 @@ def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]]
     return boot, (package, (_native.__name__, _native.__file__, None), *modules)
 
 
-def _config(setup: Setup, n: int) -> bytes:
+def _config(setup: Setup, n: int, name: str) -> bytes:
     """Return the interpreter's configuration.
 
     It is marshalled, since imports do not work there before sys.path is set.
@@ -65,7 +65,8 @@ def _config(setup: Setup, n: int) -> bytes:
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
-    config = (list(sys.argv), main_names, cpus, packages, initializer, setup.max_tasks, setup.preload)
+    relay = setup.relay_terms(n)
+    config = (list(sys.argv), main_names, cpus, packages, initializer, setup.max_tasks, setup.preload, name, relay)
     return marshal.dumps((path, _boot(), config))
 
 
@@ -86,7 +87,7 @@ class InterpreterWorker:
 
     def start(self) -> None:
         try:
-            self._interpreter.run(_config(self._setup, self.n))
+            self._interpreter.run(_config(self._setup, self.n, self.name))
         except BaseException:
             self._interpreter.dismiss()
             raise
