@@ -4,6 +4,7 @@ So tasks and results cost no more than without. The user's code begins and ends 
 takes its results, and runs in the other one in between.
 """
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -39,7 +40,8 @@ class Follower:
         self._is_dropped = False
         watch.show(0, total)
         self._thread = threading.Thread(target=self._run, name="pool_party-progress")
-        start_thread(self._thread)
+        with contextlib.suppress(RuntimeError):  # no thread can start now: the first and the final number are shown
+            start_thread(self._thread)
 
     def _run(self) -> None:
         pause_s = self._watch.interval_s
@@ -57,7 +59,7 @@ class Follower:
         """
         if self._ends.acquire(blocking=False):
             self._stopped.set()
-            if self._thread is not threading.current_thread():
+            if self._thread.ident is not None and self._thread is not threading.current_thread():
                 self._thread.join()
             self._watch.finish(self._count(), is_complete)
 
