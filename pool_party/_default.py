@@ -200,11 +200,12 @@ class DefaultExecutor(Executor):
         """
         if self._is_nested():
             return run(fn, args, kwargs)
-        self._users.append(None)
+        users = self._users
+        users.append(None)
         try:
             return self._open().submit(fn, *args, **kwargs)
         finally:
-            self._users.pop()
+            users.pop()
 
     def map(
         self,
@@ -240,13 +241,14 @@ class DefaultExecutor(Executor):
         """
         if self._is_nested():
             return self._map_nested(fn, iterables, timeout, buffersize, progress)
-        self._users.append(None)
+        users = self._users
+        users.append(None)
         try:
             return self._open().map(
                 fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
             )
         finally:
-            self._users.pop()
+            users.pop()
 
     def _map_nested(
         self,
