@@ -1,6 +1,7 @@
 """The default executor: one for each kind of worker and the whole program, which opens it at its first use."""
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -157,7 +158,8 @@ def map(
 class DefaultExecutor(Executor):
     """The executor that `default_executor` returns. It is opened by its first task, and ends with the program.
 
-    Tasks may use it, too. In a worker that is a process or an interpreter, of whatever pool, calls run in that worker.
+    Tasks may use it, too. In a worker that is a process or an interpreter, of whatever pool, calls run in that worker;
+    those for processes also run in the daemonic processes of `multiprocessing`, which may have no children.
     In a worker of the default executor of threads, `submit` runs the call, and `map` does so with the help of workers
     that are idle. So calls may be nested as deep as you like, even with one worker, and there are never more tasks that
     run than workers. Arguments of nested calls are not copied.
@@ -198,11 +200,12 @@ class DefaultExecutor(Executor):
         """
         if self._is_nested():
             return run(fn, args, kwargs)
-        self._users.append(None)
+        users = self._users
+        users.append(None)
         try:
             return self._open().submit(fn, *args, **kwargs)
         finally:
-            self._users.pop()
+            users.pop()
 
     def map(
         self,
@@ -238,13 +241,14 @@ class DefaultExecutor(Executor):
         """
         if self._is_nested():
             return self._map_nested(fn, iterables, timeout, buffersize, progress)
-        self._users.append(None)
+        users = self._users
+        users.append(None)
         try:
             return self._open().map(
                 fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
             )
         finally:
-            self._users.pop()
+            users.pop()
 
     def _map_nested(
         self,
@@ -259,7 +263,7 @@ class DefaultExecutor(Executor):
         deadline = None if timeout is None else monotonic() + timeout
         if buffersize is not None:
             return run_lazily(fn, calls, deadline)
-        n_helpers = 0 if loop.is_remote else self._n_workers() - 1
+        n_helpers = self._n_workers() - 1 if self._has_helpers() else 0
         return NestedMap(fn, list(calls), deadline, watch).run(self._submit_helper, n_helpers)
 
     def _submit_helper(self, fn: Callable[[], None]) -> Future[None]:
@@ -274,7 +278,13 @@ class DefaultExecutor(Executor):
         """
 
     def _is_nested(self) -> bool:
+        if self._kind == "process" and _is_daemonic():
+            return True
         return loop.is_remote or (self._kind == "thread" and getattr(_here, "is_worker", False))
+
+    def _has_helpers(self) -> bool:
+        """Whether this thread is one of the workers, which can help each other."""
+        return self._kind == "thread" and not loop.is_remote
 
     def _n_workers(self) -> int:
         return self._open()._max_workers
@@ -317,6 +327,12 @@ class DefaultExecutor(Executor):
 
 def _is_broken(inner: ComposableExecutor) -> bool:
     return inner._engine.state == RUN and not inner._engine.is_running
+
+
+def _is_daemonic() -> bool:
+    """Whether this process may have no children, like a worker of `multiprocessing.Pool`."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.current_process().daemon
 
 
 # ---- opening ----

@@ -2,14 +2,14 @@
 
 import sys
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import RUN
-from pool_party._core.following import follow_stream, get, open_watch
+from pool_party._core.following import follow_stream, get, length_of, open_watch
 from pool_party._core.results import AsyncResult, Callback, MapResult
 from pool_party._options import PoolOptions, open_engine, resolve_context
 from pool_party.budget.policies import Scope
@@ -478,9 +478,10 @@ class ComposablePool:
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
         watch = open_watch(progress)
-        total = len(iterable) if isinstance(iterable, Sized) else None
-        if buffersize is None and total is not None:
+        total = None if watch is None else length_of(iterable)
+        if buffersize is None and hasattr(iterable, "__len__"):
             items = list(iterable)
+            total = len(items)
             call = StreamCall(engine, len(items), chunksize, ordered)
             engine.submit_map(call, func, items, False, self._options)
         else:

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import multiprocessing
 import os
 import random
 import threading
@@ -190,6 +191,12 @@ def test_workers_of_other_pools_run_calls_themselves(remote_pool):
     """Otherwise each would open as many workers as the machine has CPUs."""
     executor = pool_party.default_executor("thread")
     assert remote_pool.apply(tasks.use_executor, (executor, 3)) == ("thread", 9, True)
+
+
+def test_a_worker_of_multiprocessing_runs_calls_itself():
+    """It is daemonic, so that it may have no children."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(tasks.use_executor, (pool_party.default_executor("process"), 3)) == ("process", 9, True)
 
 
 def test_a_task_of_threads_uses_processes(default):

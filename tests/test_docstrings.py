@@ -15,10 +15,19 @@ from pool_party.observe.trace import Tracing
 
 RETURNED = [AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, State, Policy]  # returned by public functions
 NAMES = {name: getattr(pool_party, name) for name in pool_party.__all__ if name != "__version__"}
+NAMES["map"] = pool_party.map  # not in `__all__`, as it would hide the built-in one
 PUBLIC = [*NAMES.values(), *RETURNED]
 ERRORS = [thing for thing in PUBLIC if inspect.isclass(thing) and issubclass(thing, BaseException)]
 OTHERS = [thing for thing in PUBLIC if thing not in ERRORS]
-NOT_CALLED = {AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, Policy}  # users get these, but never make one
+NOT_CALLED = {
+    AsyncResult,
+    MapResult,
+    IMapIterator,
+    PoolFuture,
+    Tracing,
+    Policy,
+    pool_party.DefaultExecutor,
+}  # users get these, but never make one
 INTERNAL = {"run_callbacks", "error"}  # methods for other layers and, of a trace, for the engine
 INTERNAL |= {name for name in vars(Tracing) if name.startswith("note_")} | {"start", "finish"}
 

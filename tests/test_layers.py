@@ -36,6 +36,7 @@ ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
     ("_core.results", "_core.engine"): "a call is waited for by its engine",
     ("_core.futures", "_core.engine"): "as above",
     ("_core.streams", "_core.engine"): "as above",
+    ("_core.following", "_core.engine"): "as above",
     ("observe.trace", "workers.base"): "a trace names workers",
 }
 WHEN_CALLED = {  # upward imports inside a function

@@ -87,6 +87,22 @@ def test_an_empty_input(pool, verb):
     recorder.check(0, has_total=verb != "imap of an iterator")
 
 
+class Unsure(list):
+    """An iterable that does not know its length, as a tqdm over a generator."""
+
+    def __len__(self):
+        raise TypeError("there is no length")
+
+
+def test_an_input_without_a_length_that_it_promises(pool, make_executor, kind):
+    recorder = Recorder()
+    executor = make_executor(2, kind=kind)
+    for take in (pool.imap, executor.map):
+        assert list(take(tasks.square, Unsure(range(N)), buffersize=3, progress=recorder)) == [x * x for x in range(N)]
+        assert recorder.calls[-1] == (N, N)
+    assert list(pool.imap(tasks.square, Unsure(range(N)))) == [x * x for x in range(N)]
+
+
 def test_counts_are_shown_while_tasks_run(make_pool, kind, gate):
     recorder = Recorder()
     pool = make_pool(2, kind=kind)

@@ -4,9 +4,10 @@ So tasks and results cost no more than without. The user's code begins and ends 
 takes its results, and runs in the other one in between.
 """
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,15 @@ class Follower:
         self._is_dropped = False
         watch.show(0, total)
         self._thread = threading.Thread(target=self._run, name="pool_party-progress")
-        start_thread(self._thread)
+        with contextlib.suppress(RuntimeError):  # no thread can start now: the first and the final number are shown
+            start_thread(self._thread)
 
     def _run(self) -> None:
         pause_s = self._watch.interval_s
-        while not self._stopped.wait(pause_s) and not self._is_over():
+        is_over = False
+        while not self._stopped.wait(pause_s) and not is_over:
             began = monotonic()
+            is_over = self._is_over()  # asked before, so that the last count is final
             self._watch.show(self._count())
             pause_s = max(self._watch.interval_s, REST * (monotonic() - began))
         if self._is_dropped:
@@ -57,7 +61,7 @@ class Follower:
         """
         if self._ends.acquire(blocking=False):
             self._stopped.set()
-            if self._thread is not threading.current_thread():
+            if self._thread.ident is not None and self._thread is not threading.current_thread():
                 self._thread.join()
             self._watch.finish(self._count(), is_complete)
 
@@ -77,11 +81,19 @@ def open_watch(progress: "Progress") -> "Watch | None":
     return displays.open_watch(progress)
 
 
+def length_of(iterable: Iterable[Any]) -> int | None:
+    """Return the length of an iterable, or None if it has none. That of a tqdm, for example, depends on its own."""
+    try:
+        return len(iterable)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
     """Return the length of `zip(*iterables)`, or None if one of them has no length."""
-    lengths = [len(xs) if isinstance(xs, Sized) else -1 for xs in iterables]
-    shortest = min(lengths, default=0)
-    return None if shortest < 0 else shortest
+    lengths = [length_of(iterable) for iterable in iterables]
+    known = [length for length in lengths if length is not None]
+    return min(known, default=0) if len(known) == len(lengths) else None
 
 
 def get(result: "MapResult", watch: "Watch | None") -> list[Any]:
