@@ -192,7 +192,10 @@ const char pp_duplicate_doc[] = PyDoc_STR("duplicate(value) -> copy, or None\n\n
 PyObject *pp_duplicate(PyObject *module, PyObject *value) {
     (void)module;
     copier_t c = {.copies = PyDict_New(), .no_arguments = PyTuple_New(0)};
+    bool collects = PP_HAS_GIL && PyGC_Disable();   /* collections would find no garbage, and take longer than the rest */
     PyObject *copy = c.copies && c.no_arguments ? copy_of(&c, value, 0) : NULL;
+    if (collects)
+        PyGC_Enable();                              /* no other thread has run meanwhile */
     Py_XDECREF(c.copies);
     Py_XDECREF(c.no_arguments);
     if (copy == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_RecursionError))
