@@ -106,6 +106,7 @@ typedef struct {           /* one worker slot: the part of the segment that belo
     _Atomic uint32_t initializes;           /* 1 while a thread or interpreter runs its initializer */
     _Atomic uint32_t has_replied;           /* 1 while nobody may interrupt the worker: from a reply to the end of its task,
                                              * and once a thread's loop is over */
+    _Atomic uint32_t is_interrupted;        /* 1 from an interrupt to the end of what it is to end */
     _Atomic uint32_t pid;                   /* the worker's process id */
     _Atomic uint32_t grant;                 /* threads that its libraries may use; 0: unlimited; written by the parent */
     _Alignas(64) _Atomic uint32_t holds;    /* 1 while the worker has the task below; only the worker writes these */

@@ -362,6 +362,15 @@ extern const char pp_ask_main_doc[];
 PyObject *pp_ask_main(PyObject *module, PyObject *source);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);
 
+/* task_interrupts.c */
+void pp_interrupts_enter(pp_worker_slot_t *worker);     /* this thread runs the worker's loop; NULL: no more */
+bool pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, unsigned long ident, PyObject *exception);   /* false: it runs no task */
+/* Prevents an interrupt that comes too late from hitting what the calling thread does next. */
+void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker, bool has_replied);
+PyObject *pp_interrupt_hook(PyObject *module, PyObject *before);
+#define pp_interrupt_hook_doc "interrupt_hook(before) -> callable\n\nReturns a sys.unraisablehook that raises an interrupt of a " \
+                              "task again if it hit a\ndestructor. It leaves everything else to the hook `before`."
+
 /* interrupts.c */
 bool pp_is_main_thread(void);                           /* the main thread of the process */
 void pp_watch_interrupts(void);

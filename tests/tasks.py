@@ -121,6 +121,12 @@ def raise_from_one_that_is_held(path):
     raise ValueError from HeldAtItsEnd(path)
 
 
+def run_on_after_a_destructor(path):
+    HeldAtItsEnd(path)
+    while True:
+        pass
+
+
 def pass_gate_then_raise(path, message):
     pass_gate(path)
     raise ValueError(message)

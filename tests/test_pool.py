@@ -842,14 +842,20 @@ def test_a_result_keeps_its_pool_alive_until_done(kind, gate, verb):
     def start():
         pool = ComposablePool(1, kind=kind)
         if verb == "submit":
-            return pool.submit(tasks.pass_gate, gate.path, 9).result
-        return pool.apply_async(tasks.pass_gate, (gate.path, 9)).get
+            return pool.submit(tasks.pass_gate, gate.path, 9).result, weakref.ref(pool)
+        return pool.apply_async(tasks.pass_gate, (gate.path, 9)).get, weakref.ref(pool)
 
-    wait_for_result = start()
+    def is_gone():
+        gc.collect()
+        return pool() is None
+
+    wait_for_result, pool = start()
     gc.collect()
     gate.wait_arrived()
     gate.release()
     assert wait_for_result(TIMEOUT_S) == 9
+    del wait_for_result
+    gates.wait_until(is_gone, "the pool is collected")  # in this test, which ignores the warning about it
 
 
 # ---- references ------------------------------------------------------------

@@ -245,6 +245,7 @@ void pp_parent_open_slot(pp_parent_t *h, unsigned worker) {
     pp_store_relaxed(&l->n_done, 0);
     pp_store_relaxed(&l->initializes, 0);
     pp_store_relaxed(&l->has_replied, 0);
+    pp_store_relaxed(&l->is_interrupted, 0);
     pp_store_relaxed(&l->since_ns, 0);
     pp_store_relaxed(&l->tid, 0);
     pp_store_relaxed(&l->park, PP_BUSY);

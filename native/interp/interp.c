@@ -432,7 +432,7 @@ static bool try_interrupt(thread_t *t) {
         if (pp_worker_slot_is_interruptible(worker)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_importing(t->interpreter, t->ident);
             if (is_done)
-                PyThreadState_SetAsyncExc(t->ident, PyExc_SystemExit);
+                pp_interrupt(t->segment, worker, t->ident, PyExc_SystemExit);
         }
         PyThreadState_Clear(state);
         PyThreadState_DeleteCurrent();

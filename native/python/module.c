@@ -354,6 +354,7 @@ static PyMethodDef functions[] = {
      "keep_keywords()\n\n"
      "Called before the end of the main interpreter. Prevents it from freeing objects that other interpreters have made."},
 #endif
+    {"interrupt_hook", pp_interrupt_hook, METH_O, pp_interrupt_hook_doc},
     {"n_loads", n_loads, METH_NOARGS,
      "n_loads() -> int\n\nReturns a number that changes when libraries are loaded into this process."},
     {"has_thread_library", has_thread_library, METH_NOARGS,

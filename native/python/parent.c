@@ -369,12 +369,9 @@ static PyObject *channel_interrupt(pp_channel_t *self, PyObject *args) {
     if (number < 0)
         return NULL;
     pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)number);
-    pthread_mutex_lock(&self->segment->interrupts);
-    bool runs = pp_worker_slot_is_interruptible(worker);
-    bool is_importing = runs && pp_is_importing(PyInterpreterState_Get(), ident);
-    if (runs && !is_importing)
-        PyThreadState_SetAsyncExc(ident, exception);
-    pthread_mutex_unlock(&self->segment->interrupts);
+    bool is_importing = pp_worker_slot_is_interruptible(worker) && pp_is_importing(PyInterpreterState_Get(), ident);
+    if (!is_importing)
+        pp_interrupt(self->segment, worker, ident, exception);
     return PyBool_FromLong(!is_importing);
 }
 

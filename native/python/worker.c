@@ -232,16 +232,6 @@ static int wait_block(worker_t *self) {
     return 0;
 }
 
-/* Prevents an interrupt that comes too late from hitting what the thread does next. */
-static void end_interrupts(worker_t *self, bool has_replied) {
-    pthread_mutex_t *mutex = &self->end.segment->interrupts;
-    pthread_mutex_lock(mutex);   /* held briefly, and never while waiting for the GIL */
-    pp_store_relaxed(&self->end.own->initializes, 0);
-    pp_store_relaxed(&self->end.own->has_replied, has_replied);
-    pthread_mutex_unlock(mutex);
-    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
-}
-
 static int write_frame(worker_t *self, pp_frame_t *frame, const void *data) {
     int error;
     while ((error = pp_worker_reply(&self->end, frame, data)) == EAGAIN)
@@ -263,7 +253,7 @@ static int send_result(worker_t *self, pp_frame_t *frame, const void *data) {
     if (error)
         pp_store_relaxed(&self->end.own->has_replied, 0);   /* what is sent instead may run code of the task's */
     else if (pp_worker_must_stop(&self->end))
-        end_interrupts(self, true);
+        pp_end_interrupts(self->end.segment, self->end.own, true);
     return error;
 }
 
@@ -456,17 +446,18 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nCalls function(), which the end of the pool may interrupt like a task.");
+PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nCalls function(), which the end of the pool may interrupt like a task. Returns what it returned.");
 static PyObject *worker_initialize(worker_t *self, PyObject *function) {
     pp_store_seq_cst(&self->end.own->initializes, 1);
     PyObject *done = pp_worker_must_stop(&self->end) ? Py_NewRef(Py_None) : PyObject_CallNoArgs(function);
-    end_interrupts(self, false);
+    pp_end_interrupts(self->end.segment, self->end.own, false);
     return done;
 }
 
 PyDoc_STRVAR(enter_doc, "enter()\n\nMarks the worker as active. From now on its thread, the calling one, keeps to its budget.");
 static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     (void)ignored;
+    pp_interrupts_enter(self->end.own);
     self->limits.budget = &self->end.segment->budget;
     self->limits.grant = &self->end.own->grant;
     pp_limits_enter(&self->limits);
@@ -480,6 +471,7 @@ static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
     (void)ignored;
     pp_budget_leave(&self->end.segment->budget);
     pp_limits_enter(NULL);
+    pp_interrupts_enter(NULL);
     pp_pulse(self->end.shared);
     Py_RETURN_NONE;
 }
@@ -585,7 +577,7 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
         await_receivers(self);
     pp_trace_close(&self->end);
     if (self->end.segment->by_reference)
-        end_interrupts(self, true);
+        pp_end_interrupts(self->end.segment, self->end.own, true);
     return done;
 }
 

@@ -115,13 +115,16 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     main.__dict__.update(main_names)
     extensions.install(*packages)
     process_state.install()
+    sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
 
-    def initialize() -> None:
-        if initializer is not None:
-            from pool_party.wire import codec
+    def initialize() -> object:
+        if initializer is None:
+            return None
+        from pool_party.wire import codec
 
-            function, args = codec.decode(initializer)
-            function(*args)
+        function, args = codec.decode(initializer)
+        function(*args)
+        return function, args  # an interrupt that comes now does not hit their destructors
 
     run(worker, initialize, max_tasks, preload=preload)
 

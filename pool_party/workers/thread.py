@@ -1,6 +1,7 @@
 """Workers that are threads of this interpreter; arguments and results pass by reference."""
 
 import os
+import sys
 import threading
 
 from pool_party import _native
@@ -8,6 +9,15 @@ from pool_party._core.threads import start_thread
 from pool_party.budget import arbiter
 from pool_party.workers import loop
 from pool_party.workers.base import Setup
+
+_hook: object = None
+
+
+def _raise_again_after_destructors() -> None:
+    """Install a sys.unraisablehook that calls the present one, except for an interrupt that hits a destructor."""
+    global _hook
+    if sys.unraisablehook is not _hook:
+        _hook = sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
 
 
 class ThreadWorker:
@@ -63,7 +73,10 @@ class ThreadWorker:
 
         It does not do so while the thread reads a module's file, which the exception would leave open.
         """
-        return self._thread.ident is None or self._channel.interrupt(self.n, self._thread.ident, SystemExit)
+        if self._thread.ident is None:
+            return True
+        _raise_again_after_destructors()
+        return self._channel.interrupt(self.n, self._thread.ident, SystemExit)
 
     interrupt = kill = terminate
 

@@ -66,6 +66,22 @@ def while_a_task_is_cleared_away(kind, path):
     pool.join(timeout=TIMEOUT_S)
 
 
+def amid_a_destructor(kind, path, where):
+    """A pool ends while a task or an initializer runs a destructor. Python lets no exception out of that, but the
+    interrupt is not lost: what called the destructor ends, too."""
+    endless = tasks.run_on_after_a_destructor
+    with gates.Gate(path) as gate:
+        if where == "task":
+            pool = ComposablePool(1, kind=kind)
+            pool.apply_async(endless, (gate.path,))
+        else:
+            pool = ComposablePool(1, kind=kind, initializer=endless, initargs=(gate.path,))
+        gate.wait_arrived()
+        gates.call_in_thread(pool.terminate).result(TIMEOUT_S)
+        gate.release()
+    pool.join(timeout=TIMEOUT_S)
+
+
 class Owner:
     """Ends its pool in a finalizer, which the ending interpreter calls when no other thread runs any more."""
 

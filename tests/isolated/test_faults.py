@@ -280,6 +280,12 @@ def test_the_end_of_a_pool_does_not_break_destructors_off(kind, tmp_path):
     check("ending.py", "while_a_task_is_cleared_away", kind, tmp_path / "gate")
 
 
+@pytest.mark.parametrize("where", ["task", "initializer"])
+@pytest.mark.parametrize("kind", ["thread", "interp"])
+def test_an_interrupt_that_hits_a_destructor_is_not_lost(kind, where, tmp_path):
+    check("ending.py", "amid_a_destructor", kind, tmp_path / "gate", where)
+
+
 def test_pools_that_end_while_other_threads_use_them(kind):
     check("ending_amid.py", kind, "fork", 8, 3)
 
