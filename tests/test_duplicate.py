@@ -175,3 +175,14 @@ def test_nothing_is_retained():
     assert duplicate(value) is None
     gc.collect()
     assert mark() is None and sys.getrefcount(text) == n_references
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(is_enabled):
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        for value in ([1, [2]], [1, memoryview(b"a")]):
+            duplicate(value)
+            assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()

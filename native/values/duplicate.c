@@ -138,10 +138,11 @@ static PyObject *copy_bytearray(copier_t *c, PyObject *bytes, Py_ssize_t n_known
 static bool is_plain(copier_t *c, PyTypeObject *type) {
     if (type == c->plain)
         return true;
-    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || !(type->tp_flags & Py_TPFLAGS_MANAGED_DICT) ||
-        type->tp_new != PyBaseObject_Type.tp_new || type->tp_getattro != PyObject_GenericGetAttr || type->tp_finalize != PyBaseObject_Type.tp_finalize || type->tp_del != NULL ||
-        type->tp_basicsize != PyBaseObject_Type.tp_basicsize || type->tp_itemsize != 0 ||
-        PyObject_HasAttrString((PyObject *)type, "__setstate__"))
+    const PyTypeObject *base = &PyBaseObject_Type;
+    bool is_ordinary = type->tp_flags & Py_TPFLAGS_HEAPTYPE && type->tp_flags & Py_TPFLAGS_MANAGED_DICT &&
+                       type->tp_basicsize == base->tp_basicsize && type->tp_itemsize == 0;   /* otherwise it has slots */
+    if (!is_ordinary || type->tp_new != base->tp_new || type->tp_getattro != base->tp_getattro || type->tp_finalize != base->tp_finalize ||
+        type->tp_del != NULL || PyObject_HasAttrString((PyObject *)type, "__setstate__"))
         return false;
     c->plain = type;
     return true;
@@ -192,7 +193,10 @@ const char pp_duplicate_doc[] = PyDoc_STR("duplicate(value) -> copy, or None\n\n
 PyObject *pp_duplicate(PyObject *module, PyObject *value) {
     (void)module;
     copier_t c = {.copies = PyDict_New(), .no_arguments = PyTuple_New(0)};
+    bool collects = PP_HAS_GIL && PyGC_Disable();   /* collections would find no garbage, and take longer than the rest */
     PyObject *copy = c.copies && c.no_arguments ? copy_of(&c, value, 0) : NULL;
+    if (collects)
+        PyGC_Enable();                              /* no other thread has run meanwhile */
     Py_XDECREF(c.copies);
     Py_XDECREF(c.no_arguments);
     if (copy == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_RecursionError))
