@@ -47,6 +47,14 @@ def care_of(call: "Call") -> Care:
     return call.care
 
 
+def _timeout_of(call: Any) -> float:
+    """Return the timeout of a pending call; NEVER if no task of it can become due."""
+    care: Care | None = getattr(call, "care", None)
+    if care is None or care.options.timeout_s is None or (getattr(call, "is_fed", False) and call.remaining == 0):
+        return NEVER
+    return care.options.timeout_s
+
+
 def _is_of(error: BaseException, retry_on: Exceptions | None) -> bool:
     try:
         return isinstance(error, WorkerLost if retry_on is None else retry_on)
@@ -296,8 +304,7 @@ class Supervisor:
         begin_s = perf_counter()
         if self._shortest_s < NEVER:
             self._shortest_s = NEVER
-            cares = [care for call in self._channel.jobs() if (care := getattr(call, "care", None)) is not None]
-            self._shorten(min((c.options.timeout_s for c in cares if c.options.timeout_s is not None), default=NEVER))
+            self._shorten(min(map(_timeout_of, self._channel.jobs()), default=NEVER))
         self._deadlines = [entry for entry in self._deadlines if (call := entry[2]()) is not None and not call.settled]
         heapq.heapify(self._deadlines)
         self._reviewed_s = monotonic()
