@@ -14,6 +14,7 @@ import pickle
 import signal
 import warnings
 
+import fresh
 import gates
 import properties
 import pytest
@@ -195,6 +196,15 @@ def test_imap_raises_once_at_its_deadline(make_pool, kind, gate):
     with pytest.raises(StopIteration):
         next(results)
     assert pool.map(tasks.square, range(5)) == [0, 1, 4, 9, 16]
+
+
+def test_a_deadline_tells_why_earlier_attempts_failed(make_pool, kind, tmp_path):
+    pool = make_pool(1, kind=kind)
+    patient = pool.options(deadline_s=1.0, retries=10**6, retry_on=ValueError)
+    with pytest.raises((TaskTimeout, ValueError)) as raised:
+        patient.apply(tasks.fail_at_first, (str(tmp_path / "attempts"), 10**9, "raise"))
+    assert isinstance(raised.value, TaskTimeout)
+    assert raised.value.__notes__[0].endswith("ValueError('attempt 1')")
 
 
 # ---- chunks ----
@@ -508,6 +518,7 @@ def test_wrong_options(pool, options, error):
 
 def test_endless_limits(pool):
     endless = pool.options(timeout_s=float("inf"), deadline_s=1e300)
+    assert endless.map(tasks.square, []) == endless.map(tasks.square, []) == []
     assert endless.map(tasks.square, range(5)) == [0, 1, 4, 9, 16]
 
 
@@ -548,6 +559,37 @@ def test_signal_handlers_may_submit_timed_calls(make_pool, kind):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert results and all(result.get() == 9 for result in results)
+
+
+FORKING = """
+import os
+import tasks
+from pool_party import ComposablePool, PoolPartyError, TaskTimeout
+
+def times_out(pool):
+    try:
+        pool.options(timeout_s=0.05).apply(tasks.spin_forever, ("",))
+    except TaskTimeout:
+        return True
+
+with ComposablePool(1, kind="thread") as pool:
+    assert times_out(pool)  # so that the supervisor's thread exists, which the child does not have
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.options(timeout_s=0.05).apply(abs, (-1,))
+        except PoolPartyError:
+            with ComposablePool(1, kind="thread") as own:
+                os._exit(7 if times_out(own) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert times_out(pool)
+"""
+
+
+def test_a_forked_child_may_time_its_own_calls():
+    completed = fresh.run(["-c", FORKING])
+    assert completed.returncode == 0, completed
 
 
 # ---- random programs ----
