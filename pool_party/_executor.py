@@ -65,10 +65,10 @@ class ComposableExecutor(Executor):
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers
         nor for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a
-        `with` block waits for all calls that were submitted, and so does the end of the program. If the block is left by KeyboardInterrupt, as Ctrl-C raises it,
-        no further call begins, and those that run are interrupted in their Python code, by KeyboardInterrupt in
-        processes and SystemExit in the other kinds. A process that has not ended a second later is terminated. Their
-        futures raise PoolTerminated, or the KeyboardInterrupt of their task.
+        `with` block waits for all calls that were submitted, and so does the end of the program. If the block is left
+        by KeyboardInterrupt, as Ctrl-C raises it, no further call begins, and those that run are interrupted in their
+        Python code, by KeyboardInterrupt in processes and SystemExit in the other kinds. A process that has not ended a
+        second later is terminated. Their futures raise PoolTerminated, or the KeyboardInterrupt of their task.
     """
 
     _options: "Options | None" = None

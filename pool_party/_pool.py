@@ -87,7 +87,8 @@ class ComposablePool:
     Guarantees:
         All methods may be called from any thread, and from signal handlers. Opening waits neither for initializers nor
         for modules of `preload`. A task runs at most once, unless `options(retries=)` says otherwise. Leaving a `with`
-        block terminates the pool, as in the standard library. So do the end of the program and the end of the last reference to the pool.
+        block terminates the pool, as in the standard library. So do the end of the program and the end of the last
+        reference to the pool.
     """
 
     _options: "Options | None" = None

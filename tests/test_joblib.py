@@ -196,6 +196,28 @@ def test_one_killed_task_costs_its_own_result(n_jobs):
     assert isinstance(found[3], WorkerLost) and found[3].exitcode == 3
 
 
+def spin_if(n, key):
+    while n == key:
+        pass
+    return n
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_one_task_that_takes_too_long_costs_its_own_result(ours, n_jobs):
+    with ours(on_error="return", task_timeout_s=1.0, preload=(__name__,)):  # an import in a task would take its time
+        found = Parallel(n_jobs=n_jobs, batch_size=3)(delayed(spin_if)(n, 3) for n in range(7))
+    assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6]
+    assert isinstance(found[3], pool_party.TaskTimeout)
+
+
+def test_a_task_that_takes_too_long_ends_a_call(ours):
+    with ours(task_timeout_s=0.5):
+        with pytest.raises(pool_party.TaskTimeout, match=r"more than 0\.5 s"):
+            Parallel(n_jobs=2, batch_size=3)(delayed(spin_if)(n, 3) for n in range(7))
+    with ours(task_timeout_s=300):
+        assert Parallel(n_jobs=2)(delayed(spin_if)(n, -1) for n in range(7)) == list(range(7))
+
+
 def test_a_killed_worker_ends_a_call(gate):
     with parallel_config(backend="pool_party"):
         with pytest.raises(WorkerLost):

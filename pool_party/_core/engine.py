@@ -211,8 +211,14 @@ class Engine:
             self._supervisor = self.__dict__.setdefault("_first_supervisor", made)  # of several threads' the first
         return self._supervisor
 
-    def submit_feed(self, call: "StreamCall", fn: Any) -> None:
-        """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`."""
+    def submit_feed(self, call: "StreamCall", fn: Any, options: "Options | None" = None) -> None:
+        """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`.
+
+        Of the options only `timeout_s` is for feeds.
+        """
+        if options is not None:
+            self.supervisor.oversee(call, options, lambda index: (fn, (), {}))
+            call.is_fed = True
         self._note(self._channel.admit(call, None, 0), call, fn)
 
     def submit_to_feed(self, call: "StreamCall", fn: Any, index: int, value: Any) -> None:
@@ -221,6 +227,8 @@ class Engine:
         if not call.reserve():
             raise self._why_not_running()
         self._submitter.add(call, self._carried(fn), index, value)
+        if call.care is not None:
+            self.supervisor.note_admitted(call)
 
     def end_feed(self, call: "StreamCall", n_tasks: int) -> None:
         """Note that no more tasks will be added to the call."""

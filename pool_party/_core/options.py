@@ -6,7 +6,6 @@ from time import monotonic
 from typing import Any, TypedDict
 
 ON_CANCEL = ("abandon", "wait", "kill")
-N_RETRIES_MAX = 2**31  # guess: nobody waits for so many
 
 type Again = Callable[[int], tuple[Any, tuple[Any, ...], dict[str, Any]]]
 type Exceptions = type[BaseException] | tuple[type[BaseException], ...]
@@ -74,8 +73,8 @@ def _check_retries(options: Options) -> None:
     retries = options.retries
     if not isinstance(retries, int) or isinstance(retries, bool):
         raise TypeError(f"retries must be an integer, not {retries!r}")
-    if not 0 <= retries < N_RETRIES_MAX:
-        raise ValueError(f"retries must be 0 or more, and less than 2**31, not {retries}")
+    if retries < 0:
+        raise ValueError(f"retries must be 0 or more, not {retries}")
     if options.retry_on is not None:
         classes = options.retry_on if isinstance(options.retry_on, tuple) else (options.retry_on,)
         if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):

@@ -5,7 +5,7 @@ which tasks run since when, so workers notify nobody. While timed calls are pend
 of their timeouts: a task that begins between two looks cannot be due before the second. Otherwise it sleeps.
 
 Each attempt of a task is decided once, by the thread of the supervisor if its time is up, and by the background thread
-if it has failed. Both hold `_deciding` meanwhile, which nothing that runs code of the user's takes.
+if it has failed. Which of the two it is, is found out under `_deciding`, a lock under which no code of the user's runs.
 """
 
 import contextlib
@@ -47,12 +47,27 @@ def care_of(call: "Call") -> Care:
     return call.care
 
 
+def _timeout_of(call: Any) -> float:
+    """Return the timeout of a pending call; NEVER if no task of it can become due."""
+    care: Care | None = getattr(call, "care", None)
+    if care is None or care.options.timeout_s is None or (getattr(call, "is_fed", False) and call.remaining == 0):
+        return NEVER
+    return care.options.timeout_s
+
+
 def _is_of(error: BaseException, retry_on: Exceptions | None) -> bool:
     try:
         return isinstance(error, WorkerLost if retry_on is None else retry_on)
     except Exception:  # of a metaclass of the user's
         log_exception("it could not be checked whether a task is to be tried again; it is not")
         return False
+
+
+def _note_causes(error: BaseException, causes: list[BaseException]) -> None:
+    """Add to an error why earlier attempts of its task have failed."""
+    with contextlib.suppress(Exception):  # the class of the error is the user's, and may refuse notes
+        for n, cause in enumerate(causes, 1):
+            error.add_note(f"attempt {n} of {len(causes) + 1} failed: {safe_repr(cause)}")
 
 
 class _Overdue:
@@ -83,9 +98,7 @@ class Supervisor:
         # The rest is the supervising thread's own; other threads only read `_shortest_s` and copy `_overdue`.
         self._shortest_s = NEVER  # no pending call has a shorter timeout
         self._deadlines: list[tuple[float, int, weakref.ref[Call]]] = []  # a heap
-        self._ending: dict[
-            int, tuple[Call, bool]
-        ] = {}  # id -> a settled call with tasks to end, and whether by SIGKILL
+        self._ending: dict[int, tuple[Call, bool]] = {}  # id -> a settled call with tasks to end; whether by SIGKILL
         self._overdue: dict[int, _Overdue] = {}  # worker -> the task that it is to give up
         self._reviewed_s = monotonic()
         self._review_after_s = REVIEW_S
@@ -108,7 +121,7 @@ class Supervisor:
         """Begin to watch the time of a call that `oversee` has prepared."""
         care = care_of(call)
         timeout_s = care.options.timeout_s
-        if care.due_s is not None:
+        if care.due_s is not None and call.id:  # a call that could not be encoded has its outcome, and no id
             self._inbox.put(partial(self._add_deadline, care.due_s, call.id, weakref.ref(call)))
         # The call is in the table before this check. So either it is seen here that `_review` has raised the figure,
         # or `_review`, which raises it before it reads the table, finds the call.
@@ -179,15 +192,13 @@ class Supervisor:
         care = care_of(call)
         causes = care.causes.get(index, [])
         if len(causes) < care.options.retries and _is_of(error, care.options.retry_on) and not call.settled:
-            care.causes[index] = [*causes, error]
+            care.causes.setdefault(index, causes).append(error)
             self.n_retried += 1
             self._again.append((call, index))
             self._channel.notify()
             return
         care.causes.pop(index, None)
-        with contextlib.suppress(Exception):  # the class of the error is the user's, and may refuse notes
-            for n, cause in enumerate(causes, 1):
-                error.add_note(f"attempt {n} of {len(causes) + 1} failed: {safe_repr(cause)}")
+        _note_causes(error, causes)
         self._channel.deliver(call, index, _native.STATUS_RAISED, error)
 
     def _time_out(self, n: int, call: "Call", held: Held) -> None:
@@ -269,7 +280,10 @@ class Supervisor:
     def _miss_deadline(self, call: "Call | None") -> None:
         if call is None or call.settled:
             return
-        error = TaskTimeout(f"the deadline has passed: {care_of(call).options.deadline_s:g} s after the call")
+        care = care_of(call)
+        error = TaskTimeout(f"the deadline has passed: {care.options.deadline_s:g} s after the call")
+        if not call.has_parts:
+            _note_causes(error, care.causes.get(0, []))
         if self._channel.settle(call, _native.STATUS_RAISED, error):
             self._end_tasks(call, kills=False)
 
@@ -296,8 +310,7 @@ class Supervisor:
         begin_s = perf_counter()
         if self._shortest_s < NEVER:
             self._shortest_s = NEVER
-            cares = [care for call in self._channel.jobs() if (care := getattr(call, "care", None)) is not None]
-            self._shorten(min((c.options.timeout_s for c in cares if c.options.timeout_s is not None), default=NEVER))
+            self._shorten(min(map(_timeout_of, self._channel.jobs()), default=NEVER))
         self._deadlines = [entry for entry in self._deadlines if (call := entry[2]()) is not None and not call.settled]
         heapq.heapify(self._deadlines)
         self._reviewed_s = monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 
 from pool_party import _native
 from pool_party._core.engine import Engine
+from pool_party._core.options import Options
 from pool_party._core.outcomes import error_of
 from pool_party._core.results import call_back
 from pool_party._core.streams import StreamCall
@@ -25,14 +26,14 @@ NO_WINDOW = 1 << 62  # tasks that may be under way
 class FedPool:
     """A pool that runs one function. Any thread may use it, callbacks too."""
 
-    def __init__(self, pool: ComposablePool, function: Callable[[Any], Any]) -> None:
+    def __init__(self, pool: ComposablePool, function: Callable[[Any], Any], options: Options | None = None) -> None:
         self.pool = pool
         self._engine = pool._engine
         self._function = function
         self._call = StreamCall(self._engine, 0, 1, ordered=False, window=NO_WINDOW)
         self._numbers = itertools.count()
         self._callbacks: dict[int, Callback] = {}  # task -> what is to be called with its outcome
-        self._engine.submit_feed(self._call, function)
+        self._engine.submit_feed(self._call, function, options)
         # The thread does not refer to the pool, which therefore ends if it becomes garbage.
         args = self._engine, self._call, self._callbacks
         start_thread(threading.Thread(target=_run_callbacks, args=args, name="pool_party-feed"))

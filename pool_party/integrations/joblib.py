@@ -25,6 +25,7 @@ from joblib.parallel import (
 from pool_party import _native
 from pool_party._core.broken import InitializerFailed
 from pool_party._core.errors import PoolClosed, PoolPartyError
+from pool_party._core.options import changed
 from pool_party._default import end_idle_interpreters
 from pool_party._options import resolve_context, resolve_kind
 from pool_party._pool import ComposablePool
@@ -57,6 +58,8 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         kind: The kind of the workers: "process", "thread" or "interp".
         on_error: "raise": the first failure ends the call, as in joblib's own backends. "return": a task that fails, or
             whose worker dies, has its exception as its result, and the others go on.
+        task_timeout_s: How many seconds each task may run; see `ComposablePool.options`. None: there is no limit. Tasks
+            are then submitted one by one, whatever joblib's `batch_size` is.
         idle_worker_timeout: The number of seconds for which a pool stays open after its last call.
         nesting_level: joblib's own: how many `Parallel` calls are around this one.
         inner_max_num_threads: The number of threads that BLAS and OpenMP libraries may use in each worker. None: each
@@ -78,6 +81,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         kind: str = "process",
         *,
         on_error: str = "raise",
+        task_timeout_s: float | None = None,
         idle_worker_timeout: float = IDLE_S,
         nesting_level: int | None = None,
         inner_max_num_threads: int | None = None,
@@ -90,6 +94,10 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             raise ValueError(f"on_error must be one of {', '.join(map(repr, ON_ERROR))}, not {on_error!r}")
         self._kind = resolve_kind(kind)
         self._on_error = on_error
+        self._call_options = (
+            None if task_timeout_s is None else changed(None, {"timeout_s": task_timeout_s}, self._kind)
+        )
+        self._is_each = on_error == "return" or task_timeout_s is not None  # each task has an outcome of its own
         self._idle_s = idle_worker_timeout
         self._options = {"policy": "dynamic", **options}
         self._key: Any = None
@@ -116,7 +124,8 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             return 1
         n = self._count_workers(n_jobs)
         # For one worker joblib would run the tasks itself, which neither survives a crash nor returns an exception.
-        return max(n, 2) if self._user is not None and self._on_error == "return" else n
+        # Nor could it stop one that takes too long.
+        return max(n, 2) if self._user is not None and self._is_each else n
 
     def _count_workers(self, n_jobs: int) -> int:
         n = n_jobs if n_jobs > 0 else max(1, _capped(cpu_count()) + 1 + n_jobs)
@@ -124,7 +133,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
     def compute_batch_size(self) -> int:
         """Return how many tasks joblib is to put into a batch, if its user leaves that open."""
-        if self._kind == "thread" or self._on_error == "return":
+        if self._kind == "thread" or self._is_each:
             return 1
         size: int = super().compute_batch_size()
         return size
@@ -147,6 +156,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         return {
             "kind": self._kind,
             "on_error": self._on_error,
+            "task_timeout_s": self._call_options and self._call_options.timeout_s,
             "idle_worker_timeout": self._idle_s,
             "nesting_level": self.nesting_level,
             "inner_max_num_threads": self.inner_max_num_threads,
@@ -211,7 +221,15 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         if self.nesting_level or _native.own_grant() or not threading._daemon_threads_allowed():  # type: ignore[attr-defined]
             return None
         cpus = frozenset(os.sched_getaffinity(0))
-        key = (self._kind, n, cpu_count(), cpus, self.inner_max_num_threads, *sorted(self._options.items()))
+        key = (
+            self._kind,
+            n,
+            cpu_count(),
+            cpus,
+            self.inner_max_num_threads,
+            self._call_options,
+            *sorted(self._options.items()),
+        )
         try:
             hash(key)
         except TypeError:
@@ -227,7 +245,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
                 end_idle_interpreters()
         if self.inner_max_num_threads is not None:
             options["threads_per_worker"] = self.inner_max_num_threads
-        return FedPool(ComposablePool(n, kind=self._kind, **options), _run)
+        return FedPool(ComposablePool(n, kind=self._kind, **options), _run, self._call_options)
 
     def _release(self) -> None:
         """Leave the pool, all of whose tasks are done, to the next call, or close it."""
@@ -270,8 +288,8 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         if pool is None:
             return  # the call is being aborted
         try:
-            if self._on_error == "return":
-                _Each(pool, func, callback)
+            if self._is_each:
+                _Each(pool, func, callback, self._on_error == "raise")
             else:
                 pool.submit(_pack(func), callback)
         except PoolClosed:
@@ -285,7 +303,12 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         return out
 
 
-_OF_PARALLEL = OPTIONS - {"context"} | {"kind", "on_error", "idle_worker_timeout"}  # joblib passes a context of its own
+_OF_PARALLEL = OPTIONS - {"context"} | {
+    "kind",
+    "on_error",
+    "task_timeout_s",
+    "idle_worker_timeout",
+}  # joblib passes a context of its own
 
 
 def _capped(n_cpus: int) -> int:
@@ -328,10 +351,14 @@ def _with_traceback(error: BaseException) -> BaseException:
 
 
 class _Each:
-    """A batch whose tasks are submitted one by one, so that each has an outcome of its own."""
+    """A batch whose tasks are submitted one by one, so that each has an outcome of its own.
 
-    def __init__(self, pool: FedPool, batch: Any, callback: Callback) -> None:
+    raises: whether the failure of one is that of the batch.
+    """
+
+    def __init__(self, pool: FedPool, batch: Any, callback: Callback, raises: bool) -> None:
         self._callback = callback
+        self._raises = raises
         self._outcomes: list[Any] = [None] * len(batch.items)
         self._n_left = len(batch.items)
         self._failure: BaseException | None = None  # one that is not a task's own
@@ -343,7 +370,7 @@ class _Each:
         """Note the outcome of task n: a list of its only result, or an exception. A pool has one thread for that."""
         if not isinstance(out, BaseException):
             self._outcomes[n] = out[0]
-        elif _is_of_task(out):
+        elif not self._raises and _is_of_task(out):
             self._outcomes[n] = _with_traceback(out)
         else:
             self._failure = self._failure or out
