@@ -26,8 +26,9 @@ class Statistics:
             their modules are imported, or their initializer runs. There is no limit to that time.
         idle_bytes: The bytes of shared memory that hold no value and are kept for the next ones. Soon after the last
             call they are 64 MB at most.
-        n_records_lost: The number of log records and lines of output that workers had begun to send, with `log=True` or
-            `output="relay"`, when they were killed or ended; at most one for each. It counts workers that have ended.
+        n_records_lost: The number of log records and lines of output (`log=True`, `output="relay"`) that workers which
+            have ended had begun to send, and that did not arrive: at most one for each that was killed, and those that
+            were dropped while handlers were too slow.
 
     Guarantees:
         The object never changes. Its counts may be of slightly different moments while tasks run.
