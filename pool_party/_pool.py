@@ -704,6 +704,8 @@ class ThreadPool(ComposablePool):
         processes: The number of workers; see `ComposablePool`.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
+        context: Whether each task runs in a copy of the caller's context variables. None: as `threading.Thread` does;
+            see `ComposablePool`.
         preload: Names of modules that are imported before the first task.
         **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
             `propagate`, and for processes those of memory; see `ComposablePool`.
@@ -722,10 +724,11 @@ class ThreadPool(ComposablePool):
         initializer: Callable[..., object] | None = None,
         initargs: Iterable[Any] = (),
         *,
+        context: bool | None = None,
         preload: Iterable[str] = (),
         **options: Unpack[PoolOptions],
     ) -> None:
-        super().__init__(processes, initializer, initargs, kind="thread", preload=preload, **options)
+        super().__init__(processes, initializer, initargs, kind="thread", context=context, preload=preload, **options)
 
 
 class ProcessPool(ComposablePool):

@@ -20,6 +20,10 @@ def log_many(n, first=0):
         log(str(i))
 
 
+def log_with_path(n):
+    log("x", path="-")
+
+
 def log_levels(names):
     """Log at each level to each logger."""
     for name in names:

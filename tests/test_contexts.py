@@ -10,7 +10,7 @@ import pytest
 import talking
 from talking import request, tenant
 
-from pool_party import ComposablePool
+from pool_party import ComposablePool, ThreadPool
 from pool_party._core.contexts import choose_carrier
 
 TIMEOUT_S = 60
@@ -47,6 +47,10 @@ def check_all_verbs(pool, expected):
 
 def test_threads_run_in_a_copy_of_the_callers_context(in_context):
     check_all_verbs(ComposablePool(2, kind="thread", context=True), ("mine", "me"))
+
+
+def test_pools_of_threads(in_context):
+    check_all_verbs(ThreadPool(1, context=True), ("mine", "me"))
 
 
 def test_each_task_has_a_copy_of_its_own(make_pool, in_context):

@@ -167,7 +167,7 @@ def test_threads_of_a_task(make_pool, remote_kind, collector):
     pool.apply(talking.log_from_a_thread, ("from a thread",))
     finish(pool)
     (record,) = collector.records
-    assert (record.getMessage(), record.task, record.task_number) == ("from a thread", "log_from_a_thread", 0)
+    assert (record.getMessage(), record.task, record.task_number) == ("from a thread", None, 0)
 
 
 @pytest.mark.parametrize("inner", ["thread", "process"])

@@ -31,8 +31,9 @@ class Statistics:
         n_overdue: The number of tasks whose time is up, by `options(timeout_s=)` or `options(deadline_s=)`, and which
             their workers still run. The worker is lost to other tasks for as long. It stays above 0 if a task of a
             thread or an interpreter is inside a C function, which nothing can interrupt.
-        n_records_lost: The number of log records and lines of output that workers had begun to send, with `log=True` or
-            `output="relay"`, when they were killed or ended; at most one for each. It counts workers that have ended.
+        n_records_lost: The number of log records and lines of output (`log=True`, `output="relay"`) that workers which
+            have ended had begun to send, and that did not arrive: at most one for each that was killed, and those that
+            were dropped while handlers were too slow.
 
     Guarantees:
         The object never changes. Its counts may be of slightly different moments while tasks run.

@@ -162,6 +162,7 @@ class Relay:
                     self._send_mark(0)
             except BaseException:
                 _report("the relay of a pool's log records and output has failed; it goes on")
+        self._settle(self._n_ended, 0)  # all workers have ended, perhaps without room for a mark
         self._release()
 
     def _read(self) -> bytes | None:

@@ -63,9 +63,12 @@ class Namer:
         fields |= {"worker": self._name, "task": held and self._task(), "task_number": number, "call": call}
 
     def _task(self) -> "str | None":
-        """Return the name of the function that the worker's own thread was told to run."""
-        is_own = threading.get_ident() == self._ident
-        frame: FrameType | None = sys._getframe() if is_own else sys._current_frames().get(self._ident)
+        """Return the name of the function that this thread was told to run; None if it is not the worker's own.
+
+        Frames of another thread are not looked at: `sys._current_frames` touches those of all interpreters, which run
+        meanwhile.
+        """
+        frame: FrameType | None = sys._getframe() if threading.get_ident() == self._ident else None
         found = None
         while frame is not None and frame.f_globals.get("__name__") != _LOOP:
             if not frame.f_code.co_filename.startswith(_PACKAGE):

@@ -11,7 +11,7 @@ import tempfile
 import threading
 
 import talking
-from probe import TIMEOUT_S, ComposablePool, gates, main, tasks
+from probe import TIMEOUT_S, ComposablePool, gates, main, open_fds, tasks
 
 from pool_party import WorkerLost
 from pool_party.observe import messages
@@ -137,6 +137,20 @@ def in_a_parent_that_forks(method):
         os.waitpid(pid, 0)
         assert counter.n == {path: 2000}, counter.n
         assert not any(thread.name == "pool_party-relay" for thread in threading.enumerate())
+
+
+def leaves_nothing(kind):
+    """Pools that have ended leave no descriptors and no threads."""
+    counter = count_records()
+    found = []
+    for _ in range(4):
+        with ComposablePool(2, kind=kind, log=True, output="relay") as pool:
+            pool.map(talking.log_with_path, range(20), 1)
+            pool.close()
+            pool.join()
+        found.append((len(open_fds()), threading.active_count()))
+    assert counter.n["-"] == 80, counter.n
+    assert found[1] == found[-1], found
 
 
 if __name__ == "__main__":
