@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib sklearn dask test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -68,7 +68,13 @@ cpython:   ## CPython's own tests of pools and executors, on ours
 	$(call with_env,test) tests/cpython/run.py $(ARGS)
 
 joblib:    ## joblib's own tests of Parallel, with our backend; ARGS='--kind interp', ARGS=--all
-	$(call with_env,test) tests/joblib_suite/run.py $(ARGS)
+	$(call with_env,test) tests/library_suites/run.py joblib $(ARGS)
+
+sklearn:   ## scikit-learn's tests of model selection and ensembles, each Parallel in two of our workers: ARGS='--kind thread'
+	$(call with_env,test) tests/library_suites/run.py sklearn $(ARGS)
+
+dask:      ## Dask's own tests of its schedulers on one machine, with our pools and executors
+	$(call with_env,test) tests/library_suites/run.py dask $(ARGS)
 
 test-arm64:  ## the C stress test and the smoke test for arm64, cross-compiled and emulated (Debian or Ubuntu, x86-64)
 	@tools/test-arm64 $(ARGS)

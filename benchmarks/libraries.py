@@ -47,7 +47,7 @@ _WAYS = {
     "dask": (f"{DASK}threads", f"{DASK}processes", f"{DASK}synchronous", *_OURS),
 }
 _REFERENCES = {"joblib": "loky", "scikit-learn": "loky", "dask": f"{DASK}threads"}
-_IN_JOBLIB = ("threading", "loky")  # each task's wall time is divided by these
+_IN_JOBLIB = ("threading", "loky")  # the wall time of a task is divided by theirs
 
 type _Summary = dict[str, Any]
 
@@ -120,8 +120,8 @@ def _sum_up_joblib(figures: Mapping[str, Sequence[Figures]], way: str) -> _Summa
 
 
 def _all_s(runs: Sequence[Figures], names: Sequence[str]) -> list[float]:
-    """Return the time of all rounds of the named workloads, of each run."""
-    return [sum(sum(run["workloads"][name]["rounds_s"]) for name in names) for run in runs]
+    """Return the time of all rounds of the named workloads, and of opening the pool, of each run."""
+    return [run["open_s"] + sum(sum(run["workloads"][name]["rounds_s"]) for name in names) for run in runs]
 
 
 def _sum_up_workloads(figures: Mapping[str, Sequence[Figures]], way: str, references: Sequence[str]) -> _Summary:
@@ -166,7 +166,7 @@ def _format(section: str, summaries: Mapping[str, _Summary], n_workers: int) -> 
     titles = {
         "joblib": "a task that does nothing, one a batch; peak memory of tasks that take the same large array",
         "scikit-learn": "seconds, with the start of the workers; at most {} threads are due: {} workers and {} CPUs",
-        "dask": "seconds of a round; all: with opening the pool, three rounds",
+        "dask": "seconds of a round; all: of all rounds, with the start of the workers",
     }
     title = titles[section].format(n_workers + n_usable_cpus(), n_workers, n_usable_cpus())
     return f"{section}: {title}\n{format_table(['', *headings], rows)}"

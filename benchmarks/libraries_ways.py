@@ -46,13 +46,11 @@ def _threads_of(pid: int) -> Iterator[tuple[int, str, str]]:
 class ThreadSampler:
     """Counts the threads of this process and of all its descendants every 20 ms, in the block of a `with` statement.
 
-    Its own thread is not counted, and neither are those that were there before the block. `threads`, `services` and
-    `running` are the largest numbers at a time: of threads that may run tasks or a library's work, of our own that do
-    neither, and of those that had a CPU or waited for one.
+    Its own thread is not counted.
     """
 
     def __init__(self) -> None:
-        self.threads = self.services = self.running = 0
+        self._threads = self._services = self._running = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name=_SAMPLER, daemon=True)
 
@@ -74,9 +72,18 @@ class ThreadSampler:
             found = self._look()
             fresh = [name for thread, name, _ in found if thread not in self._before]
             n_services = sum(name.startswith(_SERVICES) for name in fresh)
-            self.threads = max(self.threads, len(fresh) - n_services)
-            self.services = max(self.services, n_services)
-            self.running = max(self.running, sum(state == "R" for _, _, state in found))
+            self._threads = max(self._threads, len(fresh) - n_services)
+            self._services = max(self._services, n_services)
+            self._running = max(self._running, sum(state == "R" for _, _, state in found))
+
+    def peaks(self) -> Figures:
+        """Return the largest numbers of threads at a time.
+
+        threads: that were not there before the block, our service threads excepted, whether they sleep or not. Fork
+        servers and resource trackers have one each. service_threads: ours that run no tasks. running_threads: of all
+        that there are, those that have a CPU or wait for one.
+        """
+        return {"threads": self._threads, "service_threads": self._services, "running_threads": self._running}
 
 
 # ---- ways ----
@@ -152,7 +159,7 @@ def measure_joblib(way: str, n_workers: int, size: str) -> Figures:
 
 def _measure_rounds(workloads: dict[str, Callable[[], Any]], n_rounds: int) -> Figures:
     """Run each workload; return, by name, the time of each round, and the results of the last."""
-    found: Figures = {name: {"rounds_s": []} for name in workloads}
+    found: Figures = {name: {"rounds_s": [], "results": []} for name in workloads}
     for _ in range(n_rounds):
         for name, run in workloads.items():
             started_s = time.perf_counter()
@@ -170,8 +177,7 @@ def measure_sklearn(way: str, n_workers: int, size: str) -> Figures:
     runs = {name: lambda fit=fit: fit(SIZES[size], n_workers) for name, fit in ESTIMATORS.items()}
     with ThreadSampler() as sampler, _joblib_way(way):
         found = _measure_rounds(runs, 1)
-    threads = {"threads": sampler.threads, "service_threads": sampler.services, "running_threads": sampler.running}
-    return {"workloads": found, **threads}
+    return {"workloads": found, "open_s": 0.0, **sampler.peaks()}
 
 
 def measure_dask(way: str, n_workers: int, size: str) -> Figures:
@@ -184,9 +190,11 @@ def measure_dask(way: str, n_workers: int, size: str) -> Figures:
         __import__("dask.dataframe")
     __import__("dask.array")
     runs = {name: lambda run=COLLECTIONS[name]: run(SIZES[size]) for name in names}
+    started_s = time.perf_counter()
     with ThreadSampler() as sampler, _dask_way(way, n_workers):
+        open_s = time.perf_counter() - started_s
         found = _measure_rounds(runs, 1 if size == "quick" else 3)
-    return {"workloads": found, "threads": sampler.threads, "running_threads": sampler.running}
+    return {"workloads": found, "open_s": open_s, **sampler.peaks()}
 
 
 def main() -> None:

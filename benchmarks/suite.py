@@ -68,6 +68,7 @@ _ALL = (
     Benchmark("tracing", 1, 0.3, ("--rounds", "5")),
     Benchmark("profile-task", 1, 0.3),
     Benchmark("science", 3, 1, needs=("scipy", "pandas", "sklearn")),
+    Benchmark("libraries", 5, 1.5, needs=("joblib", "numpy")),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
 

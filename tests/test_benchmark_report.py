@@ -9,10 +9,12 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
+import gates
 import pytest
 
 from pool_party.cli import bench as _bench
@@ -181,6 +183,64 @@ def test_smallest_case_of_science_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
     assert found["sections"]["transfer"]["pool_party thread"]["summary"]["median_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("numpy", "joblib")), reason="needs joblib")
+def test_smallest_case_of_libraries_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    done = run("libraries.py", "--quick", "--json", str(file), "--only", "joblib", "--peer", "thread")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["sections"]["joblib"]
+    assert set(found) == {"loky", "threading", "pool_party thread"}
+    ours = found["pool_party thread"]["summary"]
+    assert ours["to loky, low"] <= ours["to loky"] <= ours["to loky, high"] and ours["peak_bytes"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("sklearn", "joblib")), reason="needs scikit-learn"
+)
+def test_five_estimators_have_the_threads_that_they_should_have(on_path):
+    from fresh import begin, end
+
+    figures, failure = end(begin("libraries_ways", ["scikit-learn", "pool_party thread", 2, "quick"]), 600)
+    assert figures is not None, failure
+    assert len(figures["workloads"]) == 5 and all(found["results"] for found in figures["workloads"].values())
+    assert figures["threads"] <= 2 + len(os.sched_getaffinity(0))
+
+
+def test_libraries_take_no_wrong_results(on_path):
+    from libraries import check, sum_up
+    from program import Runs
+
+    def figures(value, rounds_s):
+        workloads = {"qr": {"results": [1.0, value], "rounds_s": rounds_s}}
+        return {"workloads": workloads, "open_s": 0.0, "threads": 3, "service_threads": 0, "running_threads": 2}
+
+    runs = Runs()
+    for way, value in {"loky": 2.0, "alike": 2.0 + 1e-12, "other": 2.001, "none": math.nan}.items():
+        for round_s in (1.0, 2.0) if way == "alike" else (4.0, 4.0):
+            runs.add(way, (figures(value, [round_s]), ""))
+    check(runs, "loky")
+    assert list(runs.figures) == ["loky", "alike"] and list(runs.failures) == ["other", "none"]
+    sums = sum_up("scikit-learn", runs)["alike"]
+    assert (sums["to loky"], sums["to loky, low"], sums["to loky, high"]) == (0.375, 0.25, 0.5)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="the system learns the names of threads from 3.14 on")
+def test_the_sampler_counts_threads_and_processes(on_path):
+    from libraries_ways import ThreadSampler
+
+    is_over = threading.Event()
+    with ThreadSampler() as sampler:
+        for name in ("one", "two", "pool_party-feed"):
+            threading.Thread(target=is_over.wait, name=name).start()
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+            gates.wait_until(lambda: sampler.peaks()["threads"] == 3, "two threads and a process are counted")
+            child.communicate(b"\n")
+        is_over.set()
+    assert sampler.peaks()["service_threads"] == 1
 
 
 def test_science_takes_no_wrong_results(on_path):

@@ -1,4 +1,4 @@
-"""The backend for joblib, in every kind. joblib's own tests run against it by tests/joblib_suite/run.py."""
+"""The backend for joblib, in every kind. joblib's own tests run against it by tests/library_suites/run.py."""
 
 import multiprocessing
 import os

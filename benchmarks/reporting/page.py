@@ -38,6 +38,7 @@ _TITLES = {
     "tracing": "Traces",
     "profile-task": "Where the time of a task goes",
     "science": "NumPy, SciPy, pandas and scikit-learn",
+    "libraries": "joblib, scikit-learn and Dask in pools",
 }
 _BUSY_CPUS = 0.25
 _QUICK = "**A quick look, which shows that everything runs: these figures are not a measurement.**"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-SIZES = {"quick": 0.1, "full": 1.0}
+SIZES = {"quick": 0.1, "full": 0.6}
 
 
 def same(n: int) -> int:
