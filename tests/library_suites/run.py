@@ -73,6 +73,9 @@ SKLEARN_CALLERS = {
     "test_multi_metric_search_forwards_metadata": CALLERS,
     "test_validation_functions_routing": CALLERS,
     "test_learning_curve_exploit_incremental_learning_routing": CALLERS,
+    "test_metadata_routing_for_stacking_estimators": CALLERS,
+    "test_metadata_routing_for_voting_estimators": CALLERS,
+    "test_metadata_routing_with_dynamic_method_selection": CALLERS,
 }
 SKLEARN_APART = {
     "test_base_estimator_inputs": IN_PLACE,
@@ -85,6 +88,7 @@ SKLEARN_APART = {
     "test_cross_validate_invalid_scoring_param": WARNINGS,
     "test_searchcv_raise_warning_with_non_finite_score": WARNINGS,
     "test_search_cv_verbose_3": PRINTED,
+    "test_voting_verbose": PRINTED,
     "test_grid_search_cv_splits_consistency": PICKLED,
     "test_passed_unrequested_metadata": PICKLED,
     "test_search_callbacks_with_partial_fit_failures": PICKLED,
@@ -125,9 +129,9 @@ def names_of(output):
     return set(re.findall(r"::(\w+)", output))
 
 
-def environment(kind, left_out):
+def environment(name, kind, left_out):
     paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH")]
-    own = {"POOL_PARTY_KIND": kind, "POOL_PARTY_LEFT_OUT": " ".join(left_out)}
+    own = {"POOL_PARTY_SUITE": name, "POOL_PARTY_KIND": kind, "POOL_PARTY_LEFT_OUT": " ".join(left_out)}
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -138,7 +142,7 @@ def run_pytest(name, kind, left_out, *args):
     hang = ["-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true"]
     return subprocess.run(
         [*command, *settings, *hang],
-        env=environment(kind, left_out),
+        env=environment(name, kind, left_out),
         stdout=subprocess.PIPE,
         text=True,
         timeout=LIMIT_S,

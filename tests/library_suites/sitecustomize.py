@@ -3,5 +3,5 @@
 import os
 import threading
 
-if "POOL_PARTY_KIND" in os.environ and threading._daemon_threads_allowed():
+if os.environ.get("POOL_PARTY_SUITE") == "joblib" and threading._daemon_threads_allowed():
     import joblib_plugin  # noqa: F401
