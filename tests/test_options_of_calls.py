@@ -637,8 +637,9 @@ def error_of(result):
 
 
 @properties.check(n_runs=8)
-def test_each_task_has_one_outcome_of_those_that_are_possible(rng, pool, tmp_path_factory):
-    made = [make_task(rng, pool.kind) for _ in range(8)]
+def test_each_task_has_one_outcome_of_those_that_are_possible(rng, make_pool, kind, tmp_path_factory):
+    pool = make_pool(2, kind=kind)
+    made = [make_task(rng, kind) for _ in range(8)]
     folder = tmp_path_factory.mktemp("attempts")
     called, results, cancelled = [[] for _ in made], [], set()
     for n, (script, options, _) in enumerate(made):
@@ -660,3 +661,4 @@ def test_each_task_has_one_outcome_of_those_that_are_possible(rng, pool, tmp_pat
             assert n_attempts(path) <= 1 + options["retries"]
     gates.wait_until(lambda: pool.statistics().n_overdue == 0, "every task has ended")
     assert pool.map(tasks.square, range(20)) == [n * n for n in range(20)]
+    pool.terminate()
