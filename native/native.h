@@ -118,8 +118,7 @@ typedef struct {           /* one worker slot: the part of the segment that belo
     _Atomic uint64_t begun_ns;              /* when it claimed the task that it holds, if that is timed; otherwise 0 */
     _Alignas(64) _Atomic uint64_t tail;     /* results: how far the worker has written */
     _Alignas(64) _Atomic uint64_t head;     /* results: how far the parent has taken them */
-    uint64_t taken_job;                     /* the task of the newest result taken; only the parent uses these two */
-    uint32_t taken_index;
+    uint64_t n_taken;                       /* results of this worker's tasks that were taken; only the parent uses it */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
 } pp_worker_slot_t;
 

@@ -267,6 +267,13 @@ def test_failed_tasks_are_tried_again(make_pool, kind, verb, how, tmp_path):
     assert (statistics.n_failed, statistics.n_submitted, statistics.n_pending) == (0, 6, 0)
 
 
+def test_a_worker_dies_in_the_attempt_after_one_that_it_has_answered(make_pool, tmp_path):
+    pool = make_pool(1, kind="process")
+    view = pool.options(retries=2, retry_on=(ValueError, WorkerLost))
+    path = str(tmp_path / "attempts")
+    assert view.apply_async(tasks.follow_script, (path, ["raise", "die", "end"])).get(LONG_S) == 3
+
+
 def test_the_last_error_has_the_earlier_ones_as_notes(pool, tmp_path):
     path = str(tmp_path / "attempts")
     with pytest.raises(ValueError, match="attempt 3") as raised:

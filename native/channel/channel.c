@@ -239,7 +239,7 @@ bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy) {
  * slot's ring; see pp_parent_reap. */
 void pp_parent_open_slot(pp_parent_t *h, unsigned worker) {
     pp_worker_slot_t *l = slot_of(h, worker);
-    l->taken_job = UINT64_MAX;
+    l->n_taken = 0;
     pp_store_relaxed(&l->full, 0);
     pp_store_relaxed(&l->holds, 0);
     pp_store_relaxed(&l->n_done, 0);
@@ -253,9 +253,8 @@ void pp_parent_open_slot(pp_parent_t *h, unsigned worker) {
     pp_store_seq_cst(&l->state, PP_WORKER_STARTING);
 }
 
-static bool is_result_taken(const pp_worker_slot_t *l, uint64_t job, uint32_t index) {
-    return l->taken_job == job && l->taken_index == index;
-}
+/* Of the task that a dead worker holds. A name of the task would not do, since it may be tried again by the same worker. */
+static bool is_result_taken(const pp_worker_slot_t *l) { return l->n_taken > pp_load_relaxed(&l->n_done); }
 
 /* Empties the slot of a dead worker, once its results are taken. True: *job and *index are the task that is lost with
  * it. A task is not lost if its result was the last taken: then the worker was killed between its reply and
@@ -270,7 +269,7 @@ bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *in
             pp_block_release(h->segment, 0, block - 1);
         *job = pp_load_relaxed(&l->job);
         *index = pp_load_relaxed(&l->index);
-        lost = !is_result_taken(l, *job, *index);
+        lost = !is_result_taken(l);
     }
     for (unsigned i = 0; i < PP_SLOTS; i++) {   /* all slots: the newest task may not be counted in `tail` yet */
         pp_slot_t *slot = &shared->slots[i];
@@ -328,10 +327,8 @@ const pp_frame_t *pp_parent_peek(pp_parent_t *h, unsigned worker) {
 
 void pp_parent_take(pp_parent_t *h, unsigned worker, const pp_frame_t *frame) {
     pp_worker_slot_t *l = slot_of(h, worker);
-    if (frame->size != PAD) {
-        l->taken_job = frame->job;
-        l->taken_index = frame->index;
-    }
+    if (frame->size != PAD && frame->job)
+        l->n_taken++;
     pp_store_seq_cst(&l->head, pp_load_relaxed(&l->head) + frame->frame_size);
     if (pp_load_seq_cst(&l->full) && pp_swap_seq_cst(&l->full, 0))
         pp_futex_wake(&l->full, 1, UINT32_MAX);
@@ -623,8 +620,8 @@ int pp_worker_wait_room(pp_worker_t *e) {
 }
 
 void pp_worker_finish(pp_worker_t *e) {
-    pp_store_relaxed(&e->own->n_done, pp_load_relaxed(&e->own->n_done) + 1);
     pp_store_release(&e->own->holds, 0);
+    pp_store_release(&e->own->n_done, pp_load_relaxed(&e->own->n_done) + 1);   /* later: see is_result_taken */
 }
 
 void pp_worker_state(pp_worker_t *e, pp_worker_state_t state) {
