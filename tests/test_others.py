@@ -144,7 +144,7 @@ def test_what_others_leave_is_lent(lone, n_others, expected):
     assert n_threads(lone) == 2 and lone.statistics().n_lends == 0
     pretend(n_others)
     gates.wait_until(lambda: n_threads(lone) == expected, "lent")
-    gates.wait_until(lambda: lone.statistics().n_lends == 1, "counted")
+    gates.wait_until(lambda: lone.statistics().n_lends >= 1, "counted")
 
 
 def test_what_others_use_is_not(lone):
@@ -160,7 +160,7 @@ def test_what_others_come_to_need_is_taken_back(lone):
     gates.wait_until(lambda: n_threads(lone) == N_CPUS, "lent")
     pretend(MANY, n_ours=N_CPUS)
     gates.wait_until(lambda: n_threads(lone) == 2, "taken back")
-    gates.wait_until(lambda: lone.statistics().n_reclaims == 1, "counted")
+    gates.wait_until(lambda: lone.statistics().n_reclaims >= 1, "counted")
     pretend(0)
     gates.wait_until(lambda: n_threads(lone) == N_CPUS, "lent again")
 

@@ -130,12 +130,19 @@ class FollowedFutures:
         Workers begin the futures in this order, so at most one for each worker is not done and precedes one that is.
         """
         n_done = n_others = 0
-        for future in self._futures.copy():
+        for future in self._snapshot():
             if future.done():
                 n_done += 1
             elif (n_others := n_others + 1) > self._n_workers:
                 break
         return self.n_taken + n_done * self._chunk
+
+    def _snapshot(self) -> "deque[Future[Any]]":
+        while True:
+            try:
+                return self._futures.copy()
+            except RuntimeError:  # another thread has changed it meanwhile, as it can without a GIL
+                continue
 
     def stop_with(self, results: Iterator[Any]) -> None:
         """Stop if the iterator over the results becomes garbage, even if it was never used."""

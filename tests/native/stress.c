@@ -1311,6 +1311,7 @@ static void test_delivered(void) {
     put_one(&h, 5, 8, PP_IN_PLACE);
     CHECK(claims(&ends[0], 5, 8), "claim", 5);
     pp_store_relaxed(&ends[0].own->holds, 1);               /* `claims` has finished it */
+    pp_store_relaxed(&ends[0].own->n_done, 0);
     pp_frame_t frame = {.job = 5, .index = pp_load_relaxed(&ends[0].own->index), .size = 8};
     CHECK(pp_worker_reply(&ends[0], &frame, "8 bytes") == 0, "reply", 5);
     pp_parent_take(&h, 0, pp_parent_peek(&h, 0));
