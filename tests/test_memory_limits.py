@@ -180,9 +180,10 @@ def test_a_task_that_bursts_the_limit_fails_alone(make_pool, context, gate):
     assert pool.statistics().n_workers_lost == pool.statistics().n_failed == 1
 
 
-def test_memory_inherited_by_fork_does_not_count(make_pool, gate):
+@pytest.mark.parametrize("start_method", ["fork"])
+def test_memory_inherited_by_fork_does_not_count(make_pool, context, gate):
     ballast = b"x" * (150 * MiB)
-    pool = make_pool(1, kind="process", context="fork", worker_memory_limit="96 MiB")
+    pool = make_pool(1, kind="process", context=context, worker_memory_limit="96 MiB")
     held = pool.apply_async(talking.hold_at_gate, (gate.path, 10))
     gate.wait_arrived()
     for _ in range(3):  # looks of the parent
