@@ -145,9 +145,9 @@ class ComposableExecutor(Executor):
     def _with(self, options: "Options | None") -> Self:
         if options is None:
             return self
-        view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__, _options=options, _viewed=self._viewed or self)
-        return view
+        from pool_party._core.options import view_of
+
+        return view_of(self, options)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start `fn(*args, **kwargs)` in a worker. Does not block, except to pickle the arguments.

@@ -37,15 +37,16 @@ def resolve_kind(kind: str) -> str:
 
 
 def resolve_context(context: Any) -> Any:
-    """Return a `multiprocessing` context, given itself, its name, or None for the default.
-
-    True and False say whether threads inherit context variables, and leave the default.
-    """
+    """Return a `multiprocessing` context, given itself or its name. What `_start_context` leaves out is the default."""
     import multiprocessing
 
-    if isinstance(context, bool):
-        context = None
+    context = _start_context(context)
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+
+
+def _start_context(context: Any) -> Any:
+    """Return what `context=` says about starting processes: nothing if it is a bool, about context variables."""
+    return None if isinstance(context, bool) else context
 
 
 def _choose_number(n_workers: Any) -> int:
@@ -165,7 +166,7 @@ def open_engine(
     if initializer is not None and not callable(initializer):
         raise TypeError("initializer must be a callable")
     carrier = _choose_carrier(kind, context, propagate)
-    context = _choose_context(kind, None if isinstance(context, bool) else context)
+    context = _choose_context(kind, _start_context(context))
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
     interpreters = prestart.begin(kind, channel, n_workers)

@@ -170,12 +170,9 @@ class ComposablePool:
             function continues, and its worker is busy for as long: `statistics().n_overdue` counts such tasks. Other
             tasks are not affected. Each task has one outcome, however often it is tried.
         """
-        from pool_party._core.options import changed
+        from pool_party._core.options import changed, view_of
 
-        made = changed(self._options, options, self._engine.kind)
-        view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__, _options=made, _viewed=self._viewed or self)
-        return view
+        return view_of(self, changed(self._options, options, self._engine.kind))
 
     # ---- one call ----
 

@@ -60,6 +60,14 @@ def changed(options: Options | None, changes: CallOptions, kind: str) -> Options
     return made
 
 
+def view_of[Owner](owner: Owner, options: Options) -> Owner:
+    """Return a view of a pool or an executor, or of a view, whose calls have these options."""
+    view = object.__new__(type(owner))
+    own: Any = owner
+    view.__dict__.update(own.__dict__, _options=options, _viewed=own._viewed or own)
+    return view
+
+
 def _check_seconds(name: str, value: object) -> None:
     if value is None:
         return
