@@ -1,11 +1,11 @@
 """Checks the options of pools and executors, and makes the engine that they describe."""
 
+from __future__ import annotations
+
 import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import Engine
@@ -15,7 +15,11 @@ from pool_party.workers import preloading
 from pool_party.workers.base import Setup
 from pool_party.workers.interp import prestart
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextvars import ContextVar
+    from typing import Any, Unpack
+
     from pool_party._core.contexts import Carrier
     from pool_party.observe.relay import Relay
 
@@ -94,7 +98,7 @@ class PoolOptions(Limits, total=False):
     worker_memory_limit: int | str | None
 
 
-def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> "Relay | None":
+def _choose_relay(kind: str, n_workers: int, log: bool, output: str | None) -> Relay | None:
     """Return what handles what workers log and print. Threads do both in this interpreter and need nothing."""
     if output not in (None, "relay"):
         raise ValueError(f"output must be 'relay' or None, not {output!r}")
@@ -122,7 +126,7 @@ def _bound_number(n_workers: int, n_bytes: int) -> int:
     return max(1, min(n_workers, total_bytes() // n_bytes))
 
 
-def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any] | str]) -> "Carrier | None":
+def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any] | str]) -> Carrier | None:
     inherits = kind == "thread" and getattr(sys.flags, "thread_inherit_context", False)
     if context is not True and not inherits and propagate == ():
         return None

@@ -17,7 +17,7 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("module", MODULES)
 def test_module_is_imported_alone(module):
-    if module == "pool_party.integrations.joblib":
+    if module in ("pool_party.integrations.joblib", "pool_party.patching.backends"):
         pytest.importorskip("joblib")
     fresh.check(fresh.run(["-W", "error", "-c", f"import {module}"]), "")
 
@@ -45,6 +45,32 @@ HEAVY = (
     *("logging", "multiprocessing", "numpy", "pickle", "psutil", "re", "socket", "subprocess", "tempfile", "traceback"),
     *("concurrent.futures", "threadpoolctl", "signal", "pool_party.observe"),
 )
+
+BY_THE_IMPORT = {
+    *("__future__", "_collections", "_contextvars", "_functools", "_operator", "_types", "_weakrefset", "atexit"),
+    *("collections", "collections.abc", "functools", "gc", "itertools", "keyword", "math", "operator", "reprlib"),
+    *("threading", "types", "weakref"),
+    *("warnings", "math.integer", "_math_integer"),  # by `threading` before 3.14, and by `math` from 3.15 on
+    *("pool_party", "pool_party._native", "pool_party._options", "pool_party._pool", "pool_party._core"),
+    *(
+        f"pool_party._core.{name}"
+        for name in ("callbacks", "engine", "errors", "exit", "following", "functions", "log")
+    ),
+    *(
+        f"pool_party._core.{name}"
+        for name in ("outcomes", "records", "results", "submit", "threads", "watching", "workers")
+    ),
+    *(f"pool_party.budget{name}" for name in ("", ".environment", ".plan", ".policies", ".split", ".topology")),
+    *(f"pool_party.workers{name}" for name in ("", ".base", ".interp", ".interp.prestart", ".preloading")),
+}
+
+
+def test_the_import_loads_few_modules():
+    """Each further module costs a program time before it begins. To add one here, state in its commit what it costs."""
+    code = "import os; before = {*sys.modules}; from pool_party import ComposablePool; print(*{*sys.modules} - before)"
+    done = fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"], options=())
+    assert set(fresh.check(done).out.split()) <= BY_THE_IMPORT
+
 
 OPEN = """
 import sys
@@ -92,3 +118,72 @@ def test_a_function_of_a_script_needs_no_slow_modules(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(FIRST_CALL)
     fresh.check(fresh.run([str(script)]), "set()")
+
+
+OF_A_SCRIPT = """
+import math, sys
+import callees
+from pool_party import ComposablePool
+STEP = 3
+def of_script(x):
+    return math.ceil(x) + STEP, sorted(sys.modules)
+class Point:
+    def __init__(self, x):
+        self.x = x
+    @property
+    def double(self):
+        return 2 * self.x
+    @classmethod
+    def at_zero(cls):
+        return cls(0)
+def of_class(point):
+    return point.double + Point.at_zero().x, sorted(sys.modules)
+CALLS = {{
+    "importable": (callees.importable, 1.5),
+    "script": (of_script, 1.5),
+    "lambda": (lambda x: (math.ceil(x) + STEP, sorted(sys.modules)), 1.5),
+    "class": (of_class, Point(2)),
+}}
+if __name__ == "__main__":
+    with ComposablePool(1, kind={kind!r}, context={method!r}) as pool:
+        function, argument = CALLS[{what!r}]
+        result, in_worker = pool.apply(function, (argument,))
+    print(result, {slow!r} & sys.modules.keys(), {slow!r}.intersection(in_worker))
+    print([name for name in in_worker if name.startswith("pool_party.wire")])
+"""
+SLOW = {"cloudpickle", "dataclasses", "inspect", "logging", "uuid", "hashlib"}
+RESULTS = {"importable": 2, "script": 5, "lambda": 5, "class": 4}
+WIRE = {
+    "importable": [],
+    "script": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
+    "lambda": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
+    "class": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
+}
+
+
+@pytest.mark.parametrize("what", RESULTS)
+@pytest.mark.parametrize(("kind", "method"), [("interp", None), ("process", "fork"), ("process", "spawn")])
+def test_a_first_call_imports_little(tmp_path, kind, method, what):
+    """Neither the caller nor the worker needs cloudpickle for functions, modules and simple classes of a script."""
+    (tmp_path / "callees.py").write_text("import sys\ndef importable(x):\n    return round(x), sorted(sys.modules)\n")
+    script = tmp_path / "script.py"
+    script.write_text(OF_A_SCRIPT.format(kind=kind, method=method, what=what, slow=SLOW))
+    done = fresh.run([str(script)])
+    head = f"{RESULTS[what]} set() set()"
+    if kind == "interp":
+        fresh.check(done, f"{head}\n{WIRE[what]}")
+    else:  # these import the program's file, and with it what the caller imports
+        assert done.out.splitlines()[:1] == [head], done
+
+
+def test_the_types_that_cloudpickle_handles_are_known():
+    """Its reducers are found without importing it, so a version with a reducer for one more type needs a change."""
+    from cloudpickle import cloudpickle
+
+    from pool_party.wire import main_module
+
+    theirs = {
+        f"{cls.__module__}.{cls.__qualname__}" for cls in cloudpickle.Pickler._dispatch_table if isinstance(cls, type)
+    }
+    ours = {f"{cls.__module__}.{cls.__qualname__}" for cls in main_module._own} | {"dataclasses._FIELD_BASE"}
+    assert theirs - ours <= main_module._OF_CLOUDPICKLE

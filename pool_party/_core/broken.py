@@ -1,10 +1,18 @@
 """The errors that derive from those of other packages, whose slow import keeps them out of errors.py."""
 
 import multiprocessing
-from concurrent.futures import BrokenExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from pool_party._core.errors import PoolPartyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures.thread import BrokenThreadPool
+else:
+    try:
+        from concurrent.futures.interpreter import BrokenInterpreterPool as BrokenThreadPool  # which derives from it
+    except ImportError:  # before Python 3.14
+        from concurrent.futures.thread import BrokenThreadPool
 
 
 class WorkerLost(PoolPartyError, BrokenProcessPool):
@@ -28,11 +36,12 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
         return type(self), (str(self), self.pid, self.exitcode)
 
 
-class InitializerFailed(PoolPartyError, BrokenExecutor):
+class InitializerFailed(PoolPartyError, BrokenProcessPool, BrokenThreadPool):
     """No worker can be made: an initializer or an import of `preload` raised, or processes died every time.
 
-    It is also a `concurrent.futures.BrokenExecutor`. Its cause is what the initializer raised. From then on every call
-    of the pool raises it.
+    It is also the `BrokenProcessPool`, `BrokenThreadPool` and, from Python 3.14 on, `BrokenInterpreterPool` of
+    `concurrent.futures`, each of which is a `BrokenExecutor`. Its cause is what the initializer raised. From then on
+    every call of the pool raises it.
     """
 
 

@@ -4,13 +4,18 @@ Callbacks are user code and may take any time. They therefore never run in a thr
 in the pool's background thread. The thread starts when the first callback is due.
 """
 
+from __future__ import annotations
+
 import threading
 from threading import get_ident
-from typing import Any
 
 from pool_party import _native
 from pool_party._core.log import log_exception
 from pool_party._core.threads import start_thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Callbacks:

@@ -5,16 +5,17 @@ pool. No signal handler interrupts it, and no caller that waits for a result dep
 requests and notify it (`Channel.notify`).
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core import exit as _exit
+from pool_party._core import watching
 from pool_party._core.callbacks import Callbacks
 from pool_party._core.errors import (
     PoolClosed,
@@ -30,12 +31,13 @@ from pool_party._core.outcomes import error_of
 from pool_party._core.submit import Submitter
 from pool_party._core.threads import start_thread
 from pool_party._core.workers import WorkerSet
-from pool_party.wire.definitions import Receivers
 from pool_party.workers.base import Setup, Worker, start_method
 from pool_party.workers.preloading import describe_cause
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from typing import Any
 
     from pool_party._core.contexts import Carrier
     from pool_party._core.options import Options
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import StreamCall
     from pool_party._core.supervisor import Supervisor
+    from pool_party.observe.progress import Bar
     from pool_party.observe.trace import Tracing
+    from pool_party.wire.definitions import Receivers
 
 RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
 END_PAUSE_S = 0.002  # between checks whether a worker still runs a task of a cancelled call, in a thread of its own
@@ -51,6 +55,12 @@ TRIM_S = 0.3  # between checks for idle memory, which is given back after two of
 TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need the memory again; guess
 
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
+
+
+def _receivers(method: str | None) -> Receivers:
+    from pool_party.wire.definitions import Receivers  # pools of threads do not need it
+
+    return Receivers(method)
 
 
 class Engine:
@@ -61,10 +71,10 @@ class Engine:
         kind: str,
         n_workers: int,
         channel: _native.Channel,
-        backlog: "deque[Any]",
+        backlog: deque[Any],
         setup: Setup,
         on_broken: Callable[[BaseException], object] | None = None,
-        carrier: "Carrier | None" = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self.kind = kind
         self.n_workers = n_workers
@@ -74,7 +84,7 @@ class Engine:
         self._on_broken = on_broken
         self._carrier = carrier  # wraps the functions of calls, so that they have the caller's context variables
         self._channel = channel
-        setup.receivers = None if kind == "thread" else Receivers(start_method(setup.context))
+        setup.receivers = None if kind == "thread" else _receivers(start_method(setup.context))
         self._submitter = Submitter(channel, setup.receivers, backlog)
         self._callbacks = Callbacks(channel)
         self._workers = WorkerSet(kind, n_workers, setup, channel)
@@ -124,6 +134,7 @@ class Engine:
         _exit.register(self, self.kind)
         keeper = self._channel.keeper()
         self.state = RUN
+        watching.tell(watching.on_open, self)
         return keeper
 
     def _undo_open(self) -> None:
@@ -163,11 +174,11 @@ class Engine:
 
     def submit_call(
         self,
-        call: "Call",
+        call: Call,
         fn: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        options: "Options | None" = None,
+        options: Options | None = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
         carried = self._carried(fn)
@@ -177,7 +188,7 @@ class Engine:
         if options is not None:
             self.supervisor.note_admitted(call)
 
-    def submit_map(self, call: "Call", fn: Any, items: list[Any], star: bool, options: "Options | None" = None) -> None:
+    def submit_map(self, call: Call, fn: Any, items: list[Any], star: bool, options: Options | None = None) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
         carried = self._carried(fn)
         if options is not None:
@@ -186,9 +197,7 @@ class Engine:
         if options is not None:
             self.supervisor.note_admitted(call)
 
-    def submit_stream(
-        self, call: "StreamCall", fn: Any, source: Iterator[Any], options: "Options | None" = None
-    ) -> None:
+    def submit_stream(self, call: StreamCall, fn: Any, source: Iterator[Any], options: Options | None = None) -> None:
         """Submit a call of fn for each item of an iterator.
 
         Raises: as `submit_call`; RuntimeError without a thread.
@@ -202,7 +211,7 @@ class Engine:
             self.supervisor.note_admitted(call)
 
     @property
-    def supervisor(self) -> "Supervisor":
+    def supervisor(self) -> Supervisor:
         """What enforces the options of calls. It is made when it is first used."""
         if self._supervisor is None:
             from pool_party._core.supervisor import Supervisor
@@ -211,7 +220,7 @@ class Engine:
             self._supervisor = self.__dict__.setdefault("_first_supervisor", made)  # of several threads' the first
         return self._supervisor
 
-    def submit_feed(self, call: "StreamCall", fn: Any, options: "Options | None" = None) -> None:
+    def submit_feed(self, call: StreamCall, fn: Any, options: Options | None = None) -> None:
         """Submit a call whose tasks `submit_to_feed` adds one by one, until `end_feed`. Raises: as `submit_call`.
 
         Of the options only `timeout_s` is for feeds.
@@ -221,7 +230,7 @@ class Engine:
             call.is_fed = True
         self._note(self._channel.admit(call, None, 0), call, fn)
 
-    def submit_to_feed(self, call: "StreamCall", fn: Any, index: int, value: Any) -> None:
+    def submit_to_feed(self, call: StreamCall, fn: Any, index: int, value: Any) -> None:
         """Add a call of fn. A pickling error is its outcome. Raises: as `submit_call`."""
         self.check_running()
         if not call.reserve():
@@ -230,14 +239,14 @@ class Engine:
         if call.care is not None:
             self.supervisor.note_admitted(call)
 
-    def end_feed(self, call: "StreamCall", n_tasks: int) -> None:
+    def end_feed(self, call: StreamCall, n_tasks: int) -> None:
         """Note that no more tasks will be added to the call."""
         self._channel.end_input(call, n_tasks)
 
     def _carried(self, fn: Any) -> Any:
         return fn if self._carrier is None else self._carrier(fn)
 
-    def _note(self, is_admitted: bool, call: "Call", fn: Any, args: tuple[Any, ...] = ()) -> None:
+    def _note(self, is_admitted: bool, call: Call, fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
             raise self._why_not_running()
         if (tracing := self._workers.tracing) is not None:
@@ -249,7 +258,7 @@ class Engine:
         """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
         return not self.begin_wait(job) or self._channel.wait(job, timeout)
 
-    def next(self, call: "StreamCall", timeout: float | None) -> Any:
+    def next(self, call: StreamCall, timeout: float | None) -> Any:
         """Return a stream's next (status, value, index), None at its end, or False after `timeout` seconds."""
         self.begin_wait(call)
         return self._channel.next(call, timeout)
@@ -272,15 +281,15 @@ class Engine:
         """Whether the interpreter runs its last finalizers, when the pool's threads have stopped for good."""
         return self._is_exiting and sys.is_finalizing()
 
-    def cancel(self, call: "Call") -> bool:
+    def cancel(self, call: Call) -> bool:
         """Withdraw the tasks of a call that no worker has begun. Return False if it is too late."""
         return self._channel.cancel(call)
 
-    def kill(self, call: "Call") -> bool:
+    def kill(self, call: Call) -> bool:
         """Cancel a call, and kill the processes that run tasks of it. Return False if it has its outcome."""
         return not self.is_foreign and self.supervisor.kill(call)
 
-    def end(self, call: "Call", kills: bool) -> None:
+    def end(self, call: Call, kills: bool) -> None:
         """Withdraw the tasks of a call that no worker has begun, and wait until no worker runs one of the others.
 
         With `kills`, the worker processes that run them are killed. A process is stopped before it is checked which
@@ -296,7 +305,7 @@ class Engine:
                     self._workers.kill_if(n, lambda n=n: n in (self._channel.holders(call) or ()))  # type: ignore[misc]
             sleep(END_PAUSE_S)
 
-    def is_begun(self, call: "Call") -> bool:
+    def is_begun(self, call: Call) -> bool:
         """Whether a worker is running a task of the call now."""
         return self._channel.is_begun(call)
 
@@ -503,6 +512,7 @@ class Engine:
                 self._supervisor.end()
             if self.state != INIT:
                 self._final = self._workers.budget()
+                watching.tell(watching.on_end, self)
             self._workers.end_threads()
             self._submitter.clear()
         except BaseException:
@@ -529,9 +539,8 @@ class Engine:
         self._callbacks.leave()
         for call in self.calls():
             call.lift_window()
-        with self._waiting_for_end():
-            if not self.wait(self._ended, timeout):
-                return False
+        if not self._wait_for_end(self._ended, timeout):
+            return False
         if self._background is not threading.current_thread():
             self._background.join(None if deadline is None else max(0.0, deadline - monotonic()))
         return not self._background.is_alive()
@@ -545,13 +554,15 @@ class Engine:
             return
         self._ask_for_end()
         if self._background is not threading.current_thread() and not self._is_alone():
-            with self._waiting_for_end():
-                self.wait(self._stopped)
+            self._wait_for_end(self._stopped)
 
-    def _waiting_for_end(self) -> AbstractContextManager[None]:
-        """Entered by a thread that waits for the pool's end, which may be a log handler's."""
+    def _wait_for_end(self, event: _native.Job, timeout: float | None = None) -> bool:
+        """Wait in a thread that needs the pool's end, which may be a log handler's. Return False after the timeout."""
         relay = self._workers.relay
-        return nullcontext() if relay is None else relay.waiting_for_end()
+        if relay is None:
+            return self.wait(event, timeout)
+        with relay.waiting_for_end():
+            return self.wait(event, timeout)
 
     def _flush_relay(self) -> None:
         if self._workers.relay is not None:
@@ -602,7 +613,7 @@ class Engine:
 
     # ---- looking ----
 
-    def trace(self, path: "str | os.PathLike[str]", max_events: int) -> "Tracing":
+    def trace(self, path: str | os.PathLike[str], max_events: int) -> Tracing:
         """Start recording what the workers do."""
         from pool_party.observe.trace import Tracing
 
@@ -622,7 +633,7 @@ class Engine:
             workers.enforcer.on_grant = tracing.note_budget
         return tracing
 
-    def _enter_trace(self, tracing: "Tracing") -> None:
+    def _enter_trace(self, tracing: Tracing) -> None:
         """From here on the background thread ends the trace, before it closes the channel that the trace reads."""
         with self._tracing:
             if not self._is_traceable:
@@ -645,11 +656,26 @@ class Engine:
         """The living workers that have a pid, so that the system knows them."""
         return [worker for worker in self._workers.places if worker is not None and worker.pid is not None]
 
-    def calls(self) -> "list[Call]":
+    def calls(self) -> list[Call]:
         """The calls in progress."""
         return self._channel.jobs()  # type: ignore[return-value]  # nothing else is admitted
 
-    def statistics(self) -> "Statistics":
+    def show_bars(self) -> None:
+        """Have the tasks of later calls note how far their loops are."""
+        self._channel.show_bars()
+
+    def bars(self, shown_by: object) -> list[Bar]:
+        """What the loops of tasks show now, for calls that have this attribute."""
+        from pool_party.observe.progress import Bar
+
+        found: list[Bar] = []
+        for worker in self._workers.places:
+            shown = None if worker is None else self._channel.bars_of(worker.n)
+            if worker is not None and shown is not None and getattr(shown[0], "shown_by", None) is shown_by:
+                found += [Bar(worker.name, desc, done, total, number) for number, done, total, desc in shown[2]]
+        return found
+
+    def statistics(self) -> Statistics:
         """The pool's counts at this moment."""
         from pool_party._core.statistics import Statistics
 

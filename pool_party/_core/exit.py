@@ -1,16 +1,20 @@
 """Pools that are still open when the interpreter ends, or when the process forks."""
 
+from __future__ import annotations
+
 import atexit
-import contextlib
 import os
 import sys
 import threading
 import weakref
-from typing import Any
 
 from pool_party import _native
 
-_open: "weakref.WeakSet[Any]" = weakref.WeakSet()
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
 _is_hooked = False
 _is_at_exit = False  # `end_all` is registered and has not run; a pool opened by an exit handler registers it again
 _finalized_in: int | None = None  # the pid of the process in which `end_all` is registered with multiprocessing
@@ -22,8 +26,10 @@ def register(engine: Any, kind: str) -> None:
     _open.add(engine)
     if not _is_hooked:
         os.register_at_fork(after_in_child=_disown_all)
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending and has joined other threads
+        try:
             threading._register_atexit(_end_before_threads)  # type: ignore[attr-defined]
+        except RuntimeError:
+            pass  # the interpreter is ending and has joined other threads
         _is_hooked = True
     if not _is_at_exit:
         _is_at_exit = True

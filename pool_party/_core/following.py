@@ -4,23 +4,25 @@ So tasks and results cost no more than without. The user's code begins and ends 
 takes its results, and runs in the other one in between.
 """
 
-import contextlib
+from __future__ import annotations
+
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 from pool_party._core.threads import start_thread
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import deque
     from concurrent.futures import Future
+    from typing import Any
 
     from pool_party._core.engine import Engine
     from pool_party._core.results import MapResult
     from pool_party._core.streams import StreamCall
-    from pool_party.observe.progress import Progress, Watch
+    from pool_party.observe.progress import Bar, Progress, Watch
 
 REST = 10  # the thread sleeps at least this many times as long as its last round took, so that it takes little of a CPU
 
@@ -29,10 +31,19 @@ class Follower:
     """Shows the progress of one call until `finish` or `stop`. Any thread may call these."""
 
     def __init__(
-        self, watch: "Watch", total: int | None, count: Callable[[], int], is_over: Callable[[], bool]
+        self,
+        watch: Watch,
+        total: int | None,
+        count: Callable[[], int],
+        is_over: Callable[[], bool],
+        bars: Callable[[object], list[Bar]],
     ) -> None:
-        """count: returns how many items are done. is_over: returns whether that number will not change any more."""
+        """count: returns how many items are done. is_over: returns whether that number will not change any more.
+
+        bars: `Engine.bars`. The call is marked with the watch.
+        """
         self._watch = watch
+        self._bars = bars
         self._count = count
         self._is_over = is_over
         self._stopped = threading.Event()
@@ -40,8 +51,10 @@ class Follower:
         self._is_dropped = False
         watch.show(0, total)
         self._thread = threading.Thread(target=self._run, name="pool_party-progress")
-        with contextlib.suppress(RuntimeError):  # no thread can start now: the first and the final number are shown
+        try:
             start_thread(self._thread)
+        except RuntimeError:
+            pass  # no thread can start now: the first and the final number are shown
 
     def _run(self) -> None:
         pause_s = self._watch.interval_s
@@ -49,6 +62,7 @@ class Follower:
         while not self._stopped.wait(pause_s) and not is_over:
             began = monotonic()
             is_over = self._is_over()  # asked before, so that the last count is final
+            self._watch.show_bars(self._bars(self._watch))
             self._watch.show(self._count())
             pause_s = max(self._watch.interval_s, REST * (monotonic() - began))
         if self._is_dropped:
@@ -72,13 +86,19 @@ class Follower:
             self._stopped.set()
 
 
-def open_watch(progress: "Progress") -> "Watch | None":
-    """Return a watch for the argument `progress` of a call, or None. Raises: TypeError and ValueError."""
+def open_watch(progress: Progress, engine: Engine | None = None) -> Watch | None:
+    """Return a watch for the argument `progress` of a call, or None. Raises: TypeError and ValueError.
+
+    engine: the engine to which the call will be submitted, so that its tasks note how far their loops are.
+    """
     if progress is None or progress is False:
         return None
     from pool_party.observe import progress as displays
 
-    return displays.open_watch(progress)
+    watch = displays.open_watch(progress)
+    if watch is not None and engine is not None:
+        engine.show_bars()
+    return watch
 
 
 def length_of(iterable: Iterable[Any]) -> int | None:
@@ -96,10 +116,11 @@ def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
     return min(known, default=0) if len(known) == len(lengths) else None
 
 
-def get(result: "MapResult", watch: "Watch | None") -> list[Any]:
+def get(result: MapResult, watch: Watch | None) -> list[Any]:
     """Return the values of a map. The final count is shown before."""
     if watch is not None:
-        follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done)
+        result.shown_by = watch
+        follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done, result.engine.bars)
         try:
             result.wait()
         finally:
@@ -108,21 +129,31 @@ def get(result: "MapResult", watch: "Watch | None") -> list[Any]:
     return values
 
 
-def follow_stream(call: "StreamCall", total: int | None, watch: "Watch | None") -> Follower | None:
-    return None if watch is None else Follower(watch, total, lambda: call.n_done, lambda: call.done)
+def follow_stream(call: StreamCall, total: int | None, watch: Watch | None) -> Follower | None:
+    if watch is None:
+        return None
+    call.shown_by = watch
+    return Follower(watch, total, lambda: call.n_done, lambda: call.done, call.engine.bars)
 
 
 class FollowedFutures:
     """The futures of a `map` that are left, each for a chunk of items."""
 
     def __init__(
-        self, watch: "Watch", total: int | None, futures: "deque[Future[Any]]", chunk: int, engine: "Engine"
+        self, watch: Watch, total: int | None, futures: deque[Future[Any]], chunk: int, engine: Engine
     ) -> None:
         self.n_taken = 0  # the items whose results have been taken
         self._futures = futures
         self._chunk = chunk
         self._n_workers = engine.n_workers
-        self._follower = Follower(watch, total, self._count, lambda: not engine.is_running)
+        self._watch = watch
+        for future in list(futures):
+            self.note(future)
+        self._follower = Follower(watch, total, self._count, lambda: not engine.is_running, engine.bars)
+
+    def note(self, future: Future[Any]) -> None:
+        """Mark the call of a future that was added."""
+        future._call.shown_by = self._watch  # type: ignore[attr-defined]
 
     def _count(self) -> int:
         """Count the items that are done. The last chunk counts as if it were full, unless the total is known.
@@ -137,7 +168,7 @@ class FollowedFutures:
                 break
         return self.n_taken + n_done * self._chunk
 
-    def _snapshot(self) -> "deque[Future[Any]]":
+    def _snapshot(self) -> deque[Future[Any]]:
         while True:
             try:
                 return self._futures.copy()

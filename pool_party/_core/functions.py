@@ -5,16 +5,20 @@ keeps it while its pickle stays the same. Any other function (a closure, a bound
 so it is sent with each.
 """
 
+from __future__ import annotations
+
 import gc
 import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
 
 from pool_party import _native
-from pool_party.wire.beside import for_one
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MAX_OBJECTS = 10_000  # guess: looking at so many takes a millisecond, and such a function is slow to pickle anyway
 _ATOMS = {int, float, complex, bool, str, bytes, type(None), type}
@@ -48,6 +52,8 @@ def is_for_one(function: Any) -> bool:
     This is so if the function holds an object with a registered reducer, such as a connection: a descriptor is sent
     once. The search goes level by level, through at most `_MAX_OBJECTS` objects.
     """
+    from pool_party.wire.beside import for_one
+
     kinds = for_one()
     return bool(kinds) and _holds(function, kinds)
 

@@ -11,14 +11,22 @@ type Again = Callable[[int], tuple[Any, tuple[Any, ...], dict[str, Any]]]
 type Exceptions = type[BaseException] | tuple[type[BaseException], ...]
 
 
-class CallOptions(TypedDict, total=False):
-    """The keyword arguments of `options`."""
+class TaskOptions(TypedDict, total=False):
+    """The keyword arguments of `amap` that are options of its tasks."""
 
     timeout_s: float | None
     deadline_s: float | None
     retries: int
     retry_on: Exceptions | None
+
+
+class CallOptions(TaskOptions, total=False):
+    """The keyword arguments of `options`, and of the other verbs."""
+
     on_cancel: str
+
+
+NAMES = tuple(CallOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +55,10 @@ class Options:
 
 def changed(options: Options | None, changes: CallOptions, kind: str) -> Options:
     """Return options with changes, for workers of a kind. Raises: TypeError, ValueError."""
-    unknown = changes.keys() - CallOptions.__annotations__.keys()
+    unknown = changes.keys() - set(NAMES)
     if unknown:
-        raise TypeError(f"options() got an unexpected keyword argument {min(unknown)!r}")
+        known = ", ".join(NAMES)
+        raise TypeError(f"got an unexpected keyword argument {min(unknown)!r}; the options of a call are {known}")
     if isinstance(changes.get("retry_on"), list):
         raise TypeError("retry_on must be an exception class or a tuple of them, not a list")
     made = replace(options or Options(), **changes)

@@ -1,10 +1,15 @@
 """Makes the exceptions for failed outcomes: those that tasks raised, and those of values that did not travel."""
 
-from typing import Any
+from __future__ import annotations
 
 from pool_party import _native
 from pool_party._core.errors import RemoteError
-from pool_party.wire import codec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pool_party.wire.codec import Payload
 
 
 def error_of(status: int, value: Any) -> BaseException:
@@ -44,9 +49,11 @@ def _unencodable(reason: str, text: str, description: object) -> BaseException:
     return error
 
 
-def _rebuild(payload: "codec.Payload | str", text: str, traceback_text: str) -> BaseException:
+def _rebuild(payload: Payload | str, text: str, traceback_text: str) -> BaseException:
     """Rebuild an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback."""
     import multiprocessing.pool as pool
+
+    from pool_party.wire import codec
 
     error: BaseException
     try:

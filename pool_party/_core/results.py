@@ -4,16 +4,19 @@ Each is a Job of the channel, which stores the outcome (native/python/calls.c). 
 thread that asks for a failed outcome makes its exception here, and callbacks.py runs the callbacks.
 """
 
-import contextlib
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.log import log_exception
 from pool_party._core.outcomes import error_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pool_party._core.engine import Engine
     from pool_party._core.options import Care
 
@@ -41,10 +44,11 @@ class Call(_native.Job):
     """A call in progress."""
 
     has_parts = False  # whether several workers may run tasks of it
-    care: "Care | None" = None  # for the supervisor, if the call has options
+    care: Care | None = None  # for the supervisor, if the call has options
+    shown_by: object = None  # the watch that shows how far loops of its tasks are
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
-    def __init__(self, engine: "Engine", n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
+    def __init__(self, engine: Engine, n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
         super().__init__(n_items, chunk, kind, window)
         self._engine = engine
 
@@ -89,12 +93,12 @@ class Call(_native.Job):
     # ---- for asyncio: awaiting.py ----
 
     @property
-    def engine(self) -> "Engine":
+    def engine(self) -> Engine:
         """The engine to which the call was submitted."""
         return self._engine
 
     @property
-    def awaiters(self) -> "deque[Callable[[], object]]":
+    def awaiters(self) -> deque[Callable[[], object]]:
         """The functions to call once the call is done. Any thread may add, take and discard one."""
         awaiters: deque[Callable[[], object]] = self.__dict__.setdefault("_awaiters", deque())
         return awaiters
@@ -113,15 +117,19 @@ class Call(_native.Job):
 
     def discard_awaiter(self, tell: Callable[[], object]) -> None:
         """Remove a function that `add_awaiter` has added, unless it has been called."""
-        with contextlib.suppress(ValueError):
+        try:
             self.awaiters.remove(tell)
+        except ValueError:
+            pass
 
     def tell_awaiters(self) -> None:
         """Call each function of `awaiters` once. The call is done by then."""
         awaiters = self.__dict__.get("_awaiters")  # a thread that adds the first one later sees that the call is done
-        with contextlib.suppress(IndexError):  # another thread has discarded the last one
+        try:
             while awaiters:
                 awaiters.popleft()()
+        except IndexError:
+            pass  # another thread has discarded the last one
 
 
 class AsyncResult(Call):
@@ -141,7 +149,7 @@ class AsyncResult(Call):
 
     def __init__(
         self,
-        engine: "Engine",
+        engine: Engine,
         callback: Callback = None,
         error_callback: Callback = None,
         n_items: int = 1,

@@ -15,7 +15,7 @@ class Statistics:
         n_failed: The number of those that have an exception.
         n_pending: The number of tasks that have no outcome yet.
         n_workers_started: The number of workers that were ever started.
-        n_workers_lost: The number of workers that died.
+        n_workers_lost: The number of workers that died before the pool ended them.
         policy: The policy's name, or None.
         n_threads: For each worker, the number of threads that native libraries may use in it now.
         n_lends: How often that number was raised while other workers had no work.

@@ -5,22 +5,25 @@ backlog, so an exception leaves either both there or neither. Any thread that fi
 thread putting them puts them (`Channel.feed`). No thread waits for another one's pickling.
 """
 
-import contextlib
+from __future__ import annotations
+
 import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.functions import Functions, is_for_one, is_global
 from pool_party._core.results import Call
 from pool_party._core.threads import start_detached
-from pool_party.wire.definitions import Receivers
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pool_party._core.streams import StreamCall
+    from pool_party.wire.definitions import Receivers
 
 
 N_TRIES = 3  # attempts to put a task when the channel is full and no worker will notify us of new room
@@ -42,7 +45,7 @@ class Submitter:
     """Makes tasks of calls. Thread-safe. The channel calls `put_waiting`, in one thread at a time."""
 
     def __init__(
-        self, channel: _native.Channel, receivers: Receivers | None, backlog: "deque[_native.Task | _Map]"
+        self, channel: _native.Channel, receivers: Receivers | None, backlog: deque[_native.Task | _Map]
     ) -> None:
         """receivers: what the workers have of `__main__`; None if they share our objects."""
         self._channel = channel
@@ -69,7 +72,7 @@ class Submitter:
             return True
         return self._enter(job, task, 1)
 
-    def _enter(self, job: Call, entry: "_native.Task | _Map", n_tasks: int) -> bool:
+    def _enter(self, job: Call, entry: _native.Task | _Map, n_tasks: int) -> bool:
         """Enter a call in the table, and begin to put it.
 
         After an exception, tasks that were not put are withdrawn.
@@ -107,7 +110,7 @@ class Submitter:
             mode = _native.MODE_STARCHUNK if star else _native.MODE_CHUNK
         return self._enter(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk))
 
-    def stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> bool:
+    def stream(self, job: StreamCall, fn: Any, source: Iterator[Any]) -> bool:
         """Submit a call of fn for each item of an iterator, which a separate thread reads a window ahead."""
         thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
         try:
@@ -117,7 +120,7 @@ class Submitter:
             if job.id == 0:
                 job.abandon()
 
-    def _read_stream(self, job: "StreamCall", fn: Any, source: Iterator[Any]) -> None:
+    def _read_stream(self, job: StreamCall, fn: Any, source: Iterator[Any]) -> None:
         n_tasks = 0
         while job.reserve():
             items, error = _read(source, job.chunk)
@@ -134,7 +137,7 @@ class Submitter:
         if job.id:
             self._channel.end_input(job, n_tasks)
 
-    def add(self, job: "StreamCall", fn: Any, index: int, value: Any) -> None:
+    def add(self, job: StreamCall, fn: Any, index: int, value: Any) -> None:
         """Add a call of fn(value) to an admitted stream. A pickling error is the outcome of that task."""
         try:
             task = self._task(job, index, fn, (value,), {})
@@ -161,7 +164,7 @@ class Submitter:
         self._channel.feed()
         return True
 
-    def _put_stream_task(self, job: "StreamCall", fn: Any, index: int, items: list[Any]) -> None:
+    def _put_stream_task(self, job: StreamCall, fn: Any, index: int, items: list[Any]) -> None:
         if job.care is not None:
             job.care.keep(index, items)
         try:
@@ -202,7 +205,7 @@ class Submitter:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, which cleared the backlog
         self._putting = further_out
 
-    def _next_entry(self, putting: "tuple[_native.Task | _Map, ...]") -> "_native.Task | _Map | None":
+    def _next_entry(self, putting: tuple[_native.Task | _Map, ...]) -> _native.Task | _Map | None:
         """Return the oldest entry that no outer frame is putting."""
         if not self._backlog:
             return None
@@ -211,14 +214,16 @@ class Submitter:
         entries = (self._backlog[i] for i in range(min(len(self._backlog), len(putting) + 1)))
         return next((entry for entry in entries if entry not in putting), None)
 
-    def _drop(self, entry: "_native.Task | _Map") -> None:
+    def _drop(self, entry: _native.Task | _Map) -> None:
         if self._backlog[0] is entry:
             self._backlog.popleft()
         else:
-            with contextlib.suppress(ValueError):  # the pool has ended meanwhile and cleared the backlog
+            try:
                 self._backlog.remove(entry)
+            except ValueError:
+                pass  # the pool has ended meanwhile and cleared the backlog
 
-    def _put(self, entry: "_native.Task | _Map") -> bool:
+    def _put(self, entry: _native.Task | _Map) -> bool:
         """Put the given entry. Return False if there is no room."""
         while not entry.job.settled:
             try:
@@ -260,7 +265,7 @@ class Submitter:
             return _is_from_handler(error)
         return self._entering.get(get_ident()) is job
 
-    def _refuse(self, entry: "_native.Task | _Map", error: BaseException) -> None:
+    def _refuse(self, entry: _native.Task | _Map, error: BaseException) -> None:
         """Make a pickling error the outcome of its task or, for a map's function, of the whole call."""
         if not isinstance(entry, _Map):
             self._channel.refuse(entry, error)

@@ -5,17 +5,21 @@ pool gives up. The background thread, which no signal handler interrupts, starts
 forked ones. A thread that ends the pool first calls `stop`, and then ends the workers that it finds.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.errors import describe_exit
 from pool_party._core.log import log_exception
 from pool_party.workers.base import Setup, Worker
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pool_party.budget import enforcer
     from pool_party.observe.trace import Tracing
 
@@ -43,7 +47,7 @@ def _worker_class(kind: str) -> type[Worker]:
 
 def _enforcer_of(
     setup: Setup, channel: _native.Channel, pid_of: Callable[[int], int | None]
-) -> "enforcer.Enforcer | None":
+) -> enforcer.Enforcer | None:
     if setup.plan is None:
         return None
     from pool_party.budget import enforcer
@@ -60,6 +64,7 @@ class WorkerSet:
         self.is_stopping = False  # workers were told to end and none is started; set before the channel's stop flag
         self.n_started = 0
         self.n_lost = 0
+        self._ends_workers = False  # `terminate` or `kill` was called: whoever dies from then on is not lost
         self.tracing: Tracing | None = None
         self._kind = kind
         self._setup = setup
@@ -190,7 +195,7 @@ class WorkerSet:
         if self.relay is not None:
             self.relay.note_end(worker.n)
         self.places[worker.n] = None
-        self.n_lost += bool(was_lost or worker.exitcode)
+        self.n_lost += bool(was_lost or worker.exitcode) and not self._ends_workers
         worker.release()
         if worker.was_ready or n_done > 0 or self.is_stopping:
             return None
@@ -287,6 +292,7 @@ class WorkerSet:
         to end by themselves, as the channel's stop flag tells them to: `wait_ended` ends those that do not. SIGTERM
         could interrupt what their libraries do at a process's exit, such as removing the names of semaphores.
         """
+        self._ends_workers = True
         living = [worker for worker in self.places if worker is not None]
         self._spared = [worker for worker in living if spares_idle and self._is_idle_process(worker)]
         answers = [worker.terminate() for worker in living if worker not in self._spared]
@@ -298,6 +304,7 @@ class WorkerSet:
 
     def kill(self) -> bool:
         """As `terminate`, but send SIGKILL to processes at once."""
+        self._ends_workers = True
         answers = [worker.kill() for worker in self.places if worker is not None]
         return all(answers)
 

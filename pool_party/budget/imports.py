@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def find_spec(name: str, this: object, then: Callable[[], object]) -> ModuleSpec | None:
+def find_spec(name: str, this: object, then: Callable[[], object], path: object = None) -> ModuleSpec | None:
     """Return the module's spec from the finders other than `this`.
 
-    Its loader calls `then` after it has run the module.
+    Its loader calls `then` after it has run the module. path: of the package that the module is in.
     """
     others: list[Any] = [finder for finder in sys.meta_path if finder is not this]
-    found = (finder.find_spec(name, None, None) for finder in others)
+    found = (finder.find_spec(name, path, None) for finder in others)
     spec: ModuleSpec | None = next(filter(None, found), None)
     if spec is not None and spec.loader is not None:
         _call_after(spec.loader, then)

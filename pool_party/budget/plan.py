@@ -1,8 +1,9 @@
 """A pool's options about threads, checked: its policy, its CPUs and each worker's own budget."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_args
+from __future__ import annotations
 
 from pool_party import _native
+from pool_party._core.records import NamedTuple, TypedDict
 from pool_party._native import Gate
 from pool_party.budget import policies
 from pool_party.budget.environment import users_environment
@@ -10,7 +11,10 @@ from pool_party.budget.policies import Scope
 from pool_party.budget.split import WorkerBudget, count_threads, split
 from pool_party.budget.topology import cpu_count, current
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pool_party.budget.terms import Terms
 
 
@@ -82,7 +86,7 @@ class Plan(NamedTuple):
         is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
         return self.kind == "process" or (self.kind == "interp" and is_more and not self.is_gated)
 
-    def terms(self, n: int, gate: Gate | None) -> "Terms":
+    def terms(self, n: int, gate: Gate | None) -> Terms:
         """Return the budget terms that worker process n starts with."""
         from pool_party.budget.terms import GateHandle, Terms
         from pool_party.wire.fd_handle import Handle
@@ -118,8 +122,8 @@ def make_plan(
 ) -> Plan | None:
     """Make a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options."""
     policy = policies.resolve(policy)
-    if scope not in get_args(Scope):
-        raise ValueError(f"unknown scope {scope!r}: it is one of {', '.join(map(repr, get_args(Scope)))}")
+    if scope not in policies.SCOPES:
+        raise ValueError(f"unknown scope {scope!r}: it is one of {', '.join(map(repr, policies.SCOPES))}")
     if policy is None:
         if threads_per_worker is not None:
             raise ValueError("threads_per_worker needs a policy: with policy=None libraries are left as they are")

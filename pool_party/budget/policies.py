@@ -4,13 +4,21 @@ A policy of your own is an object with a method `shares(state)` that returns a `
 of the pool calls it whenever a worker becomes active or idle, and it must not block.
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
 
+from pool_party._core.records import NamedTuple
 from pool_party.budget.split import THREADS_MAX, WorkerBudget, split
 
-Scope = Literal["pool", "machine"]  # whose regions share a gate: the pool's or the machine's
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, Protocol
+else:
+    Protocol = object
+
+type Scope = Literal["pool", "machine"]  # whose regions share a gate: the pool's or the machine's
 
 
 class State(NamedTuple):
@@ -112,6 +120,7 @@ def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others
 
 _BUILT_IN = {policy.name: policy for policy in (Static(), Exclusive(), Counting(), Dynamic())}
 NAMES = tuple(_BUILT_IN)
+SCOPES = "pool", "machine"
 
 
 def resolve(policy: Any) -> Any:

@@ -1,9 +1,12 @@
 """Divides CPUs and threads among workers. Pure functions: nothing here reads the machine's state."""
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from pool_party._core.records import NamedTuple
 
 THREADS_MAX = 1 << 16  # per worker; guess: more CPUs than a machine has, fewer threads than the kernel allows
 

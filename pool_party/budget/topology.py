@@ -4,13 +4,15 @@ Everything is read from files below a root directory, so that a test can describ
 virtual machine does not report is assumed to be simple: a CPU without known siblings is a core of its own.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from pool_party import _native
+from pool_party._core.records import NamedTuple
 
 OVERRIDE = "POOL_PARTY_CPU_COUNT"
 PYTHONS_OVERRIDE = "PYTHON_CPU_COUNT"
