@@ -5,9 +5,13 @@ import pytest
 from pool_party.cli import main as _cli
 from pool_party.cli import packages as _packages
 from pool_party.cli.packages import Package, advise, describe, find, judge
-from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
+from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party.workers.interp.known import PACKAGES
 
 needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
+
+
+PUBLIC = [name for name in PACKAGES if not name.startswith("_")]  # the others come with these
 
 
 @pytest.fixture
@@ -28,14 +32,23 @@ def test_doctor(capsys):
     text = capsys.readouterr().out
     for expected in ("openblas", "pthreads", "dynamic", "interp", "no_such_module cannot be imported", "may run on"):
         assert expected in text
-    assert all(f"\n  {name} " in text for name in PACKAGES)
+    assert all((f"\n  {name} " in text) == (find(name).version is not None) for name in PUBLIC)
 
 
 # ---- packages ----
 
 
-def test_each_package_of_the_list_is_described():
-    assert list(rows(describe())) == list(PACKAGES)
+def test_each_installed_package_of_the_list_is_described():
+    installed = [name for name in PUBLIC if find(name).version is not None]
+    assert list(rows(describe()))[: len(installed)] == installed
+
+
+def test_installed_packages_that_are_refused_are_named_with_their_reason(folder):
+    (folder / "duckdb").mkdir()
+    (folder / "duckdb" / "__init__.py").write_text("")
+    lines = list(describe())
+    assert rows(lines)["duckdb"][-3:] == ["no:", "it", "crashes"]
+    assert any("duckdb does not work" in line and "kind='process'" in line for line in lines[1:])
 
 
 def test_installed_packages():

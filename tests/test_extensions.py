@@ -2,9 +2,11 @@
 
 import ctypes
 import importlib
+import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +18,8 @@ import pytest
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool
 from pool_party.workers.interp import extensions
 from pool_party.workers.interp.elf import Dynamic
-from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES
+from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party.workers.interp.known import PACKAGES, REFUSED, TESTED
 
 np = pytest.importorskip("numpy")
 
@@ -56,6 +59,21 @@ def test_reload_is_refused(pool):
     assert pool.apply(arrays.double, (np.ones(1),)).tolist() == [2.0]
 
 
+def build(source, out, *flags):
+    """Build an extension module."""
+    options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", *flags]
+    subprocess.run([os.environ.get("CC", "cc"), HERE / "native" / source, *options, "-o", out], check=True)
+
+
+def describe(folder, name, files, requirements):
+    """Write the metadata of a distribution."""
+    metadata = folder / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    required = "".join(f"Requires-Dist: {other}\n" for other in requirements)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{required}")
+    (metadata / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """A package `alone` of extension modules that refuse interpreters: single-phase, multi-phase, and one with a
@@ -70,9 +88,14 @@ def package(tmp_path_factory):
     modules.append(("grün", "PyInitU_", punycode, ("-DMULTI_PHASE",)))
     for name, prefix, in_c, flags in modules:
         out = folder / "alone" / f"{name}{suffix}"
-        options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", f"-DPREFIX={prefix}", f"-DNAME={in_c}"]
-        compiler = os.environ.get("CC", "cc")
-        subprocess.run([compiler, *options, *flags, HERE / "native" / "extension.c", "-o", out], check=True)
+        build("extension.c", out, f"-DPREFIX={prefix}", f"-DNAME={in_c}", *flags)
+    build("nested.c", folder / "alone" / f"nested{suffix}", "-pthread")
+    shutil.copy(folder / "alone" / f"nested{suffix}", folder)
+    describe(
+        folder, "alone", ["alone/__init__.py"], ["All-Nested>=1; python_version > '3'", "absent", "no; extra == 'x'"]
+    )
+    describe(folder, "all_nested", [f"nested{suffix}", "pure.py"], ["alone"])
+    describe(folder, "no", [f"no{suffix}"], [])
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))
@@ -108,6 +131,53 @@ def test_modules_guard_themselves_as_in_a_process(package, make_pool):
     assert pool.apply(foreign.import_twice, ("alone._single",)) == 2
     with pytest.raises(ImportError, match="more than once per process"):
         pool.apply(foreign.import_twice, ("alone._multi",))
+
+
+@needs_support
+def test_modules_make_submodules_while_they_are_executed(package, make_pool):
+    """Those of Rust do. Modules of other packages are refused meanwhile."""
+    pool = make_pool(2, kind="interp", extensions=["alone"])
+    assert pool.map(foreign.inner, ["alone.nested"] * 2, 1) == [(True, 1)] * 2
+
+
+@needs_support
+def test_calls_are_scheduled_in_their_own_interpreter(package, make_pool):
+    """CPython runs those of all interpreters in the main one."""
+    pool = make_pool(2, kind="interp", extensions=["alone"])
+    for own, ran_in in pool.map(foreign.run_scheduled, ["alone.nested"] * 2, 1):
+        assert own == ran_in != 0
+
+
+@needs_support
+def test_calls_of_unknown_threads_are_dropped(package, make_pool):
+    """Their interpreter may have ended, as when a worker's thread does."""
+    pool = make_pool(1, kind="interp", extensions=["alone"])
+    assert pool.apply(foreign.schedule_in_raw_thread, ("alone.nested",)) == -1
+    assert pool.apply(foreign.called, ("alone.nested",)) == -1  # nor has this interpreter run it meanwhile
+
+
+@pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("shared_counting", [1, 2])])
+@needs_support
+def test_some_libraries_are_copied_too(library, counts, tmp_path, monkeypatch, make_pool):
+    """Each interpreter has its own HDF5, whose lock is a lock of the module's; others are shared."""
+    build("counting.c", tmp_path / f"lib{library}.so", f"-Wl,-soname,lib{library}.so")
+    out = tmp_path / f"counting{sysconfig.get_config_var('EXT_SUFFIX')}"
+    build("counting.c", out, "-DMODULE", f"-L{tmp_path}", f"-l{library}", "-Wl,-rpath,$ORIGIN")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pools = [make_pool(1, kind="interp", extensions=["counting"]) for _ in range(2)]
+    assert [pool.apply(foreign.count, ("counting",)) for pool in pools] == counts
+
+
+def test_a_package_brings_its_requirements_extensions(package):
+    default = extensions.choose(None)
+    assert extensions.choose(["alone"]) == (*default, "alone", "nested")
+    assert extensions.choose(["nested"]) == (*default, "nested")  # the distribution has another name
+    assert extensions.choose(["unknown", "numpy"]) == (*default, "unknown")
+
+
+@needs_support
+def test_requirements_are_loaded_as_well(package, make_pool):
+    assert make_pool(1, kind="interp", extensions=["alone"]).apply(foreign.inner, ("nested",)) == (True, 1)
 
 
 def count_free_keys():
@@ -155,7 +225,70 @@ def test_another_c_library_is_named(monkeypatch):
     """On musl, whose loader never unloads a library, NumPy is refused before a copy is made."""
     monkeypatch.setattr(extensions, "IS_SUPPORTED", False)
     monkeypatch.setattr(extensions, "_IS_NEW", True)
-    assert re.search("numpy .* needs glibc, .*kind='process'", str(extensions._unsupported("numpy")))
+    assert re.search("numpy .* needs glibc, .*kind='process'", extensions._unsupported("numpy"))
+
+
+# ---- what is refused ----
+
+_DEADLY = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Return a function that makes a package with this source. New pools find it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(name, source=""):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(source)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.mark.parametrize("asked_for", [None, ["duckdb"], ()])
+def test_what_crashes_is_refused_with_its_reason(library, make_pool, asked_for):
+    library("duckdb", _DEADLY)
+    pool = make_pool(1, kind="interp", extensions=asked_for)
+    with pytest.raises(
+        ImportError, match=r"^duckdb does not work .* because .*crashes.*: use kind='process' or 'thread'"
+    ):
+        pool.apply(importlib.import_module, ("duckdb",))
+
+
+def test_everything_refused_has_its_sentence(library, make_pool):
+    for name in REFUSED:
+        package, _, module = name.partition(".")
+        library(package, "" if module else _DEADLY)
+        if module:
+            library(f"{package}/{module}", _DEADLY)
+    pool = make_pool(1, kind="interp")
+    for name in REFUSED:
+        with pytest.raises(
+            ImportError, match=f"^{name.partition('.')[0]} does not work .* because .* use kind='process'"
+        ):
+            pool.apply(importlib.import_module, (name,))
+
+
+def test_those_who_can_do_without_it_go_on(library, make_pool):
+    """They try to import it, or ask `importlib.util.find_spec` first."""
+    library("duckdb", _DEADLY)
+    library(
+        "asks", "import importlib.util\nfound = importlib.util.find_spec('duckdb'), importlib.util.find_spec('json')"
+    )
+    library("tries", "try:\n    import duckdb.sql\nexcept ImportError:\n    duckdb = None")
+    assert make_pool(1, kind="interp").apply(foreign.imports_of, (("asks", "tries"),)) == [True, True]
+
+
+def test_a_module_of_the_users_own_may_have_such_a_name(library, make_pool):
+    (library("unused").parent / "torch.py").write_text("answer = 42")
+    assert make_pool(1, kind="interp").apply(foreign.attribute, ("torch", "answer")) == 42
+
+
+def test_what_is_not_installed_is_not_found(make_pool):
+    if importlib.util.find_spec("duckdb") is None:
+        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'duckdb'"):
+            make_pool(1, kind="interp").apply(importlib.import_module, ("duckdb",))
 
 
 # ---- programs ----
@@ -228,4 +361,10 @@ def test_no_elf_file_needs_nothing(tmp_path):
 
 
 def test_the_table_names_versions():
-    assert {"numpy", "scipy", "pandas", "sklearn"} <= set(PACKAGES) and all(PACKAGES.values())
+    assert {"numpy", "scipy", "pandas", "sklearn"} == set(TESTED) <= set(PACKAGES) and all(PACKAGES.values())
+
+
+def test_where_copies_are_not_supported_packages_may_do_without(monkeypatch):
+    """Others than those that would crash have their pure Python form there, if they have one."""
+    monkeypatch.setattr(extensions, "IS_SUPPORTED", False)
+    assert extensions.choose(None) == tuple(TESTED)

@@ -177,7 +177,7 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         dlclose(library);
         return PyErr_NoMemory();
     }
-    pp_keys_watch(library);
+    pp_imports_replace(library);
     pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);
 }
@@ -275,35 +275,6 @@ PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
 
 /* ---- modules ---- */
 
-typedef struct { PyObject *imp, *previous; } lifted_t;
-
-/* Lifts CPython's check while one module is created. Modules that it imports are checked as usual. */
-static int lift_check(lifted_t *l) {
-    l->previous = NULL;
-    if ((l->imp = PyImport_ImportModule("_imp")) != NULL)
-        l->previous = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "i", -1);
-    return l->previous ? 0 : -1;
-}
-
-static void put_check_back(lifted_t *l) {
-    PyObject *error = PyErr_GetRaisedException(), *done = NULL;
-    if (l->previous)
-        done = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "O", l->previous);
-    if (l->previous && done == NULL)
-        PyErr_Clear();
-    Py_XDECREF(done);
-    Py_XDECREF(l->previous);
-    Py_XDECREF(l->imp);
-    PyErr_SetRaisedException(error);
-}
-
-static PyObject *make_multi_phase(PyModuleDef *def, PyObject *spec) {
-    lifted_t lifted;
-    PyObject *module = lift_check(&lifted) == 0 ? PyModule_FromDefAndSpec(def, spec) : NULL;
-    put_check_back(&lifted);
-    return module;
-}
-
 /* 1: `short_name` is the part of `name` after its last dot. */
 static int is_last_part(PyObject *name, PyObject *short_name) {
     Py_ssize_t length = PyUnicode_GET_LENGTH(name);
@@ -370,13 +341,12 @@ static PyObject *init_module(PyObject *(*init)(void), PyObject *spec, const char
         return NULL;
     }
     if (PyObject_TypeCheck(made, &PyModuleDef_Type))   /* a borrowed reference */
-        return make_multi_phase((PyModuleDef *)made, spec);
+        return pp_module_from_def((PyModuleDef *)made, spec, PYTHON_API_VERSION);
     return complete_single_phase(made, spec);
 }
 
 static PyObject *make_from_slots(void *library, const char *export_name, PyObject *spec) {
 #if PY_VERSION_HEX >= 0x030F0000
-    lifted_t lifted;
     PySlot *(*export)(void) = (PySlot *(*)(void))dlsym(library, export_name);
     if (export == NULL)
         return NULL;
@@ -386,9 +356,7 @@ static PyObject *make_from_slots(void *library, const char *export_name, PyObjec
             PyErr_Format(PyExc_SystemError, "%s failed without an exception", export_name);
         return NULL;
     }
-    PyObject *module = lift_check(&lifted) == 0 ? PyModule_FromSlotsAndSpec(slots, spec) : NULL;
-    put_check_back(&lifted);
-    return module;
+    return pp_module_from_slots(slots, spec);
 #else
     (void)library, (void)export_name, (void)spec;
     return NULL;

@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in _COMMANDS.items():
         subparser = subparsers.add_parser(name, help=command.summary, description=command.summary)
         command.add_arguments(subparser)
+    subparsers.add_parser("run", help="run a program with its pools replaced, as python -m pool_party does")
     return parser
 
 
@@ -146,6 +147,11 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names (by default the program's arguments). Return its exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["run"]:  # argparse would take the program's options for ours
+        from pool_party.running import command
+
+        return command.main(argv[1:], "pool-party run")
     try:
         return output.run(lambda: _run(argv))
     except KeyboardInterrupt:

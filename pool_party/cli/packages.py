@@ -14,19 +14,32 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 
 from pool_party._core.errors import describe_exit
 from pool_party.cli.demo.report import format_table
-from pool_party.workers.interp.extensions import IS_SUPPORTED, PACKAGES, what_is_missing
+from pool_party.workers.interp.extensions import IS_SUPPORTED, what_is_missing
+from pool_party.workers.interp.known import PACKAGES, REFUSED, TESTED, why_refused
 
 _CHECK_LIMIT_S = 120.0
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # package -> its distribution, if the names differ
+_DISTRIBUTIONS = {  # package -> its distribution, if the names differ
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "pywt": "pywavelets",
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "yaml": "pyyaml",
+    "rpds": "rpds-py",
+    "zmq": "pyzmq",
+    "nacl": "pynacl",
+}
 # The modules that are imported to try a package, because they load its extension modules.
 _MODULES = {
     "scipy": ("scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "scipy.signal"),
     "sklearn": ("sklearn.linear_model", "sklearn.ensemble", "sklearn.cluster"),
 }
+# package -> the sentence with which interpreters refuse it, or the module in it that crashes
+_REFUSALS = {name.partition(".")[0]: why_refused(name) for name in REFUSED}
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,13 @@ class Package:
 
     @property
     def tested(self) -> str | None:
-        """The version that our tests were run with, or None if it is not in our list."""
-        return PACKAGES.get(self.name)
+        """The version that was tested or tried, or None if it is not in our list for this Python."""
+        return (PACKAGES if IS_SUPPORTED else TESTED).get(self.name)
+
+    @property
+    def refusal(self) -> str | None:
+        """The sentence with which interpreters refuse it, or None if they do not."""
+        return _REFUSALS.get(self.name)
 
 
 def find(name: str) -> Package:
@@ -58,13 +76,15 @@ def find(name: str) -> Package:
         version = importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
     except importlib.metadata.PackageNotFoundError:
         version = "?"
-    return Package(name, version, has_own_importer=type(spec.loader) is not SourceFileLoader)
+    return Package(name, version, has_own_importer=type(spec.loader) not in (SourceFileLoader, ExtensionFileLoader))
 
 
 def judge(package: Package) -> str:
     """Return whether the package will load, judging by this Python, its version and how it is installed."""
     if package.version is None:
         return "not installed"
+    if package.refusal is not None:
+        return "no: it crashes"
     if package.tested is None:
         return "not known"
     if not IS_SUPPORTED:
@@ -77,6 +97,7 @@ def judge(package: Package) -> str:
 def advise(packages: Iterable[Package]) -> Iterator[str]:
     """Yield what can be done if a package will not load."""
     found = [package for package in packages if package.version is not None]
+    yield from (package.refusal for package in found if package.refusal is not None)
     if not IS_SUPPORTED:
         yield f"these need {what_is_missing()}: use kind='process' for them"
     elif any(package.tested and package.has_own_importer for package in found):
@@ -84,8 +105,13 @@ def advise(packages: Iterable[Package]) -> Iterator[str]:
 
 
 def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
-    """Yield a table of the packages. checked: the names of those to try; empty: all in the list; None: none."""
-    packages = [find(name) for name in dict.fromkeys([*PACKAGES, *(checked or ())])]
+    """Yield a table of the packages that are known and installed, and of `checked`.
+
+    checked: the names of those to try; empty: all in the table; None: none.
+    """
+    known = [name for name in (*PACKAGES, *_REFUSALS) if not name.startswith("_")]
+    packages = [find(name) for name in dict.fromkeys([*known, *(checked or ())])]
+    packages = [package for package in packages if package.version is not None or package.name in (checked or ())]
     headings = ["package", "installed", "tested", "will load"]
     rows = [[p.name, p.version or "-", p.tested or "-", judge(p)] for p in packages]
     failures = []
@@ -93,7 +119,8 @@ def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
         headings.append("tried")
         for package, row in zip(packages, rows, strict=True):
             is_wanted = package.version is not None and (not checked or package.name in checked)
-            result = try_in_process(package.name) if is_wanted and judge(package) != "no" else "-"
+            can_be_tried = not package.refusal and judge(package) != "no"
+            result = try_in_process(package.name) if is_wanted and can_be_tried else "-"
             cell, _, reason = result.partition(": ")
             row.append(cell)
             failures += [f"{package.name} {result}"] if reason else []

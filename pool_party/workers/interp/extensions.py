@@ -14,6 +14,8 @@ import os
 import sys
 
 from pool_party import _native
+from pool_party.workers.interp import process_state
+from pool_party.workers.interp.known import OWN_LIBRARIES, PACKAGES, REFUSED, TESTED, why_refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         SourcelessFileLoader,
     )
     from types import ModuleType
+    from typing import Any
 
     from pool_party.workers.interp.elf import Dynamic
 else:  # the same classes as importlib.machinery's; fresh interpreters have these modules already, and importlib is slow
@@ -38,14 +41,6 @@ else:  # the same classes as importlib.machinery's; fresh interpreters have thes
         SourceFileLoader,
         SourcelessFileLoader,
     )
-
-# Packages that are copied by default: import name -> the version that the tests were run with on 3.14 and 3.15.
-PACKAGES = {
-    "numpy": "2.5.5",
-    "scipy": "1.18.1",
-    "pandas": "3.1.1",
-    "sklearn": "1.9.1",
-}
 
 # A standard-library module that also refuses -> the package that imports it but does not need it in interpreters.
 STAND_INS = {"faulthandler": "joblib"}
@@ -64,12 +59,14 @@ _own: "dict[str, tuple[int, str]]" = {}  # path of a library that copies need ->
 
 
 def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
-    """Return the packages for the option `extensions`: the default ones and `names`, or none if `names` is empty.
+    """Return the packages for the option `extensions`: the default ones, and `names` with what they come with; none if
+    `names` is empty.
 
     Raises: TypeError, ValueError for a value that is not the name of a top-level package.
     """
+    default = PACKAGES if IS_SUPPORTED else TESTED  # others may do without their extension modules
     if names is None:
-        return tuple(PACKAGES)
+        return tuple(default)
     if isinstance(names, str):
         raise TypeError(f"extensions must be names of packages, such as [{names!r}], not a str")
     chosen = list(names)
@@ -78,7 +75,12 @@ def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
             raise TypeError(f"extensions must be names of packages, not {name!r}")
         if not name.isidentifier():
             raise ValueError(f"extensions must be names of top-level packages, not {name!r}")
-    return tuple(dict.fromkeys([*PACKAGES, *chosen])) if chosen else ()
+    if not chosen:
+        return ()
+    from pool_party.workers.interp import companions
+
+    others = dict.fromkeys(name for name in chosen if name not in default)
+    return tuple(dict.fromkeys([*default, *others, *companions.find(others)]))
 
 
 def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
@@ -95,7 +97,8 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
     )
     sys.path_hooks.insert(0, hook)
     sys.path_importer_cache.clear()
-    sys.meta_path.insert(0, _StandIns if IS_SUPPORTED else _Refusals)
+    sys.meta_path[:0] = [_Refusals, _StandIns] if IS_SUPPORTED else [_Refusals]
+    process_state.change("importlib.util", _hide_refused)
     _make_joblib_sequential()
 
 
@@ -110,7 +113,7 @@ def _make_joblib_sequential() -> None:
 
 def own_threads() -> "dict[str, int]":
     """Return path of the original -> threads that this interpreter's copy of OpenBLAS may use now."""
-    return {library: _native.copy_threads(copy) for library, (copy, _) in _own.items()}
+    return {library: _native.copy_threads(copy) for library, (copy, _) in _own.items() if _is_openblas(library)}
 
 
 def _top(name: str) -> str:
@@ -149,7 +152,7 @@ class _Loader(ExtensionFileLoader):
 
     def _create_private(self, spec: ModuleSpec) -> "ModuleType":
         if not IS_SUPPORTED:
-            raise _unsupported(_top(spec.name))
+            raise ImportError(_unsupported(_top(spec.name)), name=spec.name)
         if self.path not in _copies:
             _copies[self.path], _ = _open_copy(self.path)
         return _native.load_extension(_copies[self.path], _init_suffix(spec.name), spec)
@@ -187,11 +190,8 @@ def what_is_missing() -> str:
     return f"CPython 3.14 or later with a GIL, and this is {version}"
 
 
-def _unsupported(package: str) -> ImportError:
-    return ImportError(
-        f"{package} in workers of kind 'interp' needs {what_is_missing()}: use kind='process' or 'thread' for it",
-        name=package,
-    )
+def _unsupported(package: str) -> str:
+    return f"{package} in workers of kind 'interp' needs {what_is_missing()}: use kind='process' or 'thread' for it"
 
 
 # ---- copies ----
@@ -241,7 +241,9 @@ def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = 
     names = {}
     for name in dynamic.needed:
         library = next((file for folder in folders if os.path.exists(file := os.path.join(folder, name))), name)
-        if for_copy and _has_own_blas and library != name and _is_openblas(library):
+        if for_copy and _is_copied(library):
+            if library == name:  # only the linker knows where it is
+                raise ImportError(f"{name} is not in its package, and interpreters cannot share it: use kind='process'")
             names[name] = _load_own(os.path.realpath(library), folders)
         elif library not in _pinned:
             _pinned.add(library)
@@ -264,6 +266,13 @@ def _load_shared(library: str, is_file: bool, folders: "Sequence[str]") -> None:
 
 def _is_openblas(library: str) -> bool:
     return "openblas" in os.path.basename(os.path.realpath(library))
+
+
+def _is_copied(library: str) -> bool:
+    """Return whether each interpreter gets its own copy of a library that its copies need."""
+    if os.path.basename(library).startswith(OWN_LIBRARIES):
+        return True
+    return _has_own_blas and os.path.isabs(library) and _is_openblas(library)
 
 
 def _load_own(library: str, folders: "Sequence[str]") -> str:
@@ -327,22 +336,44 @@ class _StandIns:
 
 
 class _Refusal:
-    """Makes the import of a package fail at once, with a better message than its extension modules would give."""
+    """Makes the import of a module fail at once, with a better message than its extension modules would give."""
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> "ModuleType | None":
-        return None
+        raise ImportError(spec.loader_state, name=spec.name)
 
     @staticmethod
-    def exec_module(module: "ModuleType") -> None:
-        raise _unsupported(module.__name__)
+    def exec_module(module: "ModuleType") -> None: ...
 
 
 class _Refusals:
-    """Finds the allowed packages on Pythons where they cannot be loaded."""
+    """Finds modules that crash, and the allowed packages on Pythons where they cannot be loaded."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
-        if name in PACKAGES and name in _allowed and (spec := PathFinder.find_spec(name)) is not None:
-            return ModuleSpec(name, _Refusal, origin=spec.origin)  # type: ignore[arg-type]
-        return None
+    def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
+        if name in REFUSED:
+            reason = why_refused(name)
+        elif not IS_SUPPORTED and name in TESTED and name in _allowed:
+            reason = _unsupported(name)
+        else:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.origin is None or _is_own(spec):
+            return None
+        return ModuleSpec(name, _Refusal, origin=spec.origin, loader_state=reason)  # type: ignore[arg-type]
+
+
+def _is_own(spec: ModuleSpec) -> bool:
+    """Return whether a module is one source file: the user's own, which has a package's name."""
+    return isinstance(spec.loader, SourceFileLoader) and spec.submodule_search_locations is None
+
+
+def _hide_refused(util: "Any") -> None:
+    """Make `importlib.util.find_spec` not find what is refused, since libraries ask it what they may import."""
+    find = util.find_spec
+
+    def find_spec(name: str, package: "str | None" = None) -> "ModuleSpec | None":
+        spec = find(name, package)
+        return None if spec is not None and spec.loader is _Refusal else spec
+
+    util.find_spec = find_spec

@@ -50,11 +50,22 @@ def _adopt_tracker(module: "Any") -> None:
         setattr(module, name, function)
 
 
-_ADOPTERS = {"multiprocessing.process": _adopt_key, "multiprocessing.resource_tracker": _adopt_tracker}
+_ADOPTERS: "dict[str, Callable[[Any], None]]" = {
+    "multiprocessing.process": _adopt_key,
+    "multiprocessing.resource_tracker": _adopt_tracker,
+}
+
+
+def change(name: str, function: "Callable[[Any], None]") -> None:
+    """Call a function with a module as soon as it is loaded, or now if it is."""
+    if name in sys.modules:
+        function(sys.modules[name])
+    else:
+        _ADOPTERS[name] = function
 
 
 class _Finder:
-    """Finds these two modules as usual, and changes them once they are loaded."""
+    """Finds the modules of _ADOPTERS as usual, and changes them once they are loaded."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "ModuleType | None" = None) -> "ModuleSpec | None":

@@ -22,8 +22,9 @@ _LOADED = (
     "pool_party.workers",
     "pool_party.workers.loop",
     "pool_party.workers.interp",
-    "pool_party.workers.interp.extensions",
+    "pool_party.workers.interp.known",
     "pool_party.workers.interp.process_state",
+    "pool_party.workers.interp.extensions",
 )
 
 

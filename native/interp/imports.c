@@ -1,0 +1,129 @@
+/* What private copies call instead of functions of CPython that count on one instance of a library per process.
+ *
+ * When a copy is loaded, it is bound to its imports through a table of its own. The addresses are replaced there, so
+ * other libraries, and the originals, call CPython's functions.
+ */
+#include "python.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- making modules ---- */
+
+typedef struct { PyObject *imp, *previous; } lifted_t;
+
+/* Lifts CPython's check while one module is created. Modules that others import are checked as usual. */
+static int lift_check(lifted_t *l) {
+    l->previous = NULL;
+    if ((l->imp = PyImport_ImportModule("_imp")) != NULL)
+        l->previous = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "i", -1);
+    return l->previous ? 0 : -1;
+}
+
+static void put_check_back(lifted_t *l) {
+    PyObject *error = PyErr_GetRaisedException(), *done = NULL;
+    if (l->previous)
+        done = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "O", l->previous);
+    if (l->previous && done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(l->previous);
+    Py_XDECREF(l->imp);
+    PyErr_SetRaisedException(error);
+}
+
+/* Makes a module of a copy, or, called by a copy, a submodule: those of Rust are made while their parent is executed. */
+PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version) {
+    lifted_t lifted;
+    PyObject *module = lift_check(&lifted) == 0 ? PyModule_FromDefAndSpec2(def, spec, version) : NULL;
+    put_check_back(&lifted);
+    return module;
+}
+
+#if PY_VERSION_HEX >= 0x030F0000
+PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec) {
+    lifted_t lifted;
+    PyObject *module = lift_check(&lifted) == 0 ? PyModule_FromSlotsAndSpec(slots, spec) : NULL;
+    put_check_back(&lifted);
+    return module;
+}
+#endif
+
+/* ---- scheduling calls ---- */
+
+#if PY_VERSION_HEX >= 0x030E0000
+extern int _PyEval_AddPendingCall(PyInterpreterState *interpreter, int (*function)(void *), void *argument, int flags);
+
+/* Schedules a call in the calling thread's interpreter. CPython's function runs all calls in the main interpreter.
+ *
+ * A call from a thread without a thread state is dropped: its interpreter is not known, and may have ended. greenlet
+ * makes such a call when a thread ends, be it the worker's own. What it would free then stays until the interpreter ends. */
+static int add_pending_call(int (*function)(void *), void *argument) {
+    PyThreadState *state = PyThreadState_GetUnchecked();
+    return state ? _PyEval_AddPendingCall(PyThreadState_GetInterpreter(state), function, argument, 0) : 0;
+}
+#endif
+
+/* ---- the import tables of a copy ---- */
+
+typedef void (*function_t)(void);
+static const struct { function_t theirs, ours; } replaced[] = {
+    {(function_t)PyThread_tss_create, (function_t)pp_key_create},
+    {(function_t)PyThread_tss_delete, (function_t)pp_key_delete},
+    {(function_t)PyThread_tss_free, (function_t)pp_key_free},
+    {(function_t)PyModule_FromDefAndSpec2, (function_t)pp_module_from_def},
+#if PY_VERSION_HEX >= 0x030E0000
+    {(function_t)Py_AddPendingCall, (function_t)add_pending_call},
+#endif
+#if PY_VERSION_HEX >= 0x030F0000
+    {(function_t)PyModule_FromSlotsAndSpec, (function_t)pp_module_from_slots},
+#endif
+};
+
+/* By now the linker has made most such tables read-only. The page of a replaced entry stays writable. */
+static void replace_entry(function_t *entry, function_t ours) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    if (mprotect((void *)((uintptr_t)entry & ~(page - 1)), page, PROT_READ | PROT_WRITE) == 0)
+        *entry = ours;
+}
+
+typedef struct {
+    ElfW(Addr) base;
+    const ElfW(Rela) *start;
+    size_t size;           /* bytes */
+} relocations_t;
+
+static void replace_entries(const relocations_t *r) {
+    for (size_t i = 0; r->start && i < r->size / sizeof *r->start; i++) {
+        function_t *entry = (function_t *)(r->base + r->start[i].r_offset);
+        for (size_t k = 0; k < sizeof replaced / sizeof *replaced; k++)
+            if (*entry == replaced[k].theirs)
+                replace_entry(entry, replaced[k].ours);
+    }
+}
+
+static const ElfW(Rela) *table_at(const relocations_t *r, ElfW(Addr) address) {
+    return (const ElfW(Rela) *)(address < r->base ? r->base + address : address);   /* glibc has usually added the base already */
+}
+
+void pp_imports_replace(void *library) {
+    struct link_map *map;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
+        return;
+    relocations_t functions = {.base = map->l_addr}, others = {.base = map->l_addr};
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++)
+        switch (entry->d_tag) {
+        case DT_JMPREL: functions.start = table_at(&functions, entry->d_un.d_ptr); break;
+        case DT_PLTRELSZ: functions.size = entry->d_un.d_val; break;
+        case DT_RELA: others.start = table_at(&others, entry->d_un.d_ptr); break;
+        case DT_RELASZ: others.size = entry->d_un.d_val; break;
+        case DT_PLTREL:
+            if (entry->d_un.d_val != DT_RELA)
+                return;
+        }
+    replace_entries(&functions);
+    replace_entries(&others);
+}

@@ -1,0 +1,88 @@
+"""What is known of packages with extension modules in interpreters: those that are copied by default, and those that
+crash and are therefore refused.
+
+Fresh interpreters get this module as code, so it imports nothing.
+"""
+
+# Packages whose own tests were run in interpreters: import name -> their version. Where copies are not supported, they
+# would crash, and are refused.
+TESTED = {
+    "numpy": "2.5.5",
+    "scipy": "1.18.1",
+    "pandas": "3.1.1",
+    "sklearn": "1.9.1",
+}
+
+# Packages that are copied by default: those, and those that tests/science/packages.py has tried, with what they need.
+PACKAGES = {
+    **TESTED,
+    "_cffi_backend": "2.1.1",
+    "_polars_runtime_32": "2.1.0",
+    "bcrypt": "5.0.0",
+    "bitarray": "3.12.3",
+    "bottleneck": "1.6.0",
+    "cffi": "2.1.1",
+    "cftime": "1.6.6.1",
+    "contourpy": "1.4.0",
+    "cryptography": "50.0.2",
+    "gmpy2": "2.3.2",
+    "greenlet": "3.5.6",
+    "h5py": "3.16.0",
+    "httptools": "0.9.0",
+    "jiter": "0.19.0",
+    "kiwisolver": "1.5.1",
+    "lxml": "6.1.3",
+    "lz4": "4.4.5",
+    "nacl": "1.6.2",
+    "netCDF4": "1.7.5.1.post1",
+    "numcodecs": "0.17.1",
+    "numexpr": "2.14.2",
+    "orjson": "3.13.0",
+    "ormsgpack": "1.13.1",
+    "PIL": "13.0.0",
+    "polars": "2.1.0",
+    "psutil": "7.2.2",
+    "pydantic": "2.14.3",
+    "pydantic_core": "2.50.4",
+    "pyproj": "3.8.0",
+    "pywt": "1.10.0",
+    "regex": "2026.11.15",
+    "rpds": "2026.9.1",
+    "shapely": "2.2.0",
+    "tokenizers": "0.23.3",
+    "sqlalchemy": "2.1.9",
+    "ujson": "6.1.0",
+    "uvloop": "0.23.0",
+    "yaml": "6.0.3",
+    "zmq": "27.3.0",
+    "zstandard": "0.25.0",
+}
+
+# Beginnings of the names of libraries of which each interpreter has its own copy. Their state is one per process, and
+# each copy of the modules that need them guards it by another lock.
+OWN_LIBRARIES = ("libhdf5", "libnetcdf")
+
+# Modules that are refused in every interpreter, also if the option `extensions` names them: import name -> the version
+# that was tried ("": none), and what happens. PyTables is refused by its first extension module, since `tables` may
+# well be a module of the user's own.
+REFUSED = {
+    "torch": ("", "its import crashes the program"),
+    "numba": ("0.68.1", "several interpreters share its LLVM library, which aborts the program"),
+    "llvmlite": ("0.50.0", "several interpreters share its LLVM library, which aborts the program"),
+    "jax": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
+    "jaxlib": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
+    "duckdb": ("2.0.0", "the program crashes at its end"),
+    "_duckdb": ("2.0.0", "the program crashes at its end"),
+    "pyarrow": ("26.0.1", "several interpreters share its Arrow library, which keeps Python objects of one of them"),
+    "cv2": ("5.0.0.93", "the program crashed when four interpreters used it at once"),
+    "tables.utilsextension": ("3.11.1", "the program crashes after an interpreter has used it"),
+}
+
+
+def why_refused(name: str) -> str:
+    """Return the sentence that says why a module is refused and what to do."""
+    package = name.partition(".")[0]
+    _, reason = REFUSED[name]
+    return (
+        f"{package} does not work in workers of kind 'interp', because {reason}: use kind='process' or 'thread' for it"
+    )
