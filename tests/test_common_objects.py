@@ -1,9 +1,15 @@
 """An object of any type that several tasks of one call name is pickled once, and no task notices."""
 
 import collections
+import copyreg
+import datetime
+import enum
 import multiprocessing
+import pathlib
 import pickle
 import weakref
+from decimal import Decimal
+from fractions import Fraction
 
 import commons
 import gates
@@ -29,12 +35,44 @@ OBJECTS = {
     "tuple": lambda: tuple(text(i) for i in range(N)),
     "dict": lambda: {text(i): i for i in range(N)},
     "dict of lists": lambda: {i: [text(i)] for i in range(N)},
+    "dates": lambda: [(text(i), datetime.datetime(2026, 1, 1) + datetime.timedelta(i), Decimal(i)) for i in range(N)],
     "set": lambda: {text(i) for i in range(N)},
     "instance": lambda: commons.Plain([text(i) for i in range(N)]),
     "subclass of list": lambda: commons.Numbers(text(i) for i in range(N)),
     "deque": lambda: collections.deque(text(i) for i in range(N)),
     "with a buffer": lambda: [commons.Buffer(bytearray(100_000)), [text(i) for i in range(N)]],
 }
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Reduced(enum.Enum):
+    RED = 1
+
+    def __reduce_ex__(self, protocol):
+        return Color, (1,)
+
+
+class Day(datetime.date):
+    """It may have attributes."""
+
+
+class Zone(datetime.tzinfo):
+    """It may have attributes, too."""
+
+
+@pytest.mark.parametrize("kind", [datetime.datetime, datetime.timedelta, Decimal, Fraction, range, Color])
+def test_workers_unpickle_constants_once(kind, monkeypatch):
+    assert common._is_copied(kind)
+    monkeypatch.setitem(copyreg.dispatch_table, kind, lambda value: (str, ("whatever it returns",)))
+    assert not common._is_copied(kind)
+
+
+@pytest.mark.parametrize("kind", [Day, Zone, Reduced, pathlib.PosixPath, collections.deque])
+def test_workers_unpickle_what_may_change_for_each_task(kind):
+    assert not common._is_copied(kind)
 
 
 @pytest.fixture(params=[1, 3])

@@ -191,9 +191,10 @@ DICT_CHANGES = {
 }
 
 
+@pytest.mark.parametrize("value", [str, lambda i: (i, ("x", str(i)))], ids=["atoms", "tuples"])
 @pytest.mark.parametrize("change", DICT_CHANGES)
-def test_any_change_of_a_large_dict_is_noticed(main, change):
-    main.table = {i: str(i) for i in range(3000)}
+def test_any_change_of_a_large_dict_is_noticed(main, change, value):
+    main.table = {i: value(i) for i in range(3000)}
     before = namespace.leaves(["table"])
     assert _native.are_same(before, namespace.leaves(["table"]))
     DICT_CHANGES[change](main.table)
@@ -208,8 +209,10 @@ def test_another_dict_is_not_taken_for_a_large_one(main):
         assert not _native.are_same(before, namespace.leaves(["table"]))
 
 
-def test_a_large_dict_with_parts_that_can_change_is_examined(main):
-    main.table = {i: [i] for i in range(3000)}
+@pytest.mark.parametrize("is_in_tuple", [False, True])
+def test_a_large_dict_with_parts_that_can_change_is_examined(main, is_in_tuple):
+    parts = [[i] for i in range(3000)]
+    main.table = {i: (i, part) if is_in_tuple else part for i, part in enumerate(parts)}
     before = namespace.leaves(["table"])
-    main.table[5].append(1)
+    parts[5].append(1)
     assert not _native.are_same(before, namespace.leaves(["table"]))

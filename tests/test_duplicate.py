@@ -1,16 +1,41 @@
 """Copies of unpickled values are what unpickling again would make."""
 
 import collections
+import datetime
+import decimal
+import enum
+import fractions
 import gc
 import pickle
 import sys
+import uuid
 import weakref
+import zoneinfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pool_party._native import duplicate
+from pool_party import _native
+from pool_party.wire import common
+
+
+def duplicate(value):
+    return _native.duplicate(value, common._constants())
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = (2,)
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Day(datetime.date):
+    """A subclass may have state of its own."""
 
 
 class Plain:
@@ -60,7 +85,14 @@ class Made(Plain):
 atoms = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3), st.binary(max_size=3)
 )
-fixed = st.recursive(atoms, lambda parts: st.tuples(parts, parts) | st.frozensets(parts, max_size=2), max_leaves=4)
+constants = st.one_of(
+    *(st.dates(), st.datetimes(timezones=st.none() | st.just(datetime.UTC)), st.times(), st.timedeltas()),
+    *(st.decimals(allow_nan=False), st.fractions(), st.uuids(), st.sampled_from([*Color, *Access])),
+    *(st.just(~Access.READ), st.just(range(3)), st.just(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))),
+)
+fixed = st.recursive(
+    atoms | constants, lambda parts: st.tuples(parts, parts) | st.frozensets(parts, max_size=2), max_leaves=4
+)
 
 
 def containers(parts):
@@ -143,7 +175,7 @@ def test_classes_and_functions_are_shared():
         {Plain(): 1},
         {Plain()},
         frozenset([Plain()]),
-        range(3),
+        Day(2026, 1, 1),
         [].append,
     ],
     ids=lambda value: type(value).__name__,
@@ -152,6 +184,19 @@ def test_what_cannot_be_copied(value):
     assert duplicate(value) is None
     assert duplicate([1, (2, {"a": [value]})]) is None
     assert duplicate(Plain(a=[], b=value)) is None
+
+
+CONSTANTS = [
+    datetime.datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
+    *(datetime.timedelta(1), decimal.Decimal(1), fractions.Fraction(1, 2), uuid.UUID(int=1), range(3), *Color),
+]
+
+
+@pytest.mark.parametrize("value", CONSTANTS, ids=lambda value: type(value).__name__)
+def test_constants_are_shared(value):
+    copy = duplicate([value, {value: [value]}, Plain(a=value)])
+    assert copy[0] is value and copy[1].popitem()[1][0] is value and copy[2].a is value
+    assert _native.duplicate([value], ()) is None
 
 
 def test_what_nests_too_deep():

@@ -1,6 +1,7 @@
 """Functions and classes of `__main__`: scripts, -c, stdin, -m; guarded or not; in every kind."""
 
 import hashlib
+import sys
 import textwrap
 
 import fresh
@@ -463,6 +464,45 @@ def test_a_large_global_of_a_session_is_pickled_when_it_has_changed(kind):
         """)
     expected = "['7', '8'] 9\n" * 3 + "['7', 'new'] True"
     fresh.check(fresh.run(["-c", text]), expected)
+
+
+def test_a_large_global_of_a_session_travels_once(kind):
+    """A further call neither examines nor copies it."""
+    text = textwrap.dedent(f"""
+        from pool_party import ComposablePool, _native
+        from pool_party.wire import namespace
+
+        table = {{i: (i, str(i)) for i in range(50_000)}}
+        def look(i):
+            return table[i][1]
+
+        def copied(value):
+            encoded = p._engine._channel.encode(((value,), {{}})) if {kind != "thread"} else b""
+            pickle, buffers = (encoded, []) if isinstance(encoded, bytes) else encoded
+            return len(pickle) + sum(len(buffer) for buffer in buffers if not _native.is_shared(buffer))
+
+        with ComposablePool(2, kind={kind!r}) as p:
+            for text in ["8", "new"]:
+                table[8] = (8, text)
+                for _ in range(3):
+                    print(p.map(look, [7, 8], 1), p.apply(look, (9,)))
+                    assert copied(look) < 1000, copied(look)
+            assert not {"t" not in sys.abiflags} or len(namespace.leaves(["table"])) < 10
+        """)
+    expected = "['7', '8'] 9\n" * 3 + "['7', 'new'] 9\n" * 3
+    fresh.check(fresh.run(["-c", text]), expected)
+
+
+def test_a_cache_of_a_callable_without_a_name(kind):
+    text = textwrap.dedent(f"""
+        import functools
+        from pool_party import ComposablePool
+
+        power = functools.lru_cache(functools.partial(pow, 2))
+        with ComposablePool(1, kind={kind!r}) as p:
+            print(p.map(lambda x: power(x), [1, 2]))
+        """)
+    fresh.check(fresh.run(["-c", text]), "[2, 4]")
 
 
 def test_initializer_sets_a_global_that_tasks_read(tmp_path, kind):

@@ -302,7 +302,7 @@ static PyObject *preludes_of(pp_job_t *job) {
 }
 
 /* Puts the definitions of __main__ that the receiver lacks before a pickle, to which it takes over the reference. */
-static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback, PyObject *blobs) {
+static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback) {
     PyObject *receivers = receivers_of(m), *of_call = preludes_of(encoding->call), *whole = NULL;
     PyObject *front = receivers ? pp_find_prelude(m, receivers, of_call, pickle) : NULL;
     if (front && PyBytes_GET_SIZE(front) == 0)
@@ -310,7 +310,7 @@ static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback, 
     else if (front)
         whole = PySequence_Concat(front, pickle);
     else if (receivers && !PyErr_Occurred())
-        whole = call_definitions("complete", Py_BuildValue("(OOO()()O)", pickle, callback, Py_None, blobs ? blobs : Py_None));
+        whole = call_definitions("complete", Py_BuildValue("(OO)", pickle, callback));
     Py_XDECREF(front);
     Py_XDECREF(of_call);
     Py_XDECREF(receivers);
@@ -351,7 +351,7 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local, PyObject *blobs) {
     PyObject *pickle = dumps_plainly(m, value, callback, is_local, blobs);
     if (pickle && mentions_main(pickle))
-        return with_duplicates(m, complete(m, pickle, callback, blobs));
+        return with_duplicates(m, complete(m, pickle, callback));
     if (pickle || !may_pickle_by_value())
         return with_duplicates(m, pickle);
     PyObject *refusal = PyErr_GetRaisedException();

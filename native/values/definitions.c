@@ -226,8 +226,8 @@ static int look_at_dict(look_t *l, PyObject *dict) {
     return dict && done > 0 ? look_at_items(l, PyDict_Values(dict)) : done;
 }
 
-/* A large dict of atoms is not examined again while it is watched and unchanged. A mark then stands for its content, a
- * new one after each change. The table belongs to the main interpreter, whose GIL guards it. */
+/* A large dict of atoms, and of tuples of them, is not examined again while it is watched and unchanged. A mark then
+ * stands for its content, a new one after each change. The table belongs to the main interpreter, whose GIL guards it. */
 #define WATCHED_MIN 1000        /* entries; guess */
 #define WATCHED_MAX 32          /* guess: large dicts that a session's functions read */
 static struct { PyObject *dict, *mark; } watched[WATCHED_MAX];   /* the dict is borrowed: its end is an event */
@@ -250,10 +250,19 @@ static PyObject *mark_of(PyObject *dict) {
     return NULL;
 }
 
-static bool has_atoms_only(const look_t *l, PyObject *dict) {
+static bool is_constant(const look_t *l, PyObject *value, int depth) {
+    if (!PyTuple_CheckExact(value))
+        return has(l->atoms, (PyObject *)Py_TYPE(value));
+    bool is = depth < DEPTH_MAX;
+    for (Py_ssize_t i = 0; is && i < PyTuple_GET_SIZE(value); i++)
+        is = is_constant(l, PyTuple_GET_ITEM(value, i), depth + 1);
+    return is;
+}
+
+static bool has_constants_only(const look_t *l, PyObject *dict) {
     PyObject *key, *value;
     for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);)
-        if (!has(l->atoms, (PyObject *)Py_TYPE(key)) || !has(l->atoms, (PyObject *)Py_TYPE(value)))
+        if (!is_constant(l, key, 0) || !is_constant(l, value, 0))
             return false;
     return true;
 }
@@ -282,7 +291,7 @@ static int watch(PyObject *dict) {
 static int look_at_watched(look_t *l, PyObject *dict) {
     if (!PP_HAS_GIL || PyDict_GET_SIZE(dict) < WATCHED_MIN || PyInterpreterState_Get() != PyInterpreterState_Main())
         return 0;
-    int done = mark_of(dict) ? 1 : has_atoms_only(l, dict) ? watch(dict) : 0;
+    int done = mark_of(dict) ? 1 : has_constants_only(l, dict) ? watch(dict) : 0;
     return done > 0 ? add(l, mark_of(dict)) : done;
 }
 

@@ -1,7 +1,7 @@
 /* Copies of values that unpickling has made, as unpickling the same pickle again would make them.
  *
- * A copy has lists, dicts, sets, bytearrays and instances of its own. It shares what nobody can change, and classes and
- * functions, which are pickled by name. Two references to one object become two references to one copy. No Python code
+ * A copy has lists, dicts, sets, bytearrays and instances of its own. It shares what nobody changes (dates, say, whose
+ * types the caller passes), and classes and functions, which are pickled by name. Two references to one object become two references to one copy. No Python code
  * runs, so there are no copies of instances of which unpickling would run some. A value may contain other objects, which
  * cannot be copied; it must contain nothing that a reducer has returned, since a reducer may return something else next
  * time (`_is_copied` in wire/common.py).
@@ -10,6 +10,7 @@
 
 typedef struct {
     PyObject *copies;               /* by the address of the original, if several objects refer to it */
+    PyObject *constants;            /* a tuple: types whose instances are shared, and metaclasses of such types */
     PyTypeObject *plain;            /* the class that was last found to be plain */
     PyObject *no_arguments;
 } copier_t;
@@ -22,18 +23,26 @@ static bool is_atom(PyObject *object) {
            object == Py_None || type == &PyComplex_Type || object == Py_Ellipsis || type == &PyFunction_Type || PyType_Check(object);
 }
 
-/* Whether an object and all of its parts are atoms, tuples and frozensets. -1: an exception. */
-static int is_fixed(PyObject *object) {
+static bool is_constant(const copier_t *c, PyObject *object) {
+    PyObject *type = (PyObject *)Py_TYPE(object), *metaclass = (PyObject *)Py_TYPE(type);
+    bool is = false;
+    for (Py_ssize_t i = 0; !is && i < PyTuple_GET_SIZE(c->constants); i++)
+        is = PyTuple_GET_ITEM(c->constants, i) == type || PyTuple_GET_ITEM(c->constants, i) == metaclass;
+    return is;
+}
+
+/* Whether an object and all of its parts are atoms, constants, tuples and frozensets. -1: an exception. */
+static int is_fixed(const copier_t *c, PyObject *object) {
     if (is_atom(object))
         return 1;
     if (!PyTuple_CheckExact(object) && !PyFrozenSet_CheckExact(object))
-        return 0;
+        return is_constant(c, object);
     if (Py_EnterRecursiveCall(" in a copy"))
         return -1;
     int result = 1;
     PyObject *parts = PySequence_Fast(object, "not a sequence");
     for (Py_ssize_t i = 0; parts && result > 0 && i < PySequence_Fast_GET_SIZE(parts); i++)
-        result = is_fixed(PySequence_Fast_GET_ITEM(parts, i));
+        result = is_fixed(c, PySequence_Fast_GET_ITEM(parts, i));
     Py_LeaveRecursiveCall();
     Py_XDECREF(parts);
     return parts ? result : -1;
@@ -60,12 +69,18 @@ static PyObject *recall(copier_t *c, PyObject *object, Py_ssize_t n_known) {
     return copy;
 }
 
-/* Replaces the parts of a list, to which another object refers as well, by copies. */
+/* Replaces the parts of a list, to which another object refers as well, by copies. The type of an object decides whether
+ * it is an atom, and most parts of a list have the same type. */
 static int copy_parts(copier_t *c, PyObject *list) {
+    PyTypeObject *atoms = NULL;     /* the type of the atom that was seen last */
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
         PyObject *part = PyList_GET_ITEM(list, i);
-        if (is_atom(part))
+        if (Py_TYPE(part) == atoms)
             continue;
+        if (is_atom(part)) {
+            atoms = Py_TYPE(part);
+            continue;
+        }
         PyObject *copy = copy_of(c, part, 2);
         if (copy == NULL || PyList_SetItem(list, i, copy) < 0)
             return -1;
@@ -96,7 +111,7 @@ static PyObject *copy_tuple(copier_t *c, PyObject *tuple, Py_ssize_t n_known) {
 static int copy_items(copier_t *c, PyObject *dict, PyObject *to, Py_ssize_t n_known, bool is_there) {
     PyObject *key, *value;
     for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);) {
-        if (is_fixed(key) <= 0)
+        if (is_fixed(c, key) <= 0)
             return -1;
         if (is_there && is_atom(value))
             continue;
@@ -120,7 +135,7 @@ static PyObject *copy_set(copier_t *c, PyObject *set, Py_ssize_t n_known) {
     PyObject *parts = PySequence_List(set), *copy = NULL;
     bool can = parts != NULL;
     for (Py_ssize_t i = 0; can && i < PyList_GET_SIZE(parts); i++)
-        can = is_fixed(PyList_GET_ITEM(parts, i)) > 0;
+        can = is_fixed(c, PyList_GET_ITEM(parts, i)) > 0;
     Py_XDECREF(parts);
     if (can && (copy = PySet_New(set)) && remember(c, set, n_known, copy) < 0)
         Py_CLEAR(copy);
@@ -171,8 +186,8 @@ static PyObject *new_copy(copier_t *c, PyObject *object, Py_ssize_t n_known) {
     if (PyByteArray_CheckExact(object))
         return copy_bytearray(c, object, n_known);
     if (!PyTuple_CheckExact(object) && !PyFrozenSet_CheckExact(object))
-        return copy_instance(c, object, n_known);
-    int fixed = is_fixed(object);
+        return is_constant(c, object) ? Py_NewRef(object) : copy_instance(c, object, n_known);
+    int fixed = is_fixed(c, object);
     return fixed > 0 ? Py_NewRef(object) : fixed == 0 && PyTuple_CheckExact(object) ? copy_tuple(c, object, n_known) : NULL;
 }
 
@@ -187,12 +202,18 @@ static PyObject *copy_of(copier_t *c, PyObject *object, Py_ssize_t n_known) {
     return copy;
 }
 
-const char pp_duplicate_doc[] = PyDoc_STR("duplicate(value) -> copy, or None\n\n"
-    "Copies a value that unpickling has made, and that contains nothing that a reducer has returned. None: it contains\n"
-    "objects that cannot be copied, or nests too deep.");
-PyObject *pp_duplicate(PyObject *module, PyObject *value) {
+const char pp_duplicate_doc[] = PyDoc_STR("duplicate(value, constants) -> copy, or None\n\n"
+    "Copies a value that unpickling has made, and that contains nothing that a reducer has returned but instances of the\n"
+    "types in `constants`, which the copy shares; for a metaclass, those of its classes. None: it contains objects that\n"
+    "cannot be copied, or nests too deep.");
+PyObject *pp_duplicate(PyObject *module, PyObject *args) {
     (void)module;
-    copier_t c = {.copies = PyDict_New(), .no_arguments = PyTuple_New(0)};
+    PyObject *value;
+    copier_t c = {0};
+    if (!PyArg_ParseTuple(args, "OO!", &value, &PyTuple_Type, &c.constants))
+        return NULL;
+    c.copies = PyDict_New();
+    c.no_arguments = PyTuple_New(0);
     bool collects = PP_HAS_GIL && PyGC_Disable();   /* collections would find no garbage, and take longer than the rest */
     PyObject *copy = c.copies && c.no_arguments ? copy_of(&c, value, 0) : NULL;
     if (collects)

@@ -1,8 +1,8 @@
 """Encodes and decodes values where the native codec needs help, and for code without a channel.
 
 Plain pickle handles nearly all values, with the reducers that are registered with multiprocessing's ForkingPickler.
-Values that it refuses (lambdas, closures, local classes) are pickled by value, with cloudpickle. Functions and classes
-of `__main__` are pickled by name, which may mean something else in the worker. `definitions` therefore puts the
+Values that it refuses (lambdas, closures, local classes) are pickled by value, if need be by cloudpickle. Functions and
+classes of `__main__` are pickled by name, which may mean something else in the worker. `definitions` therefore puts the
 definitions that the worker needs before such a pickle.
 """
 

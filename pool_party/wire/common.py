@@ -44,6 +44,17 @@ _HEAP_TYPE = 1 << 9  # tp_flags of classes that Python code has made
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), type(...)})
 _BY_NAME = frozenset({type, type(lambda: None), type(len), type(sys)})  # pickled as names
 _COPIED = frozenset({*_ATOMS, *_BY_NAME - {type(sys)}, tuple, frozenset, list, dict, set, bytearray})
+# Types whose instances no code changes, so that all tasks in a worker may have the same ones. Paths are not among them:
+# a `Path` keeps what its `info` has found out about the file.
+_CONSTANTS = {
+    "builtins": ("range",),
+    "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
+    "decimal": ("Decimal",),
+    "fractions": ("Fraction",),
+    "uuid": ("UUID",),
+    "zoneinfo": ("ZoneInfo",),
+    "enum": ("EnumType",),  # whose instances are classes; unpickling a member of one returns the member itself
+}
 
 
 def _can_find_members() -> bool:
@@ -104,12 +115,29 @@ def _is_immutable(values: "Iterable[Any]") -> bool:
 
 
 def _is_copied(kind: "Any") -> bool:
-    """Return whether workers copy what they have unpickled of an object of this type: no reducer has returned it."""
+    """Return whether workers copy what they have unpickled of an object of this type.
+
+    They do so if no reducer has returned it, or one that always returns the same constant.
+    """
     return (
         kind in _COPIED
-        or (issubclass(kind, type) and kind not in reducers(False, [copyreg.dispatch_table]))
+        or ((issubclass(kind, type) or _is_constant(kind)) and kind not in reducers(False, [copyreg.dispatch_table]))
         or (_is_plain(kind) and kind.__new__ is object.__new__ and not hasattr(kind, "__setstate__"))
     )
+
+
+def _is_constant(kind: "Any") -> bool:
+    constants = _constants()
+    if kind in constants:
+        return True
+    enum: Any = sys.modules.get("enum")
+    return type(kind) in constants and kind.__reduce_ex__ in (enum.Enum.__reduce_ex__, enum.Flag.__reduce_ex__)
+
+
+def _constants() -> "tuple[Any, ...]":
+    """Return the types of `_CONSTANTS`, of modules that have been imported."""
+    found = [getattr(sys.modules.get(module), name, None) for module, names in _CONSTANTS.items() for name in names]
+    return tuple(kind for kind in found if kind is not None)
 
 
 # ---- sending ----
@@ -300,7 +328,10 @@ def load(
 
 def _copies(base: bytes, places: "list[int]") -> "list[Any] | None":
     kept = _native.decoded(base)
-    return _native.duplicate([kept[place] for place in places]) if kept and kept.keys() >= set(places) else None
+    if not kept or not kept.keys() >= set(places):
+        return None
+    copies: list[Any] | None = _native.duplicate([kept[place] for place in places], _constants())
+    return copies
 
 
 def _members_of(base: bytes, places: "list[int]", buffers: "list[Any]", is_copied: bool) -> "list[Any]":
@@ -309,6 +340,6 @@ def _members_of(base: bytes, places: "list[int]", buffers: "list[Any]", is_copie
     members: list[Any] = _pickle.loads(b"".join([base, b"](", *gets, b"e."]), buffers=buffers)
     if not is_copied or _native.decoded(base) == {}:  # the latter: that they cannot be copied is known
         return members
-    copies: list[Any] | None = _native.duplicate(members)
+    copies: list[Any] | None = _native.duplicate(members, _constants())
     _native.keep_decoded(base, {} if copies is None else dict(zip(places, members, strict=True)))
     return members if copies is None else copies

@@ -14,8 +14,9 @@ caller's. The rule:
 A pickle that names something of `__main__` is preceded by a *prelude*, which is itself the beginning of a pickle. It
 makes the receiver check a *package* of definitions and values, each with a pickle and a hash of its own, and unpickle
 those that it does not have. If the receivers have all of them, there is no prelude. So no value is pickled twice. A
-package that is not large is put into the channel's memory once, on the shelf, and each pickle contains only its place
-there. A reply, from a worker to its caller, changes nothing that the caller has.
+package is put into shared memory once, and each pickle contains only its place there. A large one has memory of its
+own, which travels beside the pickle, and the others are on the channel's shelf. A reply, from a worker to its caller,
+changes nothing that the caller has.
 
 Several workers unpickle a package, each when it needs it. The package therefore contains shared memory by name. The
 memory also travels beside the pickle, which retains it until the receiver has it. Interpreters duplicate the caller's
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
 
     from pool_party.wire.main_module import Apart
 
-    # A package, or b""; its hash; the shared memory that it names; the prelude's bytes if these suffice, or None.
-    type _Prelude = tuple[bytes, bytes, list[memoryview], bytes | None]
+    # A package, or b"", in shared memory if it is large; its hash; the shared memory that must live until it arrives;
+    # the prelude's bytes if these suffice, or None.
+    type _Prelude = tuple[bytes | memoryview, bytes, list[memoryview], bytes | None]
     # The namespaces in which a prelude was made, its definitions, and the prelude; see `_native.recall`.
     type _Kept = tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, Callable[[], object] | None], ...], _Prelude]
 
@@ -100,6 +102,16 @@ def _has_import() -> "str | None":
             return source.read()
     except OSError:
         return None
+
+
+def _in_shared_memory(package: bytes) -> "memoryview | None":
+    from pool_party.wire.shared import share
+
+    try:
+        memory: memoryview = share(package, readonly=True)
+    except OSError:  # no descriptor is left, for example; then the package travels in each pickle
+        return None
+    return memory
 
 
 class Receivers:
@@ -188,8 +200,12 @@ class Receivers:
         package = _Package(self, set(key), named)
         data = package.pickle()
         mark = digest(data) if data else b""
-        is_all = not package.shared and len(data) < _native.COMMON_MIN
-        prelude = data, mark, package.shared, self._front(data, mark) if is_all else None
+        memory = _in_shared_memory(data) if len(data) >= _native.COMMON_MIN else None
+        prelude: _Prelude
+        if memory is not None:
+            prelude = memory, mark, [*package.shared, memory], None
+        else:
+            prelude = data, mark, package.shared, None if package.shared else self._front(data, mark)
         if self.is_session:
             self._keep_for_session(key, package, prelude)
         else:
@@ -378,7 +394,7 @@ def note_own(function: "Any") -> None:
         marks.update({name: entry[0] for name, entry in (package.definitions | package.values).items()})
 
 
-def receive(key: bytes, package: bytes) -> None:
+def receive(key: bytes, package: "bytes | memoryview") -> None:
     """Take a package. Unpickling calls this before it reads the value that needs the package."""
     if key not in _settled:
         with _lock:
@@ -391,6 +407,12 @@ def fetch(key: bytes, at: int, size: int) -> None:
     """Take a package from the shelf of this worker's channel. Unpickling calls this like `receive`."""
     if key not in _settled:
         receive(key, _native.from_shelf(at, size))
+
+
+def open_package(key: bytes, name: bytes) -> None:
+    """Take a package from shared memory of its own. Unpickling calls this like `receive`."""
+    if key not in _settled:
+        receive(key, _native.open_shared(name))
 
 
 def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
@@ -455,19 +477,16 @@ def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None
 # ---- both ----
 
 
-def _front(package: bytes, key: bytes, apart: "list[Any] | None" = None) -> bytes:
+def _front(package: "bytes | memoryview", key: bytes, name: "bytes | None" = None) -> bytes:
     """Return the beginning of a pickle, which makes its receiver check the package.
 
-    apart: as in `complete`; a large package is added to it, and `persistent_load` then brings it.
+    name: what names the package's shared memory, if the receiver is to find it there.
     """
     if not package:
         return b""
-    if apart is not None and len(package) >= _native.COMMON_MIN:
-        apart.append(package)
-        data = b"J" + (len(apart) - 1).to_bytes(4, "little") + b"Q"
-    else:
-        data = b"\x8e" + len(package).to_bytes(8, "little") + package
-    return b"\x80\x05cpool_party.wire.definitions\nreceive\nC" + bytes([len(key)]) + key + data + b"\x86R0"
+    function, data = (b"receive", bytes(package)) if name is None else (b"open_package", name)
+    head = b"\x80\x05cpool_party.wire.definitions\n" + function + b"\nC" + bytes([len(key)]) + key
+    return head + b"\x8e" + len(data).to_bytes(8, "little") + data + b"\x86R0"
 
 
 def _brief_front(package: bytes, key: bytes, at: int) -> bytes:
@@ -482,20 +501,21 @@ def complete(
     receivers: "Receivers | None" = None,
     read: "Iterable[str]" = (),
     named: "Iterable[str]" = (),
-    apart: "list[Any] | None" = None,
 ) -> bytes:
     """Put the prelude that the receivers need before a pickle, which may name something of `__main__`.
 
     buffer_callback: the pickle's callback, which gets the shared memory that must live until the pickle is received.
     receivers: by default those of the channel for which this thread encodes, or the caller of the task.
-    apart: large bytes that the pickle names by their index here; a large package is added.
     """
     is_early = receivers is not None  # it may be unpickled before the worker has opened the channel
     receivers = receivers or _native.receivers() or replying()
     package, key, shared, front = receivers.prelude(pickle, read, named)
     for memory in shared:
         buffer_callback(_pickle.PickleBuffer(memory))
-    return (_front(package, key, apart) if front is None or is_early else front) + pickle
+    if front is None or is_early:
+        is_apart = type(package) is memoryview and not is_early
+        front = _front(package, key, _native.name_shared(package) if is_apart else None)
+    return front + pickle
 
 
 def replying() -> "_Caller":

@@ -1,8 +1,11 @@
-"""Pickles values that plain pickle refuses, and definitions of `__main__`, which `definitions` sends when needed."""
+"""Pickles values that plain pickle refuses, and definitions of `__main__`, which `definitions` sends when needed.
+
+What needs cloudpickle is in `by_value`, which few programs need: functions of `__main__` and simple classes do not.
+"""
 
 import _pickle
+import builtins
 import copyreg
-import dataclasses
 import io
 import itertools
 import os
@@ -11,9 +14,7 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
-
-from cloudpickle import cloudpickle
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pool_party import _native
 from pool_party.wire.beside import collector, load, names_of
@@ -26,18 +27,22 @@ from pool_party.wire.namespace import (
     is_cache,
     is_of_main,
     look_at,
+    make_cache,
     make_class,
     make_function,
+    make_singledispatch,
+    module,
     namespace,
     new_class,
     set_class_state,
     set_function_state,
 )
 
-BY_VALUE: "ChainMap[type, Any]" = cloudpickle.Pickler.dispatch_table
+if TYPE_CHECKING:
+    from pool_party.wire.by_value import Reducer
+
 _tokens: "weakref.WeakKeyDictionary[type, object]" = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
-_FieldKind: Any = type(dataclasses._FIELD)  # type: ignore[attr-defined]
 
 
 def _token_of(cls: type) -> object:
@@ -47,23 +52,6 @@ def _token_of(cls: type) -> object:
     return _tokens[cls]
 
 
-def _make_cache(maxsize: int | None, typed: bool, function: Any) -> Any:
-    """Make an empty cache around a function. Called by unpickling."""
-    import functools
-
-    return functools.lru_cache(maxsize, typed)(function)
-
-
-def _make_singledispatch(default: Any, implementations: list[tuple[type, Any]]) -> Any:
-    """Make a generic function. Called by unpickling."""
-    import functools
-
-    generic = functools.singledispatch(default)
-    for cls, implementation in implementations:
-        generic.register(cls, implementation)
-    return generic
-
-
 def _is_singledispatch(function: types.FunctionType) -> bool:
     return function.__code__.co_qualname == "singledispatch.<locals>.wrapper" and hasattr(function, "registry")
 
@@ -71,28 +59,7 @@ def _is_singledispatch(function: types.FunctionType) -> bool:
 def _reduce_singledispatch(generic: Any) -> tuple[Any, ...]:
     implementations = dict(generic.registry)
     default = implementations.pop(object)
-    return _make_singledispatch, (default, list(implementations.items()))
-
-
-def _with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Put the slots into the arguments of a class; cloudpickle 3.1 sets them later, as an ordinary attribute."""
-    maker, (metaclass, name, bases, members, *rest), (state, slotstate), *others = reduced
-    members = {**members, "__slots__": cls.__dict__["__slots__"]}
-    made_by_type = {"__slots__", "__slotnames__"}
-    state = {
-        key: value
-        for key, value in state.items()
-        if key not in made_by_type and not isinstance(value, types.MemberDescriptorType)
-    }
-    return maker, (metaclass, name, bases, members, *rest), (state, slotstate), *others
-
-
-def _with_real_bases(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Restore the actual base of a typed named tuple; cloudpickle uses the bases in its source, which differ."""
-    maker, (metaclass, name, bases, *rest), *others = reduced
-    if cls.__bases__ == (tuple,):
-        bases = cls.__bases__
-    return maker, (metaclass, name, bases, *rest), *others
+    return make_singledispatch, (default, list(implementations.items()))
 
 
 def _module_of(function: types.FunctionType) -> str | None:
@@ -104,17 +71,6 @@ def _module_of(function: types.FunctionType) -> str | None:
         return None
     module = sys.modules.get(name)
     return name if module is not None and module.__dict__ is function.__globals__ else None
-
-
-def _reduce_class(cls: type) -> tuple[Any, ...]:
-    reduced: tuple[Any, ...] = cloudpickle._dynamic_class_reduce(cls)
-    if reduced[0] is not cloudpickle._make_skeleton_class:
-        return reduced
-    reduced = _with_real_bases(cls, reduced)
-    if cls.__module__ in MODULES:
-        _, (*_, members, _, _), (state, _), *_ = reduced
-        members["__module__"] = state["__module__"] = "__main__"  # the same in every process
-    return _with_slots(cls, reduced) if "__slots__" in cls.__dict__ else reduced
 
 
 def _content(cell: types.CellType) -> tuple[Any, ...]:
@@ -133,22 +89,139 @@ def _members(function: types.FunctionType) -> dict[str, Any]:
     return members
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """cloudpickle's pickler, with this module's rules for `__main__`.
+# ---- reducers ----
 
-    table: the reducers, which include cloudpickle's.
+_CLOUDPICKLE = "cloudpickle.cloudpickle"
+
+
+def _reduce_method(method: types.MethodType) -> tuple[Any, ...]:
+    return types.MethodType, (method.__func__, method.__self__)
+
+
+def _reduce_wrapper(wrapper: Any) -> tuple[Any, ...]:
+    return type(wrapper), (wrapper.__func__,)
+
+
+def _reduce_property(wrapped: property) -> tuple[Any, ...]:
+    return property, (wrapped.fget, wrapped.fset, wrapped.fdel, wrapped.__doc__)
+
+
+def _reduce_mapping_proxy(proxy: types.MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    return types.MappingProxyType, (dict(proxy),)
+
+
+def _reduce_sentinel(sentinel: Any) -> tuple[Any, ...]:
+    return attribute, ("dataclasses", getattr(sentinel, "name", "MISSING"))
+
+
+# Types that cloudpickle has reducers for, and we have not.
+_OF_CLOUDPICKLE = frozenset(
+    "_io.TextIOWrapper logging.Logger logging.RootLogger _weakrefset.WeakSet typing.TypeVar "
+    "abc.abstractclassmethod abc.abstractstaticmethod abc.abstractproperty builtins.memoryview builtins.cell "
+    "builtins.code builtins.getset_descriptor builtins.module builtins.dict_keys builtins.dict_values "
+    "builtins.dict_items builtins.odict_keys builtins.odict_values builtins.odict_items".split()
+)
+
+
+class _Reducers(dict[type, Any]):
+    """Our reducers, then cloudpickle's. It is imported for the types that it handles, and not before."""
+
+    def __missing__(self, cls: type) -> Any:
+        if cls.__module__ == "dataclasses" and cls.__name__ in ("_FIELD_BASE", "_MISSING_TYPE"):
+            return _reduce_sentinel
+        if _CLOUDPICKLE not in sys.modules and f"{cls.__module__}.{cls.__qualname__}" not in _OF_CLOUDPICKLE:
+            raise KeyError(cls)
+        from cloudpickle import Pickler
+
+        return Pickler.dispatch_table[cls]
+
+
+_own: dict[type, Any] = {
+    types.MethodType: _reduce_method,
+    classmethod: _reduce_wrapper,
+    staticmethod: _reduce_wrapper,
+    property: _reduce_property,
+    types.MappingProxyType: _reduce_mapping_proxy,
+}
+BY_VALUE: "ChainMap[type, Any]" = ChainMap(_Reducers(_own), copyreg.dispatch_table)
+
+
+def _is_importable(obj: Any) -> bool:
+    """Return whether a function or class is what its module has under its name."""
+    home, qualname = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if not isinstance(home, str) or not isinstance(qualname, str):
+        return False  # for example, the cache of a `partial` has no name
+    found = sys.modules.get(home)
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def _goes_by_name(obj: Any) -> bool:
+    """Return whether receivers can import a module, or a function or class that is not `__main__`'s."""
+    if _CLOUDPICKLE in sys.modules:  # the program may have registered modules to be pickled by value
+        from cloudpickle.cloudpickle import _should_pickle_by_reference
+
+        return bool(_should_pickle_by_reference(obj))
+    return obj.__name__ in sys.modules if isinstance(obj, types.ModuleType) else _is_importable(obj)
+
+
+def _name_in_types(cls: type) -> str | None:
+    """Return the name that the module `types` has for a type that `builtins` does not have, such as functions'."""
+    if cls.__module__ != "builtins" or getattr(builtins, cls.__qualname__, None) is cls:
+        return None
+    return next((name for name, value in vars(types).items() if value is cls), None)
+
+
+def _reduce_simple_class(name: str, cls: type) -> tuple[Any, ...]:
+    """Reduce a class of `__main__` to a call of `make_class`, as `by_value.reduce_definition` does."""
+    inherited = {key: value for base in reversed(cls.__bases__) for key, value in vars(base).items()}
+    left_out = (
+        "__dict__",
+        "__weakref__",
+        "__annotate_func__",
+    )  # types make these; the last is about the class's own dict
+    members = {
+        "".join(key): value  # a new string: pickles of equal classes have equal bytes whatever is interned
+        for key, value in sorted(vars(cls).items())
+        if key not in left_out and not (key in inherited and inherited[key] is value)
+    }
+    members["__module__"] = "__main__"
+    args = name, new_class, type, cls.__name__, cls.__bases__, {"__module__": "__main__"}
+    return make_class, args, (members, {}), None, None, set_class_state
+
+
+def _is_simple(cls: type) -> bool:
+    """Return whether a class has no metaclass, and nothing that its creation must know but its bases."""
+    members = vars(cls)
+    is_special = "__slots__" in members or "__orig_bases__" in members or isinstance(members.get("__dict__"), property)
+    return type(cls) is type and not is_special
+
+
+class Pickler(_pickle.Pickler):
+    """A pickler with our rules for `__main__`, and cloudpickle's for everything else that plain pickle refuses.
+
+    table: the reducers, which include `BY_VALUE`.
     name, definition: an object of `__main__` that is pickled as a definition; all others are pickled by name.
     read, named: the globals of `__main__` that pickled functions read, and all names in their code.
     """
 
+    _reducer: "Reducer | None" = None  # of what cloudpickle has to reduce, if anything
+
     def __init__(
         self, file: Any, buffer_callback: Any, table: Mapping[type, Any], name: str = "", definition: Any = None
     ) -> None:
-        self.dispatch_table = table
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self.dispatch_table = table
         self._name, self._definition = name, definition
         self.read: set[str] = set()
         self.named: set[str] = set()
+
+    def dump(self, value: object) -> None:
+        try:
+            super().dump(value)
+        except RecursionError as error:
+            raise _pickle.PicklingError("the value is nested too deeply to be pickled") from error
 
     @classmethod
     def dumps(
@@ -175,42 +248,58 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
     def _reduce_definition(self, obj: Any) -> Any:
         if not is_of_main(obj):
             return copyreg.__newobj__, (type(obj),), obj.__getstate__()  # type: ignore[attr-defined]
-        reduced = self._reduce_by_value(obj)
         if not isinstance(obj, type):
-            return reduced
-        maker, args, *others, setter = reduced
-        *args, _, extra = args  # cloudpickle's identity of the class, which our token replaces
-        if maker is cloudpickle._make_skeleton_class:
-            return make_class, (self._name, new_class, *args), *others, set_class_state
-        return make_class, (self._name, maker, *args, None, extra), *others, setter
+            return self._reduce_by_value(obj)
+        if _is_simple(obj):
+            return _reduce_simple_class(self._name, obj)
+        from pool_party.wire.by_value import reduce_definition
+
+        return reduce_definition(self._name, obj)
 
     def _reduce_by_value(self, obj: Any) -> Any:
-        if is_cache(obj) and (is_of_main(obj) or not cloudpickle._lookup_module_and_qualname(obj)):
+        if is_cache(obj) and (is_of_main(obj) or not _is_importable(obj)):
             parameters = obj.cache_parameters()
-            return _make_cache, (parameters["maxsize"], parameters["typed"], obj.__wrapped__)
-        if type(obj) is _FieldKind:
-            return attribute, ("dataclasses", obj.name)
-        if not is_of_main(obj):
-            reduced = super().reducer_override(obj)
-            is_class = isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6
-            return _reduce_class(obj) if is_class else reduced
-        return _reduce_class(obj) if isinstance(obj, type) else self._dynamic_function_reduce(obj)
+            return make_cache, (parameters["maxsize"], parameters["typed"], obj.__wrapped__)
+        if isinstance(obj, type):
+            return self._reduce_class(obj)
+        if isinstance(obj, types.FunctionType):
+            return self._reduce_function(obj)
+        if isinstance(obj, types.ModuleType) and _goes_by_name(obj):
+            return module, (obj.__name__,)
+        return NotImplemented
 
-    def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
-        if _is_singledispatch(func):
-            return _reduce_singledispatch(func)
-        module = _module_of(func)
-        if module is None:
-            reduced: tuple[Any, ...] = super()._dynamic_function_reduce(func)
-            return reduced
-        code, read, named = look_at(func.__code__)
-        if module in MODULES:
+    def _reduce_class(self, cls: type) -> Any:
+        if is_of_main(cls):
+            from pool_party.wire.by_value import reduce_class
+
+            return reduce_class(cls)
+        if (name := _name_in_types(cls)) is not None:
+            return attribute, ("types", name)
+        return NotImplemented if _goes_by_name(cls) else self._by_cloudpickle().reduce(cls)
+
+    def _by_cloudpickle(self) -> "Reducer":
+        if self._reducer is None:
+            from pool_party.wire.by_value import Reducer
+
+            self._reducer = Reducer()
+        return self._reducer
+
+    def _reduce_function(self, function: types.FunctionType) -> Any:
+        if not is_of_main(function) and _goes_by_name(function):
+            return NotImplemented
+        if _is_singledispatch(function):
+            return _reduce_singledispatch(function)
+        scope = _module_of(function)
+        if scope is None:
+            return self._by_cloudpickle().reduce_function(function)
+        code, read, named = look_at(function.__code__)
+        if scope in MODULES:
             self.read |= read
             self.named |= named
-        closure = func.__closure__
+        closure = function.__closure__
         contents = [_content(cell) for cell in closure or ()]
-        args = (code, func.__name__, None if closure is None else len(closure), module)
-        state = (_members(func), func.__dict__, contents)
+        args = (code, function.__name__, None if closure is None else len(closure), scope)
+        state = (_members(function), function.__dict__, contents)
         return make_function, args, state, None, None, set_function_state
 
 

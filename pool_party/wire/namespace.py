@@ -336,6 +336,12 @@ def attribute(module: str, name: str) -> "Any":
     return getattr(__import__(module, fromlist=[name]), name)
 
 
+def module(name: str) -> "Any":
+    """Return a module, and import it first if necessary. Called by unpickling."""
+    __import__(name)
+    return sys.modules[name]
+
+
 def make_function(code: bytes, name: str, n_cells: "int | None", module: str) -> "Any":
     """Make a function without its state. Called by unpickling."""
     if module in MODULES:
@@ -355,3 +361,20 @@ def set_function_state(function: "Any", state: "tuple[Any, Any, Any]") -> None:
     for cell, content in zip(function.__closure__ or (), contents, strict=True):
         if content:
             cell.cell_contents = content[0]
+
+
+def make_cache(maxsize: "int | None", typed: bool, function: "Any") -> "Any":
+    """Make an empty cache around a function. Called by unpickling."""
+    import functools
+
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def make_singledispatch(default: "Any", implementations: "list[tuple[type, Any]]") -> "Any":
+    """Make a generic function. Called by unpickling."""
+    import functools
+
+    generic = functools.singledispatch(default)
+    for cls, implementation in implementations:
+        generic.register(cls, implementation)
+    return generic

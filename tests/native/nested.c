@@ -1,0 +1,66 @@
+/* An extension module that does not support interpreters, and makes a submodule that does not either while it is executed, as modules
+ * of Rust do. It also schedules calls, as greenlet does. */
+#include <Python.h>
+
+#include <pthread.h>
+
+static long long called_in;   /* id of the interpreter that ran the scheduled call; -1: none has */
+
+static int note(void *ignored) {
+    (void)ignored;
+    called_in = PyInterpreterState_GetID(PyInterpreterState_Get());
+    return 0;
+}
+
+static void *schedule_there(void *ignored) { return (void *)(intptr_t)Py_AddPendingCall(note, ignored); }
+
+/* schedule(in_raw_thread): from this thread, or from one that Python does not know. */
+static PyObject *schedule(PyObject *module, PyObject *in_raw_thread) {
+    pthread_t thread;
+    void *failed = NULL;
+    (void)module;
+    called_in = -1;
+    if (in_raw_thread != Py_True)
+        failed = schedule_there(NULL);
+    else if (pthread_create(&thread, NULL, schedule_there, NULL) || pthread_join(thread, &failed))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    return PyBool_FromLong(failed == NULL);
+}
+
+static PyObject *called(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLongLong(called_in);
+}
+
+static PyObject *here(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLongLong(PyInterpreterState_GetID(PyInterpreterState_Get()));
+}
+
+static PyMethodDef functions[] = {
+    {"schedule", schedule, METH_O, "Schedules a call; False if CPython's list is full."},
+    {"called", called, METH_NOARGS, "The interpreter that ran it, or -1."},
+    {"here", here, METH_NOARGS, "This interpreter."},
+    {0},
+};
+
+static PyModuleDef_Slot no_slots[] = {{0, NULL}};
+static struct PyModuleDef inner = {PyModuleDef_HEAD_INIT, .m_name = "inner", .m_slots = no_slots};
+
+/* Makes a module `inner`, and sets `refused` if another module is refused meanwhile. */
+static int exec(PyObject *module) {
+    PyObject *spec = PyObject_GetAttrString(module, "__spec__");
+    PyObject *submodule = spec ? PyModule_FromDefAndSpec(&inner, spec) : NULL;
+    Py_XDECREF(spec);
+    if (submodule == NULL || PyModule_ExecDef(submodule, &inner) < 0 || PyModule_Add(module, "inner", submodule) < 0)
+        return -1;
+    PyObject *other = PyImport_ImportModule("faulthandler");
+    if (other == NULL)
+        PyErr_Clear();
+    Py_XDECREF(other);
+    return PyModule_AddIntConstant(module, "refused", other == NULL);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, exec}, {0, NULL}};
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "nested", .m_methods = functions, .m_slots = slots};
+PyMODINIT_FUNC PyInit_nested(void) { return PyModuleDef_Init(&def); }
