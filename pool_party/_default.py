@@ -1,5 +1,7 @@
 """The default executor: one for each kind of worker and the whole program, which opens it at its first use."""
 
+from __future__ import annotations
+
 import os
 import sys
 import threading
@@ -7,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import RUN
@@ -19,7 +20,10 @@ from pool_party._options import resolve_context, resolve_kind
 from pool_party.budget.plan import Limits, make_plan
 from pool_party.workers import loop
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Unpack
+
     from pool_party.observe.progress import Progress
 
 KIND = "POOL_PARTY_DEFAULT_KIND"
@@ -27,7 +31,7 @@ WORKERS = "POOL_PARTY_DEFAULT_WORKERS"
 CHUNKS_PER_WORKER = 4  # as `ComposablePool.map` has by default
 
 _lock = threading.RLock()  # held while an executor opens; reentrant, as a signal handler may use the executor meanwhile
-_executors: dict[str, "DefaultExecutor"] = {}  # kind -> its executor
+_executors: dict[str, DefaultExecutor] = {}  # kind -> its executor
 _configured: dict[str, Any] | None = None  # what `configure` was given
 _is_used = False  # an executor was opened with that
 _is_hooked = False  # the hooks for forks are registered
@@ -94,7 +98,7 @@ def configure(
         _configured = given
 
 
-def default_executor(kind: str | None = None) -> "DefaultExecutor":
+def default_executor(kind: str | None = None) -> DefaultExecutor:
     """Return the executor that all parts of the program share. Does not block: its first task opens it.
 
     Args:
@@ -119,7 +123,7 @@ def map(
     kind: str | None = None,
     chunksize: int | None = None,
     timeout: float | None = None,
-    progress: "Progress" = None,
+    progress: Progress = None,
 ) -> list[Any]:
     """Return `[fn(*x) for x in zip(*iterables)]`, computed by the default executor. Blocks until then.
 
@@ -214,7 +218,7 @@ class DefaultExecutor(Executor):
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
-        progress: "Progress" = None,
+        progress: Progress = None,
     ) -> Iterator[Any]:
         """Iterate over `fn(*x) for x in zip(*iterables)`, in order. Does not block; the iterator does.
 
@@ -256,7 +260,7 @@ class DefaultExecutor(Executor):
         iterables: tuple[Iterable[Any], ...],
         timeout: float | None,
         buffersize: int | None,
-        progress: "Progress",
+        progress: Progress,
     ) -> Iterator[Any]:
         watch = None if isinstance(progress, bool | str) else open_watch(progress)  # tasks have no bars of their own
         calls = zip(*iterables, strict=False)

@@ -1,15 +1,14 @@
 """The interface of `concurrent.futures`, for workers of every kind. It only translates: the engine does the work."""
 
+from __future__ import annotations
+
 import itertools
 import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from contextvars import ContextVar
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
@@ -17,8 +16,12 @@ from pool_party._core.futures import FutureCall
 from pool_party._options import open_engine
 from pool_party.budget.policies import Scope
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from contextvars import ContextVar
+    from types import TracebackType
+    from typing import Any, Self, Unpack
 
     from pool_party._core.awaiting import Opening
     from pool_party._core.options import CallOptions, Options
@@ -71,8 +74,8 @@ class ComposableExecutor(Executor):
         second later is terminated. Their futures raise PoolTerminated, or the KeyboardInterrupt of their task.
     """
 
-    _options: "Options | None" = None
-    _viewed: "ComposableExecutor | None" = None  # the executor of which this is a view with options
+    _options: Options | None = None
+    _viewed: ComposableExecutor | None = None  # the executor of which this is a view with options
 
     def __init__(
         self,
@@ -122,11 +125,12 @@ class ComposableExecutor(Executor):
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers
 
-    def options(self, **options: "Unpack[CallOptions]") -> Self:
+    def options(self, **options: Unpack[CallOptions]) -> Self:
         """Return a view of this executor whose calls have options: `executor.options(timeout_s=5).submit(f, x)`.
 
-        It does not block. With `timeout_s` or `retries`, `map` takes no other chunk size than 1. `deadline_s` is for
-        each task of `map`.
+        It does not block. `submit` takes no options, since it passes its keywords to the function, but `map` does, for
+        one call: `executor.map(f, xs, timeout_s=5)`. With `timeout_s` or `retries`, `map` takes no other chunk size
+        than 1. `deadline_s` is for each task of `map`.
 
         Args:
             **options: `timeout_s`, `deadline_s`, `retries`, `retry_on` and `on_cancel`; see `ComposablePool.options`.
@@ -142,7 +146,7 @@ class ComposableExecutor(Executor):
 
         return self._with(changed(self._options, options, self._engine.kind))
 
-    def _with(self, options: "Options | None") -> Self:
+    def _with(self, options: Options | None) -> Self:
         if options is None:
             return self
         from pool_party._core.options import view_of
@@ -180,7 +184,8 @@ class ComposableExecutor(Executor):
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
-        progress: "Progress" = None,
+        progress: Progress = None,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Any]:
         """Iterate over `fn(*x) for x in zip(*iterables)`, in order. Does not block; the iterator does.
 
@@ -191,6 +196,7 @@ class ComposableExecutor(Executor):
             chunksize: The number of items in each task.
             buffersize: The number of tasks that may be submitted ahead of the consumer. None: all.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
+            **options: Options of this call; see `options`.
 
         Returns:
             An iterator over the results.
@@ -202,13 +208,17 @@ class ComposableExecutor(Executor):
             TimeoutError: By the iterator, after `timeout` seconds.
             Exception: By the iterator: whatever `fn` raised.
         """
+        if options:
+            return self.options(**options).map(
+                fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
+            )
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         if buffersize is not None and not isinstance(buffersize, int):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
-        watch = open_watch(progress)
+        watch = open_watch(progress, self._engine)
         if self._options is not None:
             self._options.check_chunk(chunksize)
         deadline = None if timeout is None else monotonic() + timeout
@@ -274,7 +284,7 @@ class ComposableExecutor(Executor):
     # ---- asyncio ----
 
     @classmethod
-    def aopen(cls, *args: Any, **kwargs: Any) -> "Opening[Self]":
+    def aopen(cls, *args: Any, **kwargs: Any) -> Opening[Self]:
         """Open an executor without blocking asyncio's event loop: `async with ComposableExecutor.aopen(4) as executor`.
 
         Args:
@@ -315,7 +325,7 @@ class ComposableExecutor(Executor):
     ) -> None:
         await self.ashutdown()
 
-    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
+    def trace(self, path: str | os.PathLike[str], *, max_events: int = 100_000) -> Tracing:
         """Record what each worker does from now on; see `ComposablePool.trace`. Does not block.
 
         Args:
@@ -331,7 +341,7 @@ class ComposableExecutor(Executor):
         """
         return self._engine.trace(path, max_events)
 
-    def statistics(self) -> "Statistics":
+    def statistics(self) -> Statistics:
         """Return the executor's counts at this moment. Does not block, and never raises.
 
         Returns:
@@ -352,11 +362,11 @@ def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any
 
 
 def _in_order(
-    executor: "weakref.ref[ComposableExecutor]",
-    options: "Options | None",
+    executor: weakref.ref[ComposableExecutor],
+    options: Options | None,
     fn: Callable[..., Any],
     chunks: Iterator[list[Any]],
-    futures: "deque[Future[Any]]",
+    futures: deque[Future[Any]],
     deadline: float | None,
     followed: FollowedFutures | None,
 ) -> Iterator[Any]:
@@ -371,6 +381,8 @@ def _in_order(
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
                 futures.append(owner._with(options).submit(_run_chunk, fn, chunk))
+                if followed is not None:
+                    followed.note(futures[-1])
             del owner
             results.reverse()
             while results:

@@ -1,11 +1,10 @@
 """The interface of `multiprocessing.Pool`, for workers of every kind. It only translates: the engine does the work."""
 
+from __future__ import annotations
+
 import sys
-import warnings
+from _warnings import warn  # importing warnings takes longer, and is done when there is one
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from contextvars import ContextVar
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pool_party import _native
 from pool_party._core.engine import RUN
@@ -15,12 +14,16 @@ from pool_party._options import PoolOptions, open_engine, resolve_context
 from pool_party.budget.policies import Scope
 from pool_party.workers.base import Worker
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from concurrent.futures import Future
+    from contextvars import ContextVar
+    from types import TracebackType
+    from typing import Any, Self, Unpack
 
     from pool_party._core.awaiting import Opening
-    from pool_party._core.options import CallOptions, Options
+    from pool_party._core.options import CallOptions, Options, TaskOptions
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
     from pool_party.observe.progress import Progress
@@ -59,8 +62,9 @@ class ComposablePool:
         scope: Which parallel regions wait for each other under "exclusive" and "counting": those of this pool ("pool"),
             or those of all programs of this user ("machine"). Other policies ignore it.
         extensions: Names of packages whose extension modules do not support interpreters, and which are nevertheless
-            loaded there, at your own risk. The tested packages (NumPy, SciPy, pandas, scikit-learn) are loaded without
-            being named, unless this is an empty tuple. It is for kind="interp" on CPython 3.14 or later only.
+            loaded there, at your own risk. NumPy, SciPy, pandas, scikit-learn and others that are known to work
+            (docs/packages.md) are loaded without being named, unless this is an empty tuple. It is for kind="interp" on
+            CPython 3.14 or later only.
         preload: Names of modules that each worker imports when it starts, before its initializer. Threads import them
             once. A module that cannot be imported breaks the pool.
         log: Whether what workers log reaches this process's handlers, with the attributes `worker`, `task`,
@@ -91,8 +95,8 @@ class ComposablePool:
         reference to the pool.
     """
 
-    _options: "Options | None" = None
-    _viewed: "ComposablePool | None" = None  # the pool of which this is a view with options
+    _options: Options | None = None
+    _viewed: ComposablePool | None = None  # the pool of which this is a view with options
 
     def __init__(
         self,
@@ -141,8 +145,11 @@ class ComposablePool:
 
     # ---- options ----
 
-    def options(self, **options: "Unpack[CallOptions]") -> Self:
+    def options(self, **options: Unpack[CallOptions]) -> Self:
         """Return a view of this pool whose calls have options: `pool.options(timeout_s=5).map(f, xs)`. Does not block.
+
+        The methods take the same keywords for one call: `pool.map(f, xs, timeout_s=5)`. Only `submit` does not, since
+        it passes its keywords to the function.
 
         The view has all methods of the pool and is cheap to make, and never changes. Its own `options` returns a view
         with these and the further ones. An item of `map`, `starmap` or `imap` counts as a task of its own: with
@@ -176,13 +183,20 @@ class ComposablePool:
 
     # ---- one call ----
 
-    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] = {}) -> Any:
+    def apply(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] = {},
+        **options: Unpack[CallOptions],
+    ) -> Any:
         """Run `func(*args, **kwds)` in a worker, and return its result. Blocks until then.
 
         Args:
             func: The function.
             args: Its positional arguments.
             kwds: Its keyword arguments.
+            **options: Options of this call; see `options`.
 
         Returns:
             What `func` returned.
@@ -193,6 +207,8 @@ class ComposablePool:
             WorkerLost: The worker died.
             Exception: Whatever `func` raised, with the worker's traceback as its cause.
         """
+        if options:
+            return self.options(**options).apply(func, args, kwds)
         return self.apply_async(func, args, kwds).get()
 
     def apply_async(
@@ -202,6 +218,7 @@ class ComposablePool:
         kwds: Mapping[str, Any] = {},
         callback: Callback = None,
         error_callback: Callback = None,
+        **options: Unpack[CallOptions],
     ) -> AsyncResult:
         """Start `func(*args, **kwds)` in a worker. Does not block, except to pickle the arguments.
 
@@ -211,6 +228,7 @@ class ComposablePool:
             kwds: Its keyword arguments.
             callback: A function that is called with the result, in a thread of the pool's own, before `get` returns.
             error_callback: A function that is called instead, with the exception, if there is one.
+            **options: Options of this call; see `options`.
 
         Returns:
             An `AsyncResult`.
@@ -219,6 +237,8 @@ class ComposablePool:
             PoolClosed: The pool was closed.
             TypeError: `func` cannot be called.
         """
+        if options:
+            return self.options(**options).apply_async(func, args, kwds, callback, error_callback)
         engine = self._engine
         engine.check_running()
         _check_callable(func)
@@ -226,7 +246,7 @@ class ComposablePool:
         engine.submit_call(result, func, tuple(args), dict(kwds), self._options)
         return result
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start `fn(*args, **kwargs)` in a worker, as executors do. Does not block, except to pickle the arguments.
 
         It is for libraries that expect an executor, such as Dask: `dask.config.set(pool=pool)`.
@@ -260,7 +280,8 @@ class ComposablePool:
         iterable: Iterable[Any],
         chunksize: int | None = None,
         *,
-        progress: "Progress" = None,
+        progress: Progress = None,
+        **options: Unpack[CallOptions],
     ) -> list[Any]:
         """Return `[func(x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
 
@@ -269,6 +290,7 @@ class ComposablePool:
             iterable: The arguments, one for each call. It is read completely before the first task starts.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
+            **options: Options of this call; see `options`.
 
         Returns:
             The results, in the order of `iterable`.
@@ -280,7 +302,9 @@ class ComposablePool:
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
-        watch = open_watch(progress)
+        if options:
+            return self.options(**options).map(func, iterable, chunksize, progress=progress)
+        watch = open_watch(progress, self._engine)
         return get(self.map_async(func, iterable, chunksize), watch)
 
     def map_async(
@@ -290,6 +314,7 @@ class ComposablePool:
         chunksize: int | None = None,
         callback: Callback = None,
         error_callback: Callback = None,
+        **options: Unpack[CallOptions],
     ) -> MapResult:
         """Start `map`. Does not block, except to read the input and to pickle it.
 
@@ -300,6 +325,7 @@ class ComposablePool:
             callback: A function that is called with the list of results, in a thread of the pool's own, before `get`
                 returns.
             error_callback: A function that is called instead, with the first failure, if there is one.
+            **options: Options of this call; see `options`.
 
         Returns:
             A `MapResult`.
@@ -309,6 +335,8 @@ class ComposablePool:
             ValueError: `chunksize` is less than 1.
             TypeError: `func` cannot be called.
         """
+        if options:
+            return self.options(**options).map_async(func, iterable, chunksize, callback, error_callback)
         return self._map(func, iterable, chunksize, callback, error_callback, star=False)
 
     def starmap(
@@ -317,7 +345,8 @@ class ComposablePool:
         iterable: Iterable[Iterable[Any]],
         chunksize: int | None = None,
         *,
-        progress: "Progress" = None,
+        progress: Progress = None,
+        **options: Unpack[CallOptions],
     ) -> list[Any]:
         """Return `[func(*x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
 
@@ -326,6 +355,7 @@ class ComposablePool:
             iterable: Tuples of arguments, one for each call.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
+            **options: Options of this call; see `options`.
 
         Returns:
             The results, in the order of `iterable`.
@@ -337,7 +367,9 @@ class ComposablePool:
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
-        watch = open_watch(progress)
+        if options:
+            return self.options(**options).starmap(func, iterable, chunksize, progress=progress)
+        watch = open_watch(progress, self._engine)
         return get(self.starmap_async(func, iterable, chunksize), watch)
 
     def starmap_async(
@@ -347,6 +379,7 @@ class ComposablePool:
         chunksize: int | None = None,
         callback: Callback = None,
         error_callback: Callback = None,
+        **options: Unpack[CallOptions],
     ) -> MapResult:
         """Start `starmap`. Does not block, except to read the input and to pickle it.
 
@@ -357,6 +390,7 @@ class ComposablePool:
             callback: A function that is called with the list of results, in a thread of the pool's own, before `get`
                 returns.
             error_callback: A function that is called instead, with the first failure, if there is one.
+            **options: Options of this call; see `options`.
 
         Returns:
             A `MapResult`.
@@ -366,6 +400,8 @@ class ComposablePool:
             ValueError: `chunksize` is less than 1.
             TypeError: `func` cannot be called.
         """
+        if options:
+            return self.options(**options).starmap_async(func, iterable, chunksize, callback, error_callback)
         return self._map(func, iterable, chunksize, callback, error_callback, star=True)
 
     def _map(
@@ -403,8 +439,9 @@ class ComposablePool:
         chunksize: int = 1,
         buffersize: int | None = None,
         *,
-        progress: "Progress" = None,
-    ) -> "IMapIterator":
+        progress: Progress = None,
+        **options: Unpack[CallOptions],
+    ) -> IMapIterator:
         """Iterate over `func(x) for x in iterable`, in order. Does not block; the iterator does.
 
         Args:
@@ -414,6 +451,7 @@ class ComposablePool:
             buffersize: The number of items that may be read ahead of the consumer. None: all items of an input that has
                 a length, and otherwise 64 tasks for each worker.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
+            **options: Options of this call; see `options`.
 
         Returns:
             An `IMapIterator`. Its `next(timeout)` works with any chunk size.
@@ -423,6 +461,8 @@ class ComposablePool:
             ValueError: `chunksize` or `buffersize` is less than 1.
             TypeError: `func` cannot be called, or `buffersize` is no integer.
         """
+        if options:
+            return self.options(**options).imap(func, iterable, chunksize, buffersize, progress=progress)
         return self._imap(func, iterable, chunksize, buffersize, ordered=True, progress=progress)
 
     def imap_unordered(
@@ -432,8 +472,9 @@ class ComposablePool:
         chunksize: int = 1,
         buffersize: int | None = None,
         *,
-        progress: "Progress" = None,
-    ) -> "IMapIterator":
+        progress: Progress = None,
+        **options: Unpack[CallOptions],
+    ) -> IMapIterator:
         """Iterate as `imap` does, with results as they arrive. Does not block; the iterator does.
 
         Args:
@@ -442,6 +483,7 @@ class ComposablePool:
             chunksize: The number of items in each task.
             buffersize: The number of items that may be read ahead of the consumer; see `imap`.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
+            **options: Options of this call; see `options`.
 
         Returns:
             An `IMapIterator`.
@@ -451,6 +493,8 @@ class ComposablePool:
             ValueError: `chunksize` or `buffersize` is less than 1.
             TypeError: `func` cannot be called, or `buffersize` is no integer.
         """
+        if options:
+            return self.options(**options).imap_unordered(func, iterable, chunksize, buffersize, progress=progress)
         return self._imap(func, iterable, chunksize, buffersize, ordered=False, progress=progress)
 
     def _imap(
@@ -460,8 +504,8 @@ class ComposablePool:
         chunksize: int,
         buffersize: int | None,
         ordered: bool,
-        progress: "Progress",
-    ) -> "IMapIterator":
+        progress: Progress,
+    ) -> IMapIterator:
         from pool_party._core.streams import IMapIterator, StreamCall
 
         engine = self._engine
@@ -475,7 +519,7 @@ class ComposablePool:
             raise TypeError(f"buffersize must be an integer or None, not {buffersize!r}")
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
-        watch = open_watch(progress)
+        watch = open_watch(progress, self._engine)
         total = None if watch is None else length_of(iterable)
         if buffersize is None and hasattr(iterable, "__len__"):
             items = list(iterable)
@@ -491,7 +535,7 @@ class ComposablePool:
     # ---- asyncio ----
 
     @classmethod
-    def aopen(cls, *args: Any, **kwargs: Any) -> "Opening[Self]":
+    def aopen(cls, *args: Any, **kwargs: Any) -> Opening[Self]:
         """Open a pool without blocking asyncio's event loop: `async with ComposablePool.aopen(4) as pool`.
 
         Args:
@@ -511,11 +555,12 @@ class ComposablePool:
     def amap(
         self,
         func: Callable[[Any], Any],
-        iterable: "Iterable[Any] | AsyncIterable[Any]",
+        iterable: Iterable[Any] | AsyncIterable[Any],
         *,
         limit: int | None = None,
         ordered: bool = True,
         on_cancel: str | None = None,
+        **options: Unpack[TaskOptions],
     ) -> AsyncIterator[Any]:
         """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
 
@@ -532,6 +577,7 @@ class ComposablePool:
             ordered: Whether results come in the order of the input. Otherwise they come as they arrive.
             on_cancel: What happens to tasks that workers have begun when the iteration ends; see
                 `AsyncResult.outcome`. None: what `options(on_cancel=)` says, or "abandon".
+            **options: Options of this call; see `options`.
 
         Returns:
             An asynchronous generator, for one event loop of any thread.
@@ -541,6 +587,8 @@ class ComposablePool:
             TypeError: `func` cannot be called, or `iterable` cannot be iterated over.
             ValueError: `limit` is less than 1, or `on_cancel` is not one of the three, or not for this kind of workers.
         """
+        if options:
+            return self.options(**options).amap(func, iterable, limit=limit, ordered=ordered, on_cancel=on_cancel)
         from pool_party._core import async_map
         from pool_party._core.options import check_on_cancel
 
@@ -633,11 +681,11 @@ class ComposablePool:
     def __del__(self) -> None:
         engine = None if self._viewed is not None else self.__dict__.get("_engine")
         if engine is not None and engine.is_running and not sys.is_finalizing():  # its keeper's end will end it
-            warnings.warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
+            warn(f"unclosed running pool_party pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     # ---- looking ----
 
-    def trace(self, path: "str | os.PathLike[str]", *, max_events: int = 100_000) -> "Tracing":
+    def trace(self, path: str | os.PathLike[str], *, max_events: int = 100_000) -> Tracing:
         """Record what each worker does from now on, as a timeline for Perfetto and chrome://tracing. Does not block.
 
         The file is written at the end of a `with` block, or by `stop()` of the object that is returned, or at the
@@ -656,7 +704,7 @@ class ComposablePool:
         """
         return self._engine.trace(path, max_events)
 
-    def statistics(self) -> "Statistics":
+    def statistics(self) -> Statistics:
         """Return the pool's counts at this moment. Does not block, and never raises.
 
         Returns:

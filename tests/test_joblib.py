@@ -55,6 +55,18 @@ def nested(n):
     return n_jobs, Parallel(n_jobs=-1)(delayed(tasks.square)(n + k) for k in range(4))
 
 
+def count_threads(n):
+    """Return how many threads of workers this process or interpreter has, and which one this is."""
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolWorker")]
+    return len(workers), threading.get_native_id()
+
+
+def nested_threads(n_before):
+    """Return the samples of a nested call that begins when there are no more threads than that. Some may be ending."""
+    gates.wait_until(lambda: count_threads(0)[0] <= n_before, "the threads of earlier nested calls have ended")
+    return Parallel(n_jobs=-1)(delayed(count_threads)(n) for n in range(4))
+
+
 def limits(_):
     return _native.own_grant()
 
@@ -354,6 +366,23 @@ def test_nested_calls_without_a_rest_are_sequential(ours, monkeypatch):
     with ours():
         found = Parallel(n_jobs=2)(delayed(nested)(n) for n in range(3))
     assert found == [(1, [(n + k) ** 2 for k in range(4)]) for n in range(3)]
+
+
+def test_nested_calls_have_no_more_threads_than_cpus(ours, kind, monkeypatch):
+    """Beside those of the nested calls, each worker has its own, which in a pool of threads is counted, too."""
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
+    idle_pools.end_all()
+    n_others, _ = count_threads(0) if kind == "thread" else (0, 0)  # of other tests' pools
+    n_before = n_others + 4 + 2 if kind == "thread" else 0
+    with ours(policy="static"):
+        found = [
+            sample
+            for _ in range(3)
+            for each in Parallel(n_jobs=2)(delayed(nested_threads)(n_before) for _ in range(4))
+            for sample in each
+        ]
+    most = max(n for n, _ in found)
+    assert most <= (n_others + 4 + 2 if kind == "thread" else 2), found
 
 
 @pytest.mark.parametrize(("inner", "n_threads"), [(None, 2), (1, 1), (3, 3)])

@@ -121,6 +121,56 @@ def test_tasks_that_end_in_time(pool):
         timed.apply(divmod, (1, 0))
 
 
+async def collect(results):
+    return [result async for result in results]
+
+
+WITH_OPTIONS = {
+    "apply": lambda pool, function, x, **options: [pool.apply(function, (x,), **options)],
+    "apply_async": lambda pool, function, x, **options: [pool.apply_async(function, (x,), **options).get()],
+    "map": lambda pool, function, x, **options: pool.map(function, [x], **options),
+    "map_async": lambda pool, function, x, **options: pool.map_async(function, [x], **options).get(),
+    "starmap": lambda pool, function, x, **options: pool.starmap(function, [(x,)], **options),
+    "starmap_async": lambda pool, function, x, **options: pool.starmap_async(function, [(x,)], **options).get(),
+    "imap": lambda pool, function, x, **options: list(pool.imap(function, [x], **options)),
+    "imap_unordered": lambda pool, function, x, **options: list(pool.imap_unordered(function, [x], **options)),
+    "amap": lambda pool, function, x, **options: asyncio.run(collect(pool.amap(function, [x], **options))),
+}
+
+
+@pytest.mark.parametrize("verb", WITH_OPTIONS)
+def test_options_of_one_call(make_pool, kind, tmp_path, verb):
+    pool = make_pool(1, kind=kind).options(retries=1)
+    task = functools.partial(tasks.fail_until, 3)
+    path = str(tmp_path / "attempts")
+    with pytest.raises(LookupError, match="attempt 1"):
+        WITH_OPTIONS[verb](pool, task, path)  # WorkerLost alone is tried again
+    assert WITH_OPTIONS[verb](pool, task, path, retry_on=LookupError) == [3]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'timeout'; the options of a call are timeout_s, "):
+        WITH_OPTIONS[verb](pool, task, path, timeout=1)
+    with pytest.raises(ValueError, match="timeout_s must be more than 0"):
+        WITH_OPTIONS[verb](pool, task, path, timeout_s=0)
+
+
+def test_a_timeout_of_one_call(make_pool, kind, gate):
+    pool = make_pool(1, kind=kind)
+    with pytest.raises(TaskTimeout):
+        pool.apply(tasks.spin_forever, (gate.path,), timeout_s=SHORT_S)
+    with pytest.raises(ValueError, match="chunksize must be 1"):
+        pool.map(tasks.square, range(4), 2, timeout_s=LONG_S)
+    assert pool.map(tasks.square, range(4), 2) == [0, 1, 4, 9]
+
+
+def test_options_of_an_executor(make_executor, kind, tmp_path):
+    executor = make_executor(1, kind=kind)
+    task = functools.partial(tasks.fail_until, 2)
+    paths = [str(tmp_path / name) for name in "ab"]
+    assert list(executor.map(task, paths, retries=1, retry_on=LookupError, progress=lambda done, total: None)) == [2, 2]
+    assert executor.submit(tasks.echo, 1, timeout_s=2).result() == ((1,), {"timeout_s": 2})
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        executor.map(task, paths, timeout_ms=1)
+
+
 @pytest.mark.parametrize("verb", ["map", "imap", "imap_unordered", "of_an_iterator"])
 def test_one_item_of_many_takes_too_long(make_pool, kind, gate, verb):
     pool = make_pool(2, kind=kind)

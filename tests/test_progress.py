@@ -240,8 +240,8 @@ def test_a_line_on_a_terminal_without_tqdm(pool, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     pool.map(tasks.square, range(2000), progress=True)
     list(pool.imap(tasks.square, iter(range(3)), progress=True))
-    assert terminal.getvalue().startswith("\r0 of 2,000 items done\r")
-    assert terminal.getvalue().endswith("\r3 of 3 items done\n")
+    assert terminal.getvalue().startswith("\r0 of 2,000 items done\x1b[K\r")
+    assert terminal.getvalue().endswith("\r3 of 3 items done\x1b[K\n")
 
 
 def test_silence_without_a_terminal(pool, monkeypatch):

@@ -57,7 +57,10 @@ def is_full(relay):
 
 
 def amid_a_record(method):
-    """A worker that waits for room is killed. The record that it was about to send is lost, and counted."""
+    """A worker that waits for room is killed. The record that it was about to send is lost, and counted.
+
+    In rare runs it has just sent that one when it is killed.
+    """
     counter = count_records()
     counter.go_on.clear()
     with tempfile.TemporaryDirectory() as folder, make_pool(method, 1) as pool:
@@ -78,8 +81,9 @@ def amid_a_record(method):
         pool.close()
         pool.join()
         n_begun, n_ended = talking.counts_in(path)
-        assert n_begun == n_ended + 1 == counter.n[path] + 1, (n_begun, n_ended, counter.n)
-        assert pool.statistics().n_records_lost == 1, pool.statistics()
+        n_lost = pool.statistics().n_records_lost
+        assert n_begun == n_ended + 1 == counter.n[path] + n_lost, (n_begun, n_ended, counter.n, n_lost)
+        assert n_lost in (0, 1)
 
 
 def at_random(method, seed):

@@ -100,6 +100,8 @@ def ends(name, kind):
     for policy in POLICIES.values():
         ENDS[name](lambda cls, **more: cls(2, kind=kind, policy=policy, **more))  # noqa: B023  # called at once
         if name in ("forget", "leave_block", "fail_to_start"):
+            # While a pool ends, its settings may be those from before for a moment.
+            gates.wait_until(lambda: len(thread_ids()) <= threads + 1, "no thread of the pool is left")
             gates.wait_until(lambda: settings() == before, "everything as before")
         assert settings() == before, (policy, settings(), before)
     gates.wait_until(lambda: len(thread_ids()) <= threads + 1, "no thread is left, but one that helps OpenBLAS")
