@@ -76,6 +76,9 @@ typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* the co
 typedef enum { PP_WORKER_EMPTY, PP_WORKER_STARTING, PP_WORKER_READY, PP_WORKER_EXITED } pp_worker_state_t;
 typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's state, in its futex word */
 #define PP_NOT_REFUSED UINT64_MAX
+#define PP_NO_TOTAL UINT64_MAX
+#define PP_BARS 4           /* that a task may have open at a time */
+#define PP_BAR_WORDS 8      /* of 8 bytes, of a bar's description */
 enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who must be notified of results: bits */
 
 typedef struct {           /* a block of an arena, by its position in the segment's file */
@@ -100,6 +103,13 @@ typedef struct {           /* the header of one result; frames are 8-byte aligne
     uint16_t status, where;
 } pp_frame_t;
 
+typedef struct {           /* how far a loop of a task is, for the parent to show; only the worker writes it: bars.c */
+    _Atomic uint32_t version;               /* odd while it changes; with its place it is the number of a bar */
+    _Atomic uint64_t task;                  /* 1 + the worker's n_done as its task opened this bar; 0: it is closed */
+    _Atomic uint64_t done, total;           /* total: PP_NO_TOTAL if it is not known */
+    _Atomic uint64_t text[PP_BAR_WORDS];    /* its description, in UTF-8, filled up with zeros */
+} pp_bar_t;
+
 typedef struct {           /* one worker slot: the part of the segment that belongs to one worker at a time */
     _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; its worker stores any; others: ASLEEP -> SEEKING */
     _Alignas(64) _Atomic uint32_t state;    /* pp_worker_state_t; parent stores EMPTY, STARTING; worker: READY, EXITED */
@@ -120,6 +130,8 @@ typedef struct {           /* one worker slot: the part of the segment that belo
     _Alignas(64) _Atomic uint64_t head;     /* results: how far the parent has taken them */
     uint64_t n_taken;                       /* results of this worker's tasks that were taken; only the parent uses it */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
+    _Atomic uint32_t shows_bars;            /* the parent shows bars of some calls; once set it stays so */
+    pp_bar_t bars[PP_BARS];
 } pp_worker_slot_t;
 
 typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;

@@ -140,7 +140,7 @@ PyObject *pp_kinds(PyObject *module, PyObject *pickler);
 
 /* duplicate.c */
 extern const char pp_duplicate_doc[];
-PyObject *pp_duplicate(PyObject *module, PyObject *value);
+PyObject *pp_duplicate(PyObject *module, PyObject *args);
 
 extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
@@ -284,8 +284,17 @@ typedef struct {
 void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
 bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* after its end, before its arenas are freed */
 
+/* imports.c: what private copies call instead of CPython's functions */
+void pp_imports_replace(void *library);                 /* a copy that was just loaded */
+PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version);
+#if PY_VERSION_HEX >= 0x030F0000
+PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);
+#endif
+
 /* tss_keys.c: TSS keys that private copies create */
-void pp_keys_watch(void *library);                      /* a copy that was just loaded */
+int pp_key_create(Py_tss_t *key);
+void pp_key_delete(Py_tss_t *key);
+void pp_key_free(Py_tss_t *key);
 void pp_keys_free(int64_t interpreter);                 /* its interpreter id; after its copies were closed */
 
 /* calls.c */
@@ -318,7 +327,23 @@ int pp_channel_keep_back(pp_channel_t *self, PyObject *job, uint32_t index, int 
 PyObject *pp_channel_intercept(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_take_intercepted(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_task_of(pp_channel_t *self, PyObject *n);
+typedef struct {           /* what a worker holds */
+    uint64_t job, begun_ns;
+    uint32_t index;
+    bool runs;             /* whether it has not answered */
+} pp_held_t;
+pp_held_t pp_read_held(pp_worker_slot_t *worker);
 PyObject *pp_channel_revoke_job(pp_channel_t *self, PyObject *job);
+
+/* bars.c */
+extern const char pp_show_bars_doc[], pp_bars_of_doc[], pp_shows_bars_doc[], pp_open_bar_doc[], pp_count_bar_doc[], pp_close_bar_doc[];
+void pp_forget_bars(pp_worker_slot_t *worker);
+PyObject *pp_channel_show_bars(pp_channel_t *self, PyObject *ignored);
+PyObject *pp_channel_bars_of(pp_channel_t *self, PyObject *n);
+PyObject *pp_shows_bars(PyObject *module, PyObject *ignored);
+PyObject *pp_open_bar(PyObject *module, PyObject *args);
+PyObject *pp_count_bar(PyObject *module, PyObject *const *args, Py_ssize_t n_args);
+PyObject *pp_close_bar(PyObject *module, PyObject *number);
 
 /* results.c */
 PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id);   /* the Job or NULL, without an exception */
@@ -376,6 +401,7 @@ PyObject *pp_ask_main(PyObject *module, PyObject *source);
 PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);
 
 /* task_interrupts.c */
+pp_worker_slot_t *pp_own_slot(void);                   /* of the worker whose loop this thread runs, or NULL */
 void pp_interrupts_enter(pp_worker_slot_t *worker);     /* this thread runs the worker's loop; NULL: no more */
 /* Interrupts the timed task that began then; 0: whatever the worker runs. */
 void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, uint64_t begun_ns, unsigned long ident, PyObject *exception);
@@ -393,6 +419,14 @@ void pp_interrupts_after_fork(void);                    /* in the child */
 PyObject *pp_call_apart(PyObject *module, PyObject *function);
 #define pp_call_apart_doc "call_apart(function)\n\nWhat the function returns, which no signal handler interrupts: the main " \
     "thread has another thread call it, and waits for that."
+
+/* uncaught.c */
+PyObject *pp_print_uncaught(PyObject *module, PyObject *error);
+#define pp_print_uncaught_doc "print_uncaught(error)\n\nDoes what the interpreter does with an exception that nobody has " \
+    "caught. With SystemExit that ends\nthe program, unless it runs with -i."
+PyObject *pp_end_by_interrupt(PyObject *module, PyObject *ignored);
+#define pp_end_by_interrupt_doc "end_by_interrupt()\n\nThe process kills itself by SIGINT once the interpreter has ended, " \
+    "as it does after an uncaught KeyboardInterrupt."
 
 /* keywords.c: before 3.13 only */
 PyObject *pp_keep_keywords(PyObject *module, PyObject *ignored);

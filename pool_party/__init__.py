@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from pool_party.budget.split import WorkerBudget as WorkerBudget
     from pool_party.budget.topology import cpu_count as cpu_count
     from pool_party.integrations.registration import register_joblib_backend as register_joblib_backend
+    from pool_party.patching.public import patch as patch
+    from pool_party.patching.public import patched as patched
+    from pool_party.patching.public import unpatch as unpatch
     from pool_party.wire.shared import share as share
+    from pool_party.workers.bars import progress as progress
 
 __version__ = "0.1.0"
 
@@ -58,8 +62,12 @@ _HOMES = {
     "cpu_count": "budget.topology",
     "default_executor": "_default",
     "map": "_default",
+    "patch": "patching.public",
+    "patched": "patching.public",
+    "progress": "workers.bars",
     "register_joblib_backend": "integrations.registration",
     "share": "wire.shared",
+    "unpatch": "patching.public",
 }
 
 __all__ = [*(name for name in _HOMES if name != "map"), "__version__"]  # `import *` keeps the built-in `map`

@@ -39,6 +39,7 @@ _TITLES = {
     "profile-task": "Where the time of a task goes",
     "science": "NumPy, SciPy, pandas and scikit-learn",
     "libraries": "joblib, scikit-learn and Dask in pools",
+    "unmodified": "Programs as they are",
 }
 _BUSY_CPUS = 0.25
 _QUICK = "**A quick look, which shows that everything runs: these figures are not a measurement.**"

@@ -48,6 +48,7 @@ static void in_child(void) {
     pp_others_after_fork_in_child();
     pp_loads_after_fork();
     pp_interrupts_after_fork();
+    pp_interrupts_enter(NULL);   /* the worker that forked is not this process */
 }
 
 static void watch_forks(void) {
@@ -354,6 +355,8 @@ static PyMethodDef functions[] = {
      "keep_keywords()\n\n"
      "Called before the end of the main interpreter. Prevents it from freeing objects that other interpreters have made."},
 #endif
+    {"print_uncaught", pp_print_uncaught, METH_O, pp_print_uncaught_doc},
+    {"end_by_interrupt", pp_end_by_interrupt, METH_NOARGS, pp_end_by_interrupt_doc},
     {"interrupt_hook", pp_interrupt_hook, METH_O, pp_interrupt_hook_doc},
     {"n_loads", n_loads, METH_NOARGS,
      "n_loads() -> int\n\nReturns a number that changes when libraries are loaded into this process."},
@@ -424,7 +427,7 @@ static PyMethodDef functions[] = {
     {"members", pp_members, METH_O, pp_members_doc},
     {"find_member", pp_find_member, METH_VARARGS, pp_find_member_doc},
     {"kinds", pp_kinds, METH_O, pp_kinds_doc},
-    {"duplicate", pp_duplicate, METH_O, pp_duplicate_doc},
+    {"duplicate", pp_duplicate, METH_VARARGS, pp_duplicate_doc},
     {"shelve", shelve, METH_O,
      "shelve(package) -> int, or None\n\n"
      "Puts bytes on the shelf of the channel for which this thread is encoding. All its workers can read them there until\n"
@@ -444,6 +447,10 @@ static PyMethodDef functions[] = {
     {"call_apart", pp_call_apart, METH_O, pp_call_apart_doc},
     {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
     {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},
+    {"shows_bars", pp_shows_bars, METH_NOARGS, pp_shows_bars_doc},
+    {"open_bar", pp_open_bar, METH_VARARGS, pp_open_bar_doc},
+    {"count_bar", (PyCFunction)(void *)pp_count_bar, METH_FASTCALL, pp_count_bar_doc},
+    {"close_bar", pp_close_bar, METH_O, pp_close_bar_doc},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };

@@ -42,16 +42,9 @@ PyObject *pp_channel_take_intercepted(pp_channel_t *self, PyObject *ignored) {
     return taken;
 }
 
-typedef struct {
-    uint64_t job, begun_ns;
-    uint32_t index;
-    bool runs;
-} held_t;
-
-/* Reads what a worker holds. Its fields belong together if two readings agree: no two timed tasks of a worker begin in
- * the same nanosecond, and no two tasks have the same call and index unless they are timed. */
-static held_t read_held(pp_worker_slot_t *worker) {
-    held_t held = {.runs = pp_load_seq_cst(&worker->holds) && !pp_load_seq_cst(&worker->has_replied) &&
+/* One reading, of which parts may belong to different tasks. */
+static pp_held_t glance(pp_worker_slot_t *worker) {
+    pp_held_t held = {.runs = pp_load_seq_cst(&worker->holds) && !pp_load_seq_cst(&worker->has_replied) &&
                            pp_load_seq_cst(&worker->state) != PP_WORKER_EMPTY};
     held.job = pp_load_seq_cst(&worker->job);
     held.index = pp_load_seq_cst(&worker->index);
@@ -59,8 +52,17 @@ static held_t read_held(pp_worker_slot_t *worker) {
     return held;
 }
 
-static bool are_same(held_t one, held_t other) {
+static bool are_same(pp_held_t one, pp_held_t other) {
     return one.runs == other.runs && one.job == other.job && one.index == other.index && one.begun_ns == other.begun_ns;
+}
+
+/* Reads what a worker holds. Its fields belong together if two readings agree: no two timed tasks of a worker begin in
+ * the same nanosecond, and no two tasks have the same call and index unless they are timed. */
+pp_held_t pp_read_held(pp_worker_slot_t *worker) {
+    pp_held_t held = glance(worker), again;
+    while (!are_same(held, again = glance(worker)))
+        held = again;
+    return held;
 }
 
 const char pp_task_of_doc[] = PyDoc_STR(
@@ -72,9 +74,7 @@ PyObject *pp_channel_task_of(pp_channel_t *self, PyObject *n) {
     if (number < 0)
         return NULL;
     pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)number);
-    held_t held = read_held(worker), again;
-    while (!are_same(held, again = read_held(worker)))
-        held = again;
+    pp_held_t held = pp_read_held(worker);
     if (!held.runs)
         Py_RETURN_NONE;
     PyObject *job = pp_channel_look_up(self, held.job);

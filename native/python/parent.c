@@ -306,6 +306,7 @@ static PyObject *channel_open_slot(pp_channel_t *self, PyObject *arg) {
     int worker = pp_channel_slot(self, arg);
     if (worker < 0)
         return NULL;
+    pp_forget_bars(pp_segment_worker(self->segment, (unsigned)worker));
     pp_parent_open_slot(&self->parent, (unsigned)worker);
     Py_RETURN_NONE;
 }
@@ -500,6 +501,8 @@ GUARDED(pp_channel_take_reports)
 GUARDED(pp_channel_take_intercepted)
 GUARDED_QUIET(pp_channel_task_of, Py_None)
 GUARDED_QUIET(pp_channel_revoke_job, Py_None)
+GUARDED_QUIET(pp_channel_show_bars, Py_None)
+GUARDED_QUIET(pp_channel_bars_of, Py_None)
 GUARDED_QUIET(pp_channel_feed, Py_None)
 GUARDED_QUIET(pp_channel_feed_again, Py_None)
 GUARDED(pp_channel_unpin)
@@ -576,6 +579,8 @@ static PyMethodDef methods[] = {
     {"intercept", (PyCFunction)pp_channel_intercept, METH_VARARGS, pp_intercept_doc},
     METHOD("task_of", pp_channel_task_of, METH_O, pp_task_of_doc),
     METHOD("revoke", pp_channel_revoke_job, METH_O, pp_revoke_doc),
+    METHOD("show_bars", pp_channel_show_bars, METH_NOARGS, pp_show_bars_doc),
+    METHOD("bars_of", pp_channel_bars_of, METH_O, pp_bars_of_doc),
     {"wait_background", (PyCFunction)(void *)pp_channel_wait_background, METH_FASTCALL, pp_wait_background_doc},
     {"notify", (PyCFunction)channel_notify, METH_NOARGS,
      "notify()\n\nMakes wait_background return, even while another thread leads. Takes no lock, and does nothing after `close`."},

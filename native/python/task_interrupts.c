@@ -12,6 +12,8 @@
 
 static _Thread_local pp_worker_slot_t *own;   /* of the worker whose loop this thread runs, or NULL */
 
+pp_worker_slot_t *pp_own_slot(void) { return own; }
+
 void pp_interrupts_enter(pp_worker_slot_t *worker) { own = worker; }
 
 void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, uint64_t begun_ns, unsigned long ident, PyObject *exception) {

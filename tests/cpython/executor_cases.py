@@ -27,6 +27,7 @@ FEWEST_TESTS = 25
 KINDS = ("thread", "process", "interp")
 ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
 NEWEST_OF_TESTS = (3, 14, 8)  # the version that LEFT_OUT is written for; older ones lack some of its tests
+IS_PATCHED = "POOL_PARTY_CPYTHON_PATCHED" in os.environ
 HAS_INTERPRETERS = sys.version_info >= (3, 14)
 
 # The test classes, each with its module. Only the tests that a class itself defines run, so that no test runs twice for
@@ -220,6 +221,22 @@ LEFT_OUT = {
         "asyncio takes nothing but a ThreadPoolExecutor as its default executor"
     ),
 }
+if IS_PATCHED:
+    for _kind in KINDS:
+        LEFT_OUT |= _rows(_kind, "FailingInitializerMixin", _PRIVATE.format("_broken"), "test_initializer")
+    LEFT_OUT |= _rows(
+        "process",
+        "ProcessPoolShutdownTest",
+        _PRIVATE.format("_executor_manager_thread"),
+        "test_shutdown_gh_132969_case_1",
+        "test_shutdown_gh_132969_case_2",
+    )
+    LEFT_OUT |= _rows(
+        "process",
+        "ExecutorDeadlockTest",
+        _PRIVATE.format("_executor_manager_thread"),
+        "test_shutdown_deadlock_pickle",
+    )
 
 
 def find(class_name, module_name):
@@ -258,10 +275,21 @@ CPYTHON_NAMES = {
 }
 
 
+if IS_PATCHED:
+    EXECUTORS = {
+        kind: getattr(concurrent.futures, CPYTHON_NAMES[kind]) for kind in KINDS if kind != "interp" or HAS_INTERPRETERS
+    }
+
+
 class _Case:
     """Our part of every test, for all kinds."""
 
     def setUp(self):
+        if IS_PATCHED:
+            pool_party.patch(kind="process")
+            self.addCleanup(pool_party.unpatch)
+            super().setUp()
+            return
         for kind, name in CPYTHON_NAMES.items():
             if kind != "interp" or HAS_INTERPRETERS:
                 patch = unittest.mock.patch.object(concurrent.futures, name, EXECUTORS[kind])
@@ -330,6 +358,12 @@ def ours_in_scripts(kind):
     context = f", context={start_method()!r}" if kind == "process" and start_method() else ""
 
     def replace(text):
+        if IS_PATCHED:
+            name = CPYTHON_NAMES[kind]
+            patch = f"import sys; sys.path.insert(0, {ROOT!r}); import pool_party; pool_party.patch(kind='process'); "
+            return text.replace(
+                f"from concurrent.futures import {name}\n", f"{patch}from concurrent.futures import {name}\n"
+            )
         for name in (EXECUTORS[kind].__name__, CPYTHON_NAMES[kind]):
             text = text.replace(
                 f"from concurrent.futures import {name}\n",

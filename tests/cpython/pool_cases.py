@@ -5,6 +5,7 @@ A worker that unpickles a test class's method imports this module to find the cl
 
 import functools
 import multiprocessing
+import multiprocessing.pool
 import os
 import pathlib
 import unittest
@@ -53,8 +54,26 @@ LEFT_OUT = {
 }
 
 
+IS_PATCHED = "POOL_PARTY_CPYTHON_PATCHED" in os.environ
+
+
+def make_replaced_pool(kind, *args, **kwargs):
+    """Return a pool of CPython's that has become one of ours of this kind."""
+    with pool_party.patched(kind=kind):
+        if kind == "thread" and not {"maxtasksperchild", "context"} & kwargs.keys():
+            pool = multiprocessing.pool.ThreadPool(*args, **kwargs)
+        else:
+            kwargs.setdefault("context", multiprocessing.get_context(os.environ.get("POOL_PARTY_CPYTHON_START_METHOD")))
+            pool = multiprocessing.pool.Pool(*args, **kwargs)
+    assert isinstance(pool, ComposablePool) and pool.kind == kind
+    pool.__dict__["_repopulate_pool"] = lambda: None
+    return pool
+
+
 def make_pool(kind, *args, **kwargs):
     """Return a pool of the kind. Process pools use the start method under test."""
+    if IS_PATCHED:
+        return make_replaced_pool(kind, *args, **kwargs)
     if kind == "process" and (method := os.environ.get("POOL_PARTY_CPYTHON_START_METHOD")):
         kwargs.setdefault("context", multiprocessing.get_context(method))
     pool = ComposablePool(*args, kind=kind, **kwargs)
@@ -107,6 +126,8 @@ def ours_in_scripts(kind):
         f"import functools, sys; sys.path.insert(0, {ROOT!r}); import pool_party; "
         f"Pool = functools.partial(pool_party.ComposablePool, kind={kind!r})\n"
     )
+    if IS_PATCHED:
+        new = f"import sys; sys.path.insert(0, {ROOT!r}); import pool_party; pool_party.patch(kind={kind!r}); {old}"
 
     def assert_python_ok(*args, **env):
         assert any(old in arg for arg in args), "CPython's script has changed"

@@ -1,11 +1,14 @@
 """Run CPython's own tests of multiprocessing.Pool and of executors against ours.
 
-    python tests/cpython/run.py [--only pool|executor] [--kind KIND] [--start-method METHOD] [-v]
+    python tests/cpython/run.py [--only pool|executor] [--kind KIND] [--start-method METHOD] [--patched] [-v]
 
 The tests are those of the running interpreter's `test` package. From `test._test_multiprocessing` they are _TestPool,
 _TestPoolWorkerErrors and _TestPoolWorkerLifetime. For kind="process" these run as the type "processes", for "thread" as
 "threads", and for "interp" as "processes", since its values are pickled. From `test.test_concurrent_futures` they are
 the classes in executor_cases.CLASSES.
+
+With --patched the tests use CPython's own classes, under `pool_party.patch`. Some more tests are left out then, since
+only replaced pools read attributes of CPython's.
 
 Exit status: 0 if all passed; 1 after a failure, if a test class is missing, if a kind ran hardly any tests, or if a
 table of left-out tests (LEFT_OUT in pool_cases and executor_cases) names one that does not exist.
@@ -62,11 +65,14 @@ def main():
     parser.add_argument("--only", choices=("pool", "executor"))
     parser.add_argument("--kind", choices=("thread", "process", "interp"), action="append")
     parser.add_argument("--start-method", choices=multiprocessing.get_all_start_methods())
+    parser.add_argument("--patched", action="store_true")
     parser.add_argument("--hang-s", type=float, default=300)
     parser.add_argument("-v", "--verbose", action="store_true")
     args = parser.parse_args()
     if args.start_method:
         os.environ["POOL_PARTY_CPYTHON_START_METHOD"] = args.start_method
+    if args.patched:
+        os.environ["POOL_PARTY_CPYTHON_PATCHED"] = "1"
     import executor_cases
     import pool_cases
 

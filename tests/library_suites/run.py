@@ -1,10 +1,11 @@
 """Run the tests of joblib, scikit-learn and Dask in our workers, in the place of those that they use themselves.
 
-    python tests/library_suites/run.py joblib|sklearn|dask [--kind KIND] [--all] [ARGUMENT OF PYTEST...]
+    python tests/library_suites/run.py joblib|sklearn|dask|patched [--kind KIND] [--all] [ARGUMENT OF PYTEST...]
 
-joblib: our backend is the default, and wherever a test has parameters for backends, it has ours. sklearn: every call of
-`Parallel` has two of our workers. dask: our pools and executors stand for those of the standard library. Without --all,
-tests that take long and have little to do with workers are left out, too.
+joblib: our backend is the default, and wherever a test has parameters for backends, it has ours. patched: joblib's
+tests as they are, with its own backends, under `pool_party.patch`. sklearn: every call of `Parallel` has two of our
+workers. dask: our pools and executors stand for those of the standard library. Without --all, tests that take long and
+have little to do with workers are left out, too.
 
 Exit status: 0 if all passed; 1 after a failure, if hardly any tests ran, or if a table names a test that is not there.
 """
@@ -64,6 +65,17 @@ JOBLIB_LONG = {
     "test_threadpool_limitation_in_child_override": LOKY,
 }
 
+SUBCLASSES = "it compares the exact class of a backend with joblib's own, from which ours derive"
+PATCHED_LEFT_OUT = {
+    **JOBLIB_LEFT_OUT,
+    "test_backend_context_manager": SUBCLASSES,
+    "test_backend_hinting_and_constraints_with_custom_backends": SUBCLASSES,
+    "test_multiple_generator_call_separated_gc": "two calls cannot share loky's executor; ours have pools of their own",
+    "test_overwrite_default_backend": SUBCLASSES,
+    "test_nested_parallel_warnings": "it expects warnings that pools cannot nest; ours can",
+    "test_parallel_pickling": "loky raises PicklingError, and we raise what the object raises when it is pickled",
+}
+
 CALLERS = "it looks for callers on the stack, which a task in another thread has none of"
 IN_PLACE = "its tasks change objects of the test, which processes and interpreters have copies of"
 WARNINGS = "it expects warnings of tasks in the test's own process"
@@ -103,6 +115,9 @@ SKLEARN_MODULES = (
 SUITES = {
     "joblib": Suite(
         dict.fromkeys(KINDS, ("joblib.test.test_parallel",)), 100, left_out=JOBLIB_LEFT_OUT, long=JOBLIB_LONG
+    ),
+    "patched": Suite(
+        dict.fromkeys(KINDS, ("joblib.test.test_parallel",)), 100, left_out=PATCHED_LEFT_OUT, long=JOBLIB_LONG
     ),
     "sklearn": Suite(
         dict.fromkeys(KINDS, SKLEARN_MODULES),
