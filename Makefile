@@ -3,12 +3,12 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib sklearn dask test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
 # Tests wait much of the time, so more run at once than there are cores. ARGS=-n0 runs them in one process, for a debugger.
-pytest = -m pytest -n 3 --dist worksteal
+pytest = -m pytest -n 4 --dist worksteal
 
 help:      ## this list
 	@sed -n 's/^#  //p; s/^\([a-z0-9-]*\):[a-z ]*## /  make \1\t/p' Makefile | expand -t 22
@@ -69,6 +69,9 @@ cpython:   ## CPython's own tests of pools and executors, on ours
 
 joblib:    ## joblib's own tests of Parallel, with our backend; ARGS='--kind interp', ARGS=--all
 	$(call with_env,test) tests/library_suites/run.py joblib $(ARGS)
+
+patched:   ## joblib's own tests with its own backends, under pool_party.patch; ARGS='--kind interp', ARGS=--all
+	$(call with_env,test) tests/library_suites/run.py patched $(ARGS)
 
 sklearn:   ## scikit-learn's tests of model selection and ensembles, each Parallel in two of our workers: ARGS='--kind thread'
 	$(call with_env,test) tests/library_suites/run.py sklearn $(ARGS)

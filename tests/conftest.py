@@ -55,6 +55,18 @@ def _machine_is_idle():
     _native.pretend_running(None)
 
 
+@pytest.fixture(autouse=True)
+def _environment_is_as_before():
+    """Undo what libraries set in the environment, such as Dask, which chooses a seed of hashes for its processes."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() ^ before.keys():
+        if name in before:
+            os.environ[name] = before[name]
+        elif name != "PYTEST_CURRENT_TEST":
+            del os.environ[name]
+
+
 @pytest.fixture(params=KINDS)
 def kind(request):
     """Every kind of worker."""

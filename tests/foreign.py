@@ -18,3 +18,48 @@ def import_twice(name):
     importlib.import_module(name)
     del sys.modules[name]
     return importlib.import_module(name).count()
+
+
+def attribute(name, what):
+    """Return an attribute of a module."""
+    return getattr(importlib.import_module(name), what)
+
+
+def imports_of(names):
+    """Return whether one module found only the second one that it asked for, and whether another did without."""
+    asks, tries = map(importlib.import_module, names)
+    refused, known = asks.found
+    return [refused is None and known is not None, tries.duckdb is None]
+
+
+def inner(name):
+    """Return whether a module has made a submodule, and whether another module was refused meanwhile."""
+    module = importlib.import_module(name)
+    return isinstance(module.inner, type(importlib)), module.refused
+
+
+def run_scheduled(name):
+    """Schedule a call. Return this interpreter, and the one that ran the call (-1: none)."""
+    module = importlib.import_module(name)
+    assert module.schedule(False)
+    for _ in range(10_000_000):
+        if module.called() != -1:
+            break
+    return module.here(), module.called()
+
+
+def schedule_in_raw_thread(name):
+    """Schedule a call from a thread that Python does not know. Return the interpreter that ran it (-1: none)."""
+    module = importlib.import_module(name)
+    assert module.schedule(True)
+    return max(module.called() for _ in range(10_000))
+
+
+def called(name):
+    """Return the interpreter that ran the call that was scheduled last (-1: none)."""
+    return importlib.import_module(name).called()
+
+
+def count(name):
+    """Call a module's function that counts its calls."""
+    return importlib.import_module(name).count()

@@ -1049,3 +1049,11 @@ def _play_in_executor(verb, parts, kind):
 def use_executor(executor, x):
     """Use an executor that was passed to the task. Return also where its calls run."""
     return executor.kind, executor.submit(square, x).result(), executor.submit(worker_ident).result() == worker_ident()
+
+
+def fail_until(n, path):
+    """Fail before the n-th attempt, and return its number."""
+    attempt = note_attempt(path)
+    if attempt < n:
+        raise LookupError(f"attempt {attempt}")
+    return attempt

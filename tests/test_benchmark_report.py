@@ -198,6 +198,31 @@ def test_smallest_case_of_libraries_runs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
+def test_smallest_case_of_unmodified_programs_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    arguments = ("--program", "eig", "--flavour", "threads", "--workers", "1")
+    done = run("unmodified.py", "--quick", "--json", str(file), *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads(file.read_text())["sections"]["1 workers"]["eig, threads"]
+    assert not row["failures"] and row["summary"]["to hand"] <= row["summary"]["to plain"]
+
+
+def test_unmodified_programs_take_no_wrong_results(on_path):
+    from program import Runs
+    from unmodified import check, sum_up
+    from unmodified_ways import OURS, PLAIN
+
+    runs = Runs()
+    for way, text, wall_s in ((PLAIN, "6", 4.0), (OURS, "6", 2.0), ("1 thread", "6", 1.0), ("2 workers", "7", 0.5)):
+        runs.add(way, ({"output": text, "wall_s": wall_s}, ""))
+    check(runs)
+    assert list(runs.failures) == ["2 workers"]
+    row = sum_up(runs.figures)
+    assert (row["to plain"], row["to hand"], row["best"]) == (2.0, 0.5, "1 thread")
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("sklearn", "joblib")), reason="needs scikit-learn"
 )

@@ -17,8 +17,10 @@ import pytest
 import pool_party
 
 LAYERS = (  # from the top; a row has the parts of one layer, which do not import each other
-    ("cli",),
+    ("cli", "__main__"),
+    ("running",),
     ("__init__",),
+    ("patching",),
     ("integrations",),
     ("_default",),
     ("_pool", "_executor"),
@@ -29,7 +31,7 @@ LAYERS = (  # from the top; a row has the parts of one layer, which do not impor
     ("budget", "observe"),
     ("wire",),
     ("_core.broken",),  # from here on what every layer may import
-    ("_core.errors", "_core.log", "_core.threads"),
+    ("_core.errors", "_core.log", "_core.records", "_core.threads"),
     ("_native",),
 )
 ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
@@ -37,6 +39,7 @@ ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
     ("_core.futures", "_core.engine"): "as above",
     ("_core.streams", "_core.engine"): "as above",
     ("_core.following", "_core.engine"): "as above",
+    ("_core.watching", "_core.engine"): "pools are told of as engines",
     ("observe.trace", "workers.base"): "a trace names workers",
 }
 WHEN_CALLED = {  # upward imports inside a function

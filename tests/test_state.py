@@ -154,6 +154,15 @@ def test_unpicklable_initargs_fail(remote_kind):
             pool.apply_async(tasks.square, (1,)).get(TIMEOUT_S)
 
 
+def test_workers_that_the_pool_ends_are_not_lost(make_pool, kind):
+    for _ in range(5):
+        pool = make_pool(2, kind=kind)
+        assert len(list(pool.imap_unordered(tasks.square, range(1000), 10))) == 1000
+        pool.terminate()
+        pool.join()
+        assert pool.statistics().n_workers_lost == 0
+
+
 # ---- maxtasksperchild ------------------------------------------------------
 
 
