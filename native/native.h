@@ -340,7 +340,8 @@ struct pp_parent {            /* the parent's private half; one thread at a time
     _Atomic uint32_t notified;               /* the background thread must wake up, whoever leads */
     pp_leading_t leading;
     _Atomic uint32_t must_feed;             /* tasks wait in the backlog, */
-    _Atomic uintptr_t feeder;               /* which this thread moves into the channel; 0: none; see calls.c */
+    _Atomic uintptr_t feeder;               /* which this thread moves into the channel; 0: none; see waiting.c */
+    _Atomic uint32_t must_pickle;           /* a thread that waits with a timeout has left them to the background thread */
 };
 
 typedef struct {           /* what a slot is filled with; `data` is copied */

@@ -81,6 +81,7 @@ PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *
 bool pp_holds_common_blob(PyObject *value);   /* as far as a quick check shows; see common.c */
 bool pp_is_apart(PyObject *payload);    /* whether a pickle has large bytes or strings as leaves */
 bool pp_is_simple(PyObject *value, int depth);
+#define PP_SIMPLE_DEPTH 3               /* allows ((args), {}) with a tuple among the arguments */
 bool pp_is_blob(PyObject *value);       /* bytes or a str large enough for a leaf */
 
 /* flat.c: the typed encoding */
@@ -298,7 +299,7 @@ void pp_key_free(Py_tss_t *key);
 void pp_keys_free(int64_t interpreter);                 /* its interpreter id; after its copies were closed */
 
 /* calls.c */
-extern const char pp_admit_doc[], pp_enqueue_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[],
+extern const char pp_admit_doc[], pp_enqueue_doc[], pp_enqueue_again_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[],
     pp_deliver_doc[], pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_set_doc[], pp_next_deferred_doc[],
     pp_worker_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[], pp_refuse_doc[], pp_skip_doc[];
 void pp_channel_count(pp_channel_t *self, unsigned n_tasks);
@@ -306,6 +307,7 @@ void pp_channel_set_event(pp_channel_t *self, pp_job_t *event);
 void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value);
 PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry);
+PyObject *pp_channel_enqueue_again(pp_channel_t *self, PyObject *entry);
 PyObject *pp_channel_close_calls(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_jobs(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_call_counts(pp_channel_t *self, PyObject *ignored);
@@ -369,7 +371,7 @@ extern const char pp_encode_doc[], pp_publish_doc[], pp_put_doc[], pp_put_many_d
 PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload);
 PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block);
-PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg);
+PyObject *pp_channel_put(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored);

@@ -1,10 +1,12 @@
 """What the native module claims: multi-phase init, state per module, heap types, support for its own GIL and no GIL."""
 
+import functools
 import importlib.util
 import os
 import pathlib
 import sys
 import sysconfig
+import time
 from collections import deque
 
 import fresh
@@ -85,7 +87,7 @@ def test_reaping_a_worker_leaves_the_news_of_room():
     """
     n_slots, backlog, n_fed = _native.SLOTS, deque(), []
     channel = _native.Channel(1, True, backlog)
-    channel.put_waiting = lambda is_nested: n_fed.append(1)
+    channel.put_waiting = lambda is_nested, until_ns: n_fed.append(1) or True
     channel.open_slot(0)
     worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
     assert channel.admit(job, None, n_slots)
@@ -100,6 +102,36 @@ def test_reaping_a_worker_leaves_the_news_of_room():
     assert job.done and job.value == list(range(n_slots)) and not more.done
     channel.take_results()
     assert n_fed and not channel.is_starved
+
+
+def test_a_thread_with_little_time_puts_only_what_needs_no_pickling():
+    channel = _native.Channel(1, False, deque())
+    job = _native.Job(3, 1, _native.JOB_MAP)
+    assert channel.admit(job, None, 3)
+    put = functools.partial(channel.put_many, job, [1, (2.5, "three"), object], _native.MODE_ITEM, None)
+    soon = time.monotonic_ns() + 3600 * 10**9
+    assert put(0) is None and job.cursor == 0  # its time has passed
+    assert put(soon) is None and job.cursor == 2
+    assert put() is True and job.cursor == 3
+
+
+def test_a_waiting_thread_with_a_timeout_puts_the_backlog_itself():
+    n_slots, backlog, times = _native.SLOTS, deque(), []
+    channel = _native.Channel(1, True, backlog)
+    channel.put_waiting = lambda is_nested, until_ns: times.append(until_ns) or False
+    channel.open_slot(0)
+    worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
+    assert channel.admit(job, None, n_slots)
+    worker.ready()
+    assert channel.put_many(job, [-i for i in range(n_slots)], _native.MODE_ITEM, abs)
+    more = _native.Job()
+    assert channel.admit(more, None, 1)
+    assert not channel.put(_native.Task(more, 0, abs, ((-1,), {})))
+    worker.serve(repr, repr, n_slots)
+    assert channel.wait(job, 3600) and job.value == list(range(n_slots))
+    assert len(times) == 1 and times[0] > time.monotonic_ns()  # the rest was left to the background thread
+    channel.feed()
+    assert times[1] == -1
 
 
 def test_a_closed_channel_raises_or_does_nothing():

@@ -54,23 +54,38 @@ PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(is_open);
 }
 
-const char pp_enqueue_doc[] = PyDoc_STR("enqueue(task)\n\n"
-                                        "Adds a task of an admitted call to the backlog: of a stream, or one that is tried again.");
+static PyObject *append(pp_channel_t *self, PyObject *task) {
+    PyObject *done = PyObject_CallOneArg(self->append, task);
+    if (done)
+        pp_store_seq_cst(&self->parent.must_feed, 1);
+    return done;
+}
+
+static bool is_task(pp_channel_t *self, PyObject *entry) {
+    if (PyObject_TypeCheck(entry, self->module->task_type))
+        return true;
+    PyErr_SetString(PyExc_TypeError, "only a Task can be enqueued");
+    return false;
+}
+
+const char pp_enqueue_doc[] = PyDoc_STR("enqueue(task)\n\nAdds a new task of an admitted stream to the backlog.");
 PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry) {
-    if (!PyObject_TypeCheck(entry, self->module->task_type)) {
-        PyErr_SetString(PyExc_TypeError, "only a Task can be enqueued");
+    if (!is_task(self, entry))
         return NULL;
-    }
+    pp_channel_count(self, 1);   /* first: another thread may put it, and its result may come, at once */
+    return append(self, entry);
+}
+
+const char pp_enqueue_again_doc[] = PyDoc_STR("enqueue_again(task)\n\n"
+                                              "Adds a task of an admitted call to the backlog that was submitted before.");
+PyObject *pp_channel_enqueue_again(pp_channel_t *self, PyObject *entry) {
+    if (!is_task(self, entry))
+        return NULL;
     pp_job_t *job = ((pp_pending_t *)entry)->job;
     Py_BEGIN_CRITICAL_SECTION(job);
     job->sequence = -1;   /* of a single call: its task is no longer in the channel */
     Py_END_CRITICAL_SECTION();
-    PyObject *done = PyObject_CallOneArg(self->append, entry);
-    if (done == NULL)
-        return NULL;
-    pp_channel_count(self, 1);
-    pp_store_seq_cst(&self->parent.must_feed, 1);
-    return done;
+    return append(self, entry);
 }
 
 void pp_channel_count(pp_channel_t *self, unsigned n_tasks) {

@@ -520,6 +520,7 @@ GUARDED(pp_channel_put)
 GUARDED(pp_channel_put_many)
 GUARDED_QUIET(pp_channel_admit, Py_False)
 GUARDED_QUIET(pp_channel_enqueue, Py_None)
+GUARDED_QUIET(pp_channel_enqueue_again, Py_None)
 GUARDED_QUIET(pp_channel_deliver, Py_None)
 GUARDED_QUIET(pp_channel_settle, Py_False)
 GUARDED_QUIET(pp_channel_refuse, Py_None)
@@ -551,10 +552,11 @@ static PyMethodDef methods[] = {
     METHOD("publish", pp_channel_publish, METH_O, pp_publish_doc),
     METHOD("unpin", pp_channel_unpin, METH_NOARGS, pp_unpin_doc),
     METHOD("trim", pp_channel_trim, METH_NOARGS, pp_trim_doc),
-    METHOD("put", pp_channel_put, METH_O, pp_put_doc),
+    METHOD("put", pp_channel_put, METH_VARARGS, pp_put_doc),
     METHOD("put_many", pp_channel_put_many, METH_VARARGS, pp_put_many_doc),
     METHOD("admit", pp_channel_admit, METH_VARARGS, pp_admit_doc),
     METHOD("enqueue", pp_channel_enqueue, METH_O, pp_enqueue_doc),
+    METHOD("enqueue_again", pp_channel_enqueue_again, METH_O, pp_enqueue_again_doc),
     METHOD("feed", pp_channel_feed, METH_NOARGS, pp_feed_doc),
     METHOD("feed_again", pp_channel_feed_again, METH_NOARGS, pp_feed_again_doc),
     METHOD("deliver", pp_channel_deliver, METH_VARARGS, pp_deliver_doc),

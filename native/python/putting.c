@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define BLOCK_BYTES_MAX (64ull << 20)   /* bytes of arguments in shared memory beyond what workers need at once; guess */
+#define CLOCK_EVERY 16                  /* tasks of a map between two looks at the clock */
 
 typedef struct {                        /* a map's function, the same for all its tasks */
     uint64_t at;
@@ -281,22 +282,33 @@ static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const f
     return error == ECANCELED ? 0 : error;
 }
 
-const char pp_put_doc[] = PyDoc_STR("put(task) -> bool\n\n"
-                                    "Puts a task, unless it has been put or its call is settled. False: there is no room\n"
-                                    "now.");
-PyObject *pp_channel_put(pp_channel_t *self, PyObject *arg) {
-    function_t f;
-    if (!PyObject_TypeCheck(arg, self->module->task_type)) {
-        PyErr_SetString(PyExc_TypeError, "only a Task can be put");
+/* True: everything is put, or its outcome is decided; False: there is no room now; None: there is no time. */
+static PyObject *verdict(pp_channel_t *self, int error) {
+    if (error < 0)
         return NULL;
-    }
-    pp_pending_t *pending = (pp_pending_t *)arg;
-    if (parse_function(self, pending->function, &f) < 0)
-        return NULL;
-    int error = pending->is_put ? 0 : put_unless_settled(self, pending, &f);
+    if (error == ETIME)
+        Py_RETURN_NONE;
     if (error == EAGAIN)
         pp_parent_note_full(&self->parent);
-    return error < 0 ? NULL : PyBool_FromLong(!error);
+    return PyBool_FromLong(error != EAGAIN);
+}
+
+const char pp_put_doc[] = PyDoc_STR("put(task, until_ns=-1) -> bool or None\n\n"
+                                    "Puts a task, unless it has been put or its call is settled. False: there is no room\n"
+                                    "now. None: until_ns has passed, or copying the task's data may take long.");
+PyObject *pp_channel_put(pp_channel_t *self, PyObject *args) {
+    function_t f;
+    pp_pending_t *pending;
+    long long until_ns = -1;
+    if (!PyArg_ParseTuple(args, "O!|L", self->module->task_type, &pending, &until_ns) ||
+        parse_function(self, pending->function, &f) < 0)
+        return NULL;
+    if (pending->is_put)
+        Py_RETURN_TRUE;
+    bool may_take_long = !self->by_reference && pp_needs_block(pending->payload);
+    if (until_ns >= 0 && (may_take_long || pp_now_ns() >= until_ns))
+        Py_RETURN_NONE;
+    return verdict(self, put_unless_settled(self, pending, &f));
 }
 
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
@@ -334,38 +346,52 @@ static void forget_memo(pp_job_t *job) {
     Py_XDECREF(preludes);
 }
 
-const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function) -> bool\n\n"
-    "Puts the job's tasks from its cursor on while there is room; True once all are put, or its outcome is decided.\n"
-    "Raises what pickling raised, with the cursor at the task that failed.");
+/* Whether the next task can be encoded without pickling. */
+static bool is_next_simple(pp_channel_t *self, pp_job_t *job, PyObject *items) {
+    Py_ssize_t first = job->cursor * job->chunk, end = Py_MIN(first + job->chunk, PyList_GET_SIZE(items));
+    if (!self->by_reference)
+        for (Py_ssize_t i = first; i < end; i++)
+            if (!pp_is_simple(PyList_GET_ITEM(items, i), PP_SIMPLE_DEPTH))
+                return false;
+    return true;
+}
+
+/* Whether a thread that waits until a time may put the next task. Reading the clock costs as much as putting does in part. */
+static bool is_in_time(pp_channel_t *self, pp_job_t *job, PyObject *items, int64_t until_ns) {
+    bool is_due = job->chunk == 1 && job->cursor % CLOCK_EVERY;
+    return (is_due || pp_now_ns() < until_ns) && is_next_simple(self, job, items);
+}
+
+const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function, until_ns=-1) -> bool or None\n\n"
+    "Puts the job's tasks from its cursor on while there is room; True once all are put, or its outcome is decided. None:\n"
+    "until_ns has passed, or the next task must be pickled, which may take long. Raises what pickling raised, with the\n"
+    "cursor at the task that failed.");
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     PyObject *items, *function;
     unsigned mode;
     function_t f;
-    if (!PyArg_ParseTuple(args, "O!O!IO", self->module->job_type, &job, &PyList_Type, &items, &mode, &function) ||
+    long long until_ns = -1;
+    if (!PyArg_ParseTuple(args, "O!O!IO|L", self->module->job_type, &job, &PyList_Type, &items, &mode, &function, &until_ns) ||
         parse_function(self, function, &f) < 0)
         return NULL;
     int error = 0;
     mode |= bits_of(job);
     while (!error && !pp_load_seq_cst(&job->settled) && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
-        if (!pp_parent_has_room(&self->parent)) {
+        if (!pp_parent_has_room(&self->parent))
             error = EAGAIN;
-            break;
-        }
-        if ((error = put_next(self, job, items, mode, &f, false)) == ESTALE)
+        else if (until_ns >= 0 && !is_in_time(self, job, items, until_ns))
+            error = ETIME;
+        else if ((error = put_next(self, job, items, mode, &f, false)) == ESTALE)
             error = put_next(self, job, items, mode, &f, true);
         if (error)
             break;
         job->cursor++;
         pp_parent_wake(&self->parent, 1);   /* at once: pickling the next argument may take long */
     }
-    if (error < 0)
-        return NULL;
-    if (error == EAGAIN)
-        pp_parent_note_full(&self->parent);
-    else
+    if (error == 0 || error == ECANCELED)
         forget_memo(job);
-    return PyBool_FromLong(!error || error == ECANCELED);
+    return verdict(self, error);
 }
 
 const char pp_unpin_doc[] = PyDoc_STR("unpin()\n\n"

@@ -10,12 +10,13 @@
 
 /* A thread that finds tasks in the backlog, and no thread that puts them, puts them. No request is lost between two
  * threads: one stores `must_feed` and then reads `feeder`; the other clears `feeder` and then reads `must_feed`. So at
- * least one of them sees the other's store. If an exception interrupts putting, the background thread continues it. */
+ * least one of them sees the other's store. If an exception interrupts putting, or a thread leaves tasks that it has no
+ * time to pickle, the background thread continues. */
 static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->parent.feeder) == pp_this_thread(); }
 
 /* Code that pickling runs, or a signal handler during it, may use the pool. The thread that is putting then also puts
- * the new tasks. */
-static int feed(pp_channel_t *self) {
+ * the new tasks. until_ns: a time to stop; then only tasks are put that need no pickling. -1: none. */
+static int feed(pp_channel_t *self, int64_t until_ns) {
     pp_parent_t *h = &self->parent;
     bool is_nested = is_feeding(self);
     for (uintptr_t nobody = 0; pp_load_seq_cst(&h->must_feed) && self->put_waiting; nobody = 0) {
@@ -26,17 +27,21 @@ static int feed(pp_channel_t *self) {
         }
         pp_store_seq_cst(&h->must_feed, 0);
         PyObject *put_waiting = Py_XNewRef(self->put_waiting), *nested = is_nested ? Py_True : Py_False;
-        PyObject *done = put_waiting ? PyObject_CallOneArg(put_waiting, nested) : NULL;
+        PyObject *until = PyLong_FromLongLong(until_ns);
+        PyObject *is_whole = put_waiting && until ? PyObject_CallFunctionObjArgs(put_waiting, nested, until, NULL) : NULL;
+        Py_XDECREF(until);
         Py_XDECREF(put_waiting);
-        if (done == NULL)
+        if (is_whole != Py_True)
             pp_store_seq_cst(&h->must_feed, 1);
+        pp_store_seq_cst(&h->must_pickle, until_ns >= 0 && is_whole != Py_True);
         if (!is_nested)
             pp_store_seq_cst(&h->feeder, 0);
-        if (done == NULL) {
+        if (is_whole != Py_True) {
             pp_parent_notify(h);
-            return -1;
+            Py_XDECREF(is_whole);
+            return is_whole ? 0 : -1;
         }
-        Py_DECREF(done);
+        Py_DECREF(is_whole);
     }
     return 0;
 }
@@ -46,7 +51,7 @@ const char pp_feed_doc[] = PyDoc_STR("feed()\n\n"
                                      "them.");
 PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    if (feed(self) < 0)
+    if (feed(self, -1) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -57,18 +62,18 @@ PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored) {
     return pp_channel_feed(self, ignored);
 }
 
-/* A thread that waits with a timeout does not put, since pickling other calls' arguments may take any time. */
-static int feed_as_leader(pp_channel_t *self, bool is_timed) {
+/* A thread that waits with a timeout puts nothing that must be pickled, since that may take any time. Once it has left
+ * such a task to the background thread, it tries again only after that one. But if code that pickling runs waits, no
+ * other thread can put the task that it waits for. */
+static int feed_as_leader(pp_channel_t *self, int64_t deadline_ns) {
     pp_parent_t *h = &self->parent;
     if (pp_parent_take_room(h))
         pp_store_seq_cst(&h->must_feed, 1);
     if (!pp_parent_wants_feed(h))
         return 0;
-    if (!is_timed || is_feeding(self))
-        return feed(self);
-    if (pp_load_seq_cst(&h->notified) == 0)
-        pp_parent_notify(h);
-    return 0;
+    if (deadline_ns < 0 || is_feeding(self))
+        return feed(self, -1);
+    return pp_load_seq_cst(&h->must_pickle) ? 0 : feed(self, deadline_ns);
 }
 
 /* ---- waiting ---- */
@@ -126,7 +131,7 @@ static int lead(pp_channel_t *self, pp_job_t *job, int64_t deadline_ns, uint32_t
     bool is_timed = deadline_ns >= 0;
     pp_lead_for(&self->parent, job);
     Py_ssize_t n = pp_channel_take_batch(self, is_timed ? job : NULL, deadline_ns);
-    if (n < 0 || feed_as_leader(self, is_timed) < 0)
+    if (n < 0 || feed_as_leader(self, deadline_ns) < 0)
         return -1;
     if (n == 0 && pp_lead_is_mine(&self->parent) && !is_met(job))
         wait_for_news(self, job, deadline_ns, before);
@@ -271,7 +276,7 @@ PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored) {
     Py_ssize_t n = pp_channel_deliver_postponed(self) < 0 ? -1 : 1;
     while (n > 0 && pp_lead_try(&self->parent) && !pp_lead_is_claimed(&self->parent)) {
         n = pp_channel_take_batch(self, NULL, -1);
-        if (n >= 0 && feed_as_leader(self, false) < 0)
+        if (n >= 0 && feed_as_leader(self, -1) < 0)
             n = -1;
     }
     if (!is_nested)

@@ -24,7 +24,6 @@
 #define MARSHAL_ITEMS 32
 #define MARSHAL_OBJECTS 32              /* strings and tuples with other references; each is compared with all others */
 #define LOOKED_AT_MAX 32                /* objects of a value that are examined; a larger value pays for the table */
-#define MARSHAL_DEPTH 3                 /* allows ((args), {}) with a tuple among the arguments */
 
 /* Whether a buffer travels beside the pickle. A buffer in shared memory does so by name, however small it is. */
 static bool is_out_of_band(const Py_buffer *view) {
@@ -472,7 +471,7 @@ PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how) {
         return encode_number(INT_START, &number);
     if (Py_TYPE(value) == &PyFloat_Type)
         return encode_number(FLOAT_START, &((PyFloatObject *)value)->ob_fval);
-    if (pp_is_simple(value, MARSHAL_DEPTH))
+    if (pp_is_simple(value, PP_SIMPLE_DEPTH))
         return PyMarshal_WriteObjectToString(value, PP_MARSHAL_VERSION);
     PyObject *payload;
     int is_flat = pp_flatten(m, value, how->snapshot, &payload);

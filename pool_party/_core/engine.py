@@ -683,7 +683,6 @@ class Engine:
         n_retried = n_overdue = 0
         if (supervisor := self._supervisor) is not None:
             n_retried, n_overdue = supervisor.n_retried, supervisor.n_overdue()
-            n_submitted -= supervisor.n_added
         (policy, n_threads, n_lends, n_reclaims, n_waits, waited_s), n_starting = self._look()
         return Statistics(
             self.kind,

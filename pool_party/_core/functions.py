@@ -46,6 +46,10 @@ def is_global(function: Any) -> bool:
     return found is function
 
 
+def _is_of_main(function: Any) -> bool:
+    return function.__module__ in ("__main__", "__mp_main__")
+
+
 def is_for_one(function: Any) -> bool:
     """Whether the pickle of a function can be loaded by one receiver only, as far as a quick check shows.
 
@@ -96,16 +100,21 @@ class Functions:
         if not is_global(function):
             return self._channel.publish(self._channel.encode(function))
         kept = self._kept.get(id(function))
-        is_of_main = function.__module__ in ("__main__", "__mp_main__")
-        if kept is not None and not is_of_main:
+        if kept is not None and not _is_of_main(function):
             return kept.published
-        payload = self._channel.encode(function if is_of_main else (function.__module__, function.__qualname__))
+        payload = self._channel.encode(
+            function if _is_of_main(function) else (function.__module__, function.__qualname__)
+        )
         if kept is not None and kept.pickle == _pickle_of(payload):
             return kept.published
         published = self._channel.publish(payload)
         if published is not None:
             self._keep(_Kept(function, payload, published))
         return published
+
+    def has(self, function: Any) -> bool:
+        """Whether `open` returns a function that it need not pickle."""
+        return id(function) in self._kept and is_global(function) and not _is_of_main(function)
 
     def _keep(self, kept: _Kept) -> None:
         self._kept[id(kept.function)] = kept

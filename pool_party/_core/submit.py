@@ -149,20 +149,19 @@ class Submitter:
         self._channel.enqueue(task)
         self._channel.feed()
 
-    def add_again(self, job: Call, index: int) -> bool:
+    def add_again(self, job: Call, index: int) -> None:
         """Add a task of an admitted call that has failed. Its function and arguments are encoded once more.
 
-        If that fails, the error is its outcome. Return whether it was added.
+        If that fails, the error is its outcome.
         """
         try:
             assert job.care is not None and job.care.again is not None
             task = self._task(job, index, *job.care.again(index))
         except BaseException as error:
             self._channel.deliver(job, index, _native.STATUS_RAISED, error)
-            return False
-        self._channel.enqueue(task)
+            return
+        self._channel.enqueue_again(task)
         self._channel.feed()
-        return True
 
     def _put_stream_task(self, job: StreamCall, fn: Any, index: int, items: list[Any]) -> None:
         if job.care is not None:
@@ -180,22 +179,27 @@ class Submitter:
 
     # ---- putting, by one thread at a time ----
 
-    def put_waiting(self, is_nested: bool) -> None:
+    def put_waiting(self, is_nested: bool, until_ns: int) -> bool:
         """Move the backlog into the channel while there is room. After an exception it can be called again.
 
         is_nested: this thread is already putting, and pickling made it use the pool. It then skips the entries that its
         outer frames are putting. If an exception leaves entries in `_putting`, the outer frame overwrites them.
+
+        until_ns: a time to stop, on the monotonic clock, or -1. With it, False tells that the time has passed or that
+        the next task must be pickled, which may take long: another thread is to go on.
         """
         further_out = self._putting if is_nested else ()
         if self._channel.has_pins:
             self._channel.unpin()
         n_refused = 0
+        is_put: bool | None = True
         try:
             while (entry := self._next_entry(further_out)) is not None:
                 self._putting = (*further_out, entry)
-                if self._put(entry):
+                is_put = self._put(entry, until_ns)
+                if is_put:
                     self._drop(entry)
-                elif self._channel.is_starved:  # a worker that makes room will notify us
+                elif is_put is None or self._channel.is_starved:  # a worker that makes room will notify us
                     break
                 elif (n_refused := n_refused + 1) > N_TRIES:  # a retained block is in the way; nothing tells its end
                     self.must_retry = True
@@ -204,6 +208,7 @@ class Submitter:
         except IndexError:
             pass  # the pool has ended meanwhile, in a signal handler or another thread, which cleared the backlog
         self._putting = further_out
+        return is_put is not None
 
     def _next_entry(self, putting: tuple[_native.Task | _Map, ...]) -> _native.Task | _Map | None:
         """Return the oldest entry that no outer frame is putting."""
@@ -223,11 +228,13 @@ class Submitter:
             except ValueError:
                 pass  # the pool has ended meanwhile and cleared the backlog
 
-    def _put(self, entry: _native.Task | _Map) -> bool:
-        """Put the given entry. Return False if there is no room."""
+    def _put(self, entry: _native.Task | _Map, until_ns: int) -> bool | None:
+        """Put the given entry. Return False if there is no room, and None if there is no time."""
         while not entry.job.settled:
             try:
-                return self._put_map(entry) if isinstance(entry, _Map) else self._put_task(entry)
+                if until_ns >= 0 and self._must_publish(entry) and not self._functions.has(entry.function):
+                    return None
+                return self._put_map(entry, until_ns) if isinstance(entry, _Map) else self._put_task(entry, until_ns)
             except BaseException as error:
                 if self._is_for_caller(error, entry.job):
                     raise
@@ -236,22 +243,24 @@ class Submitter:
                     return True
         return True
 
-    def _put_task(self, task: _native.Task) -> bool:
-        function = task.function
-        if not self._by_reference and function is not None and not isinstance(function, _native.Published):
-            published = task.job.function or self._functions.open(function)  # a stream has one for all tasks
+    def _must_publish(self, entry: _native.Task | _Map) -> bool:
+        return not (self._by_reference or entry.function is None or isinstance(entry.function, _native.Published))
+
+    def _put_task(self, task: _native.Task, until_ns: int) -> bool | None:
+        if self._must_publish(task):
+            published = task.job.function or self._functions.open(task.function)  # a stream has one for all tasks
             if published is None:
                 return False
             task.job.function = task.function = published
-        return self._channel.put(task)
+        return self._channel.put(task, until_ns)
 
-    def _put_map(self, entry: _Map) -> bool:
-        if not self._by_reference and not isinstance(entry.function, _native.Published):
+    def _put_map(self, entry: _Map, until_ns: int) -> bool | None:
+        if self._must_publish(entry):
             published = self._functions.open(entry.function)
             if published is None:
                 return False
             entry.job.function = entry.function = published
-        return self._channel.put_many(entry.job, entry.items, entry.mode, entry.function)
+        return self._channel.put_many(entry.job, entry.items, entry.mode, entry.function, until_ns)
 
     def _is_for_caller(self, error: BaseException, job: _native.Job) -> bool:
         """Whether the thread that puts must raise this error, rather than the one that waits for the call.

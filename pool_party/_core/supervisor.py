@@ -86,7 +86,6 @@ class Supervisor:
 
     def __init__(self, channel: _native.Channel, submitter: "Submitter", workers: "WorkerSet", kind: str) -> None:
         self.n_retried = 0
-        self.n_added = 0  # tasks that were submitted again
         self._channel = channel
         self._submitter = submitter
         self._workers = workers
@@ -159,7 +158,7 @@ class Supervisor:
         for call, index, status, value, n in self._channel.take_intercepted():
             self.note_outcome(call, index, status, value, n)
         while self._again:
-            self.n_added += self._submitter.add_again(*self._again.popleft())
+            self._submitter.add_again(*self._again.popleft())
 
     def note_outcome(self, call: "Call", index: int, status: int, value: Any, n: int) -> None:
         """Decide about the outcome of an attempt that worker n has made: it is delivered, tried again, or dropped."""

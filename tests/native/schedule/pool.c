@@ -381,9 +381,11 @@ static int next_entry(void) {
     return (int)sch_note(id < n ? id : UINT32_MAX);
 }
 
-/* False: an exception. */
-static bool put_waiting(void) {
+/* False: an exception, or a thread that has little time has come to a task that must be pickled. */
+static bool put_waiting(bool is_timed) {
     for (int id; (id = next_entry()) >= 0;) {
+        if (is_timed && (strchr("en", where_of((unsigned)id)) || sch_choose(2)))
+            return false;
         m.is_being_put[id] = true;
         int error = put((unsigned)id);
         m.is_being_put[id] = false;
@@ -410,7 +412,7 @@ static bool put_waiting(void) {
 
 static bool is_feeding(void) { return pp_load_seq_cst(&parent.feeder) == pp_this_thread(); }
 
-static bool feed(void) {
+static bool feed(bool is_timed) {
     bool is_nested = is_feeding();
     for (uintptr_t nobody = 0; pp_load_seq_cst(&parent.must_feed); nobody = 0) {
         if (!is_nested && !pp_cas_seq_cst(&parent.feeder, &nobody, pp_this_thread())) {
@@ -419,9 +421,10 @@ static bool feed(void) {
             return true;
         }
         pp_store_seq_cst(&parent.must_feed, 0);
-        bool is_whole = put_waiting();
+        bool is_whole = put_waiting(is_timed);
         if (!is_whole)
             pp_store_seq_cst(&parent.must_feed, 1);
+        pp_store_seq_cst(&parent.must_pickle, is_timed && !is_whole);
         if (!is_nested)
             pp_store_seq_cst(&parent.feeder, 0);
         if (!is_whole) {
@@ -438,17 +441,15 @@ static bool feed_as_leader(bool is_timed) {
     if (!pp_parent_wants_feed(&parent))
         return true;
     if (!is_timed || is_feeding())
-        return feed();
-    if (pp_load_seq_cst(&parent.notified) == 0)
-        pp_parent_notify(&parent);
-    return true;
+        return feed(false);
+    return pp_load_seq_cst(&parent.must_pickle) || feed(true) || true;
 }
 
 /* Returns the submitted task. */
 static unsigned submit(void) {
     unsigned id = pp_add_seq_cst(&m.n_offered, 1);
     pp_store_seq_cst(&parent.must_feed, 1);
-    feed();
+    feed(false);
     return id;
 }
 
@@ -810,7 +811,7 @@ static void fill_places(void) {
 }
 
 static void attend(void) {
-    if (!feed() || !take_results())            /* the exception is logged, and the thread continues */
+    if (!feed(false) || !take_results())            /* the exception is logged, and the thread continues */
         return;
     if (pp_load_seq_cst(&m.is_idle))
         m.is_stopping = true;
