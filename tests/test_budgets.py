@@ -376,8 +376,18 @@ def test_a_count_may_be_set_as_a_pool_ends(kind):
 BOUNDS = HERE / "isolated" / "bounds.py"
 
 
-@pytest.mark.parametrize("policy", ["static", "dynamic"])
-@pytest.mark.parametrize("what", ["environment", "orders", "block_in_parent"])
+# Budgets that stay take fewer ways than budgets that change.
+LIMITED = pytest.mark.parametrize(
+    ("what", "policy"),
+    [
+        (what, pytest.param(policy, marks=pytest.mark.slow if policy == "static" and what != "environment" else ()))
+        for what in ("environment", "orders", "block_in_parent")
+        for policy in ("static", "dynamic")
+    ],
+)
+
+
+@LIMITED
 def test_no_task_gets_more_than_the_user_has_set(what, kind, policy):
     if kind == "interp" and not IS_SUPPORTED:
         pytest.skip("needs CPython 3.14 with a GIL")
@@ -392,7 +402,16 @@ def test_what_a_task_sets_holds_for_itself(what, kind, policy):
 
 
 @pytest.mark.parametrize(
-    ("what", "n_examples"), [("thread", 12), ("process", 4), ("interp", 2), ("forkserver", 1), ("spawn", 1)]
+    ("what", "n_examples"),
+    [
+        ("thread", 6),
+        ("process", 2),
+        ("interp", 2),
+        *(
+            pytest.param(what, n_examples, marks=pytest.mark.slow)
+            for what, n_examples in [("thread", 12), ("process", 4), ("forkserver", 1), ("spawn", 1)]
+        ),
+    ],
 )
 def test_limits_in_random_orders(what, n_examples):
     if what == "interp" and not IS_SUPPORTED:
@@ -488,7 +507,9 @@ def test_nothing_differs_after_the_last_pool(kind):
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-@pytest.mark.parametrize("policy", ["static", "dynamic", "counting", "exclusive"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("static", marks=pytest.mark.slow), "dynamic", "counting", "exclusive"]
+)
 def test_results_are_those_of_one_thread(kind, policy):
     with ComposablePool(3, kind=kind, policy=policy) as pool:
         wrong = [error for error in pool.map(tasks.linear_algebra, range(12), 1) if error > 1e-8]

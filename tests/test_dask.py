@@ -18,7 +18,16 @@ PROGRAM = pathlib.Path(__file__).resolve().parent / "isolated" / "dask_collectio
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dask") is None, reason="there is no Dask here")
-@pytest.mark.parametrize("how", ["thread", "process fork", "process forkserver", "process spawn", "interp"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "thread",
+        "process forkserver",
+        pytest.param("process fork", marks=pytest.mark.slow),
+        pytest.param("process spawn", marks=pytest.mark.slow),
+        "interp",
+    ],
+)
 def test_collections(how):
     if how == "interp" and not IS_SUPPORTED:
         pytest.skip("needs CPython 3.14 with a GIL")

@@ -317,12 +317,13 @@ def openblas():
 @pytest.mark.parametrize(
     ("n_threads", "n_python_threads", "n_tokens", "how", "n_rounds"),
     [
-        (2, 1, 2, "counting", 20),
+        (2, 1, 2, "counting", 5),
         (2, 4, 2, "counting", 6),
-        (4, 1, 2, "counting", 2),
-        pytest.param(4, 3, 4, "counting", 1, marks=pytest.mark.slow),
         (2, 3, 4, "exclusive", 6),
-        (2, 3, 0, "without a gate", 6),
+        pytest.param(2, 1, 2, "counting", 20, marks=pytest.mark.slow),
+        pytest.param(4, 1, 2, "counting", 2, marks=pytest.mark.slow),
+        pytest.param(4, 3, 4, "counting", 1, marks=pytest.mark.slow),
+        pytest.param(2, 3, 0, "without a gate", 6, marks=pytest.mark.slow),
     ],
 )
 def test_results_are_those_of_one_thread(openblas, n_threads, n_python_threads, n_tokens, how, n_rounds):

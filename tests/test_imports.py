@@ -15,6 +15,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_module_is_imported_alone(module):
     if module in ("pool_party.integrations.joblib", "pool_party.patching.backends"):

@@ -214,7 +214,7 @@ def spin_if(n, key):
     return n
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_one_task_that_takes_too_long_costs_its_own_result(ours, n_jobs):
     with ours(on_error="return", task_timeout_s=1.0, preload=(__name__,)):  # an import in a task would take its time
         found = Parallel(n_jobs=n_jobs, batch_size=3)(delayed(spin_if)(n, 3) for n in range(7))
@@ -385,7 +385,9 @@ def test_nested_calls_have_no_more_threads_than_cpus(ours, kind, monkeypatch):
     assert most <= (n_others + 4 + 2 if kind == "thread" else 2), found
 
 
-@pytest.mark.parametrize(("inner", "n_threads"), [(None, 2), (1, 1), (3, 3)])
+@pytest.mark.parametrize(
+    ("inner", "n_threads"), [(None, 2), (3, 3), pytest.param(1, 1, marks=pytest.mark.slow)]
+)
 def test_inner_limits(kind, monkeypatch, inner, n_threads):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
     with parallel_config(backend="pool_party", kind=kind, policy="static", inner_max_num_threads=inner):

@@ -22,6 +22,10 @@ pytestmark = [
 ]
 
 
+FEW = {"thread": 10, "process": 3, "interp": 4}  # random programs; `test-all` runs more
+HOW_MANY = pytest.mark.parametrize("is_few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["few", "more"])
+
+
 def run(program, *args):
     completed = fresh.run([HERE / program, *args], timeout=FAILURE_LIMIT_S + SECONDS)
     if completed.returncode != 0:
@@ -29,14 +33,16 @@ def run(program, *args):
     return completed
 
 
+@HOW_MANY
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_is_done_each_task_has_one_outcome(kind):
-    run("play.py", kind, "--seconds", SECONDS)
+def test_whatever_is_done_each_task_has_one_outcome(kind, is_few):
+    run("play.py", kind, "--seconds", SECONDS, *(("--examples", FEW[kind]) if is_few else ()))
 
 
+@HOW_MANY
 @pytest.mark.parametrize("kind", KINDS)
-def test_programs_see_what_they_see_with_multiprocessing(kind):
-    run("differential.py", kind, "--seconds", SECONDS)
+def test_programs_see_what_they_see_with_multiprocessing(kind, is_few):
+    run("differential.py", kind, "--seconds", SECONDS, *(("--examples", FEW[kind]) if is_few else ()))
 
 
 MORE_THAN_SLOTS = pytest.param("thread", 1100, marks=pytest.mark.slow)

@@ -110,8 +110,11 @@ def test_the_shared_library_is_left_alone():
 @needs_support
 @pytest.mark.parametrize(
     "limits",
-    [{"threads_per_worker": 2}, {"policy": "dynamic"}, {"policy": OneTwoThree()}],
-    ids=["static", "dynamic", "one-two-three"],
+    [
+        pytest.param({"threads_per_worker": 2}, id="static", marks=pytest.mark.slow),
+        pytest.param({"policy": "dynamic"}, id="dynamic"),
+        pytest.param({"policy": OneTwoThree()}, id="one-two-three"),
+    ],
 )
 def test_results_are_those_of_one_thread(limits):
     with ComposablePool(3, kind="interp", **limits) as pool:

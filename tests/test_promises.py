@@ -141,6 +141,7 @@ def test_every_process_begins_a_task_at_once(make_pool, gate):
     waiting.get(60)
 
 
+@pytest.mark.slow
 def test_every_thread_begins_a_task_at_once(make_pool):
     """There are fewer slots than tasks."""
     n_workers = 1200

@@ -385,7 +385,7 @@ def test_pools_that_nobody_joined_leave_nothing(kind, how, n_pools):
 
 
 @several
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["close_and_join", "lost_workers"])
 def test_process_pools_leave_nothing(method, how, n_pools):
     check("leaks.py", "check", how, "process", method, n_pools, timeout=110)
