@@ -507,9 +507,7 @@ def test_nothing_differs_after_the_last_pool(kind):
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-@pytest.mark.parametrize(
-    "policy", [pytest.param("static", marks=pytest.mark.slow), "dynamic", "counting", "exclusive"]
-)
+@pytest.mark.parametrize("policy", [pytest.param("static", marks=pytest.mark.slow), "dynamic", "counting", "exclusive"])
 def test_results_are_those_of_one_thread(kind, policy):
     with ComposablePool(3, kind=kind, policy=policy) as pool:
         wrong = [error for error in pool.map(tasks.linear_algebra, range(12), 1) if error > 1e-8]

@@ -385,9 +385,7 @@ def test_nested_calls_have_no_more_threads_than_cpus(ours, kind, monkeypatch):
     assert most <= (n_others + 4 + 2 if kind == "thread" else 2), found
 
 
-@pytest.mark.parametrize(
-    ("inner", "n_threads"), [(None, 2), (3, 3), pytest.param(1, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("inner", "n_threads"), [(None, 2), (3, 3), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_inner_limits(kind, monkeypatch, inner, n_threads):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
     with parallel_config(backend="pool_party", kind=kind, policy="static", inner_max_num_threads=inner):
