@@ -380,7 +380,7 @@ BOUNDS = HERE / "isolated" / "bounds.py"
 LIMITED = pytest.mark.parametrize(
     ("what", "policy"),
     [
-        (what, pytest.param(policy, marks=pytest.mark.slow if policy == "static" and what != "environment" else ()))
+        pytest.param(what, policy, marks=pytest.mark.slow if policy == "static" and what != "environment" else ())
         for what in ("environment", "orders", "block_in_parent")
         for policy in ("static", "dynamic")
     ],
