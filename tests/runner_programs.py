@@ -281,6 +281,48 @@ if __name__ == "__main__":
     os.wait()
 """
 
+REPORTED_CHILDREN = """\
+import multiprocessing, os, signal, sys
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+class Odd(ThreadPoolExecutor):
+    def _adjust_thread_count(self):
+        super()._adjust_thread_count()
+def look(end):
+    if end == "odd":
+        with Odd(1) as odd:
+            odd.submit(abs, -1).result()
+        return
+    with ThreadPool(2) as pool:
+        pool.map(abs, [-1, -2, -3], chunksize=1)
+        pool.close()
+        pool.join()
+    if end == "killed":
+        left_open = ThreadPool(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "idle":
+        os.write(begun[1], b"1")
+        os.close(1), os.close(2), os.close(held[1])
+        os.read(held[0], 1)  # until the parent has ended
+        os._exit(0)
+    if end == "forked":
+        sys.exit()
+if __name__ == "__main__":
+    for method, end in (("fork", "killed"), ("spawn", "killed"), ("forkserver", "none"), ("spawn", "odd")):
+        process = multiprocessing.get_context(method).Process(target=look, args=(end,), name=f"{method} {end}")
+        process.start()
+        process.join()
+    with multiprocessing.Pool(1) as pool:
+        pool.apply(look, ("nested",))
+        pool.close()
+        pool.join()
+    begun, held = os.pipe(), os.pipe()
+    for end in "forked", "idle":
+        if os.fork() == 0:
+            look(end)
+    os.read(begun[0], 1)
+"""
+
 POOLS = """\
 import multiprocessing, sys
 def double(x):

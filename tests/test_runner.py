@@ -12,11 +12,11 @@ import zipfile
 
 import fresh
 import pytest
-from runner_programs import CHILDREN, DEFECTS, ENDS, LOKY, OPTIONS, POOLS, PROBE, REPORTED, UNPATCHING, WAITING
+from runner_programs import CHILDREN, DEFECTS, ENDS, LOKY, OPTIONS, POOLS, PROBE, REPORTED, REPORTED_CHILDREN, UNPATCHING, WAITING
 
 import pool_party
 from pool_party.patching.settings import Settings
-from pool_party.running import command, options
+from pool_party.running import command, journal, options
 
 RUNNER = ("-m", "pool_party")
 
@@ -296,6 +296,54 @@ def test_the_report_of_a_program_without_pools(tmp_path):
     )
 
 
+def test_the_report_has_the_figures_of_children(tmp_path):
+    (tmp_path / "app.py").write_text(REPORTED_CHILDREN)
+    status, out, err = plain(["-Wignore", *RUNNER, "--report=json"], ["app.py"], tmp_path)
+    assert (status, out) == (0, ""), err
+    report = json.loads(err)
+    assert (report["pools"], report["tasks"], report["workers"]) == (1, 1, 1)  # of the process itself
+    children = {child["name"]: child for child in report["children"] if child["name"] != "MainProcess"}
+    forked = [child for child in report["children"] if child["name"] == "MainProcess"]
+    (name,) = children.keys() - {"fork killed", "spawn killed", "forkserver none", "spawn odd"}
+    assert "PoolWorker" in name
+    for child in (*children.values(), *forked):
+        assert child["tasks"] == (0 if child["name"] == "spawn odd" else 3), child
+    for name in "fork killed", "spawn killed":
+        assert (children[name]["end"], children[name]["pools"], children[name]["open"]) == ("killed", 2, 1)
+        assert children[name]["workers"] == 5 and children[name]["library_threads"]["limited"] == 5
+    assert sorted(child["end"] for child in forked) == ["ended", "runs"]
+    assert {child["end"] for name, child in children.items() if "killed" not in name} == {"ended"}
+    assert len(children["spawn odd"]["left_alone"]) == 1 and not children["spawn odd"]["replaced"]
+
+
+def test_the_report_on_children_for_people(tmp_path):
+    (tmp_path / "app.py").write_text(REPORTED_CHILDREN)
+    err = plain(["-Wignore", *RUNNER, "--report"], ["app.py"], tmp_path)[2]
+    assert "  child processes that asked for pools: 7\n" in err
+    assert re.search(r"    pid \d+ \(spawn killed\) was killed, or left by os._exit: .*; pools open then: 1\n", err), err
+    assert re.search(r"    pid \d+ \(MainProcess\) still runs: .*; pools open then: 0\n", err), err
+    assert "    tasks: 18, of which 0 raised\n    workers: 18 started, 0 lost\n" in err
+
+
+def test_a_journal_is_never_another_file(tmp_path):
+    """A program may close all descriptors, and a later process may have the number of one that has ended."""
+    address = journal.make()
+    journal.append(address, {"a": 1})
+    assert journal.read(address) == [{"a": 1}]
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    os.dup2(other, address[1])
+    journal.append(address, {"a": 2})
+    assert journal.read(address) is None and os.fstat(other).st_size == 0
+    os.close(other), os.close(address[1])
+    journal.append(address, {"a": 3})
+    assert journal.read(address) is None
+    full = journal.make()
+    os.ftruncate(full[1], journal._MAX_BYTES)
+    journal.append(full, {"a": 4})
+    assert os.fstat(full[1]).st_size == journal._MAX_BYTES
+    os.close(full[1])
+
+
 def test_each_pool_has_a_trace(tmp_path):
     (tmp_path / "app.py").write_text("import os\nos.mkdir('below')\nos.chdir('below')\n" + REPORTED)
     assert plain(["-Wignore", *RUNNER, "--trace", "a.json"], ["app.py"], tmp_path)[0] == 0
@@ -401,6 +449,16 @@ def test_defects_of_the_old_tools(tmp_path, defect):
     options, text, expected = DEFECTS[defect]
     (tmp_path / "app.py").write_text(text)
     assert plain(["-Wignore", *RUNNER, *options.split()], ["app.py"], tmp_path) == (0, expected, "")
+
+
+def test_threads_that_tasks_of_an_executor_start_are_waited_for(tmp_path):
+    (tmp_path / "app.py").write_text(
+        "import threading\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "def late():\n    threading.main_thread().join()\n    print('late', threading.current_thread().daemon)\n"
+        "with ThreadPoolExecutor(1) as executor:\n"
+        "    executor.submit(lambda: threading.Thread(target=late).start()).result()"
+    )
+    assert compare((), ["app.py"], tmp_path)[1] == "late False\n"
 
 
 def test_names_that_were_imported_before_us(tmp_path, monkeypatch):
