@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import py_compile
 import re
 import shlex
@@ -133,6 +134,41 @@ def test_a_program_may_ask_for_the_prompt(tmp_path):
     """It follows at a terminal only."""
     (tmp_path / "app.py").write_text("import os\nos.environ['PYTHONINSPECT'] = '1'\na = 5\n1 / 0")
     compare((), ["app.py"], tmp_path, "print(a)\n")
+
+
+def typed(arguments, text, cwd, extra):
+    """Run Python at a terminal of its own, and type something. Return the exit status, and what the terminal shows."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(sys.executable, [sys.executable, *arguments], {**fresh.environment(), **extra})
+    os.write(terminal, text.encode())
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sorted(shown.decode().split("\r\n"))
+
+
+@pytest.mark.hang_s(120)
+@pytest.mark.parametrize("extra", [{"PYTHON_BASIC_REPL": "1"}, {"TERM": "dumb"}], ids=["basic", "dumb"])
+@pytest.mark.parametrize("options", [(), ("-I",), ("-q", "-P")], ids=" ".join)
+def test_programs_that_are_typed_at_a_terminal(tmp_path, options, extra):
+    (tmp_path / "startup.py").write_text("started = 2\n1 / 0")
+    extra = {"NO_COLOR": "1", "HOME": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "startup.py"), **extra}
+    text = (
+        "import sys; print(sys.argv, sys.path, sorted(globals()))\n1 / 0\ndef f():\n    return __name__\n\nf()\n"
+        "raise SystemExit(4)\n"
+    )
+    expected = typed([*options, "-", "a"], text, tmp_path, extra)
+    assert expected[0] == 4 and any("'__main__'" in line for line in expected[1]), expected
+    assert typed([*options, *RUNNER, "-", "a"], text, tmp_path, extra) == expected
 
 
 def test_the_command_runs_programs_as_well(tmp_path):
