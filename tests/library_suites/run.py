@@ -133,7 +133,7 @@ DASK_MODULES = (
     *(f"dask.tests.test_{name}" for name in ("threaded", "multiprocessing", "local", "delayed", "base")),
     "dask.bag",
 )
-DASK_LEFT_OUT: dict[str, str] = {}
+ONE_PROCESS = "it counts processes, and interpreters share one"
 SUITES = {
     "joblib": Suite(
         dict.fromkeys(KINDS, ("joblib.test.test_parallel",)), 100, left_out=JOBLIB_LEFT_OUT, long=JOBLIB_LONG
@@ -161,7 +161,17 @@ SUITES = {
     "joblib-runner": Suite(
         dict.fromkeys(KINDS, ("joblib",)), 1200, left_out=RUNNER_LEFT_OUT, long=JOBLIB_LONG, is_under_runner=True
     ),
-    "dask-runner": Suite(dict.fromkeys(KINDS, DASK_MODULES), 300, left_out=DASK_LEFT_OUT, is_under_runner=True),
+    "dask-runner": Suite(
+        dict.fromkeys(KINDS, DASK_MODULES),
+        300,
+        left_out_of={
+            "interp": {
+                "test_custom_context_used_python3_posix": "interpreters have no contexts",
+                "test_num_workers_config": ONE_PROCESS,
+            },
+        },
+        is_under_runner=True,
+    ),
 }
 
 
