@@ -520,4 +520,93 @@ with ThreadPool(5) as pool:
 """,
         "[1, 1, 1, 1, 1]\n",
     ),
+    "smp: children have the default oversubscription": (
+        "--policy static -f 2",
+        """\
+import multiprocessing, pool_party
+from multiprocessing.pool import ThreadPool
+def look(queue):
+    with ThreadPool(pool_party.cpu_count()) as pool:
+        queue.put(set(pool.statistics().n_threads))
+if __name__ == "__main__":
+    for method in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        process = context.Process(target=look, args=(queue,))
+        process.start()
+        print(queue.get())
+        process.join()
+""",
+        "{2}\n{2}\n{2}\n",
+    ),
+    "smp: a library that was initialised before the fork keeps its threads": (
+        "--policy static",
+        _LIMITS
+        + """\
+def compute(n):
+    import numpy
+    return float((numpy.ones((n, n)) @ numpy.ones((n, n)))[0, 0])
+if __name__ == "__main__":
+    import multiprocessing
+    print(compute(300), limit() == CPUS)
+    with multiprocessing.get_context("fork").Pool(CPUS) as pool:
+        print({*pool.map(limit, range(3 * CPUS), chunksize=1)}, pool.map(compute, [200] * 4))
+    print(limit() == CPUS)
+""",
+        "300.0 True\n{1} [200.0, 200.0, 200.0, 200.0]\nTrue\n",
+    ),
+    "smp: two pools have the machine twice": (
+        "",
+        _LIMITS
+        + """\
+import threading
+from multiprocessing.pool import ThreadPool
+both = threading.Barrier(2)
+def share(_):
+    limit()  # loads the library
+    both.wait(60)
+    while limit() > max(1, CPUS // 2):  # what was lent to the first of them is taken back
+        pass
+    both.wait(60)
+    return "shared"
+with ThreadPool(1) as a, ThreadPool(1) as b:
+    a.apply(limit), b.apply(limit)
+    results = [pool.apply_async(share, (0,)) for pool in (a, b)]
+    print(*(result.get() for result in results))
+""",
+        "shared shared\n",
+    ),
+    "smp: a class of pools that was imported from where it is defined stays unlimited": (
+        "--policy static",
+        """\
+from concurrent.futures.process import ProcessPoolExecutor
+from concurrent.futures.thread import ThreadPoolExecutor
+from multiprocessing.pool import Pool
+if __name__ == "__main__":
+    for make in (ProcessPoolExecutor, ThreadPoolExecutor, Pool):
+        with make(2) as pool:
+            print(list(pool.map(abs, [-1, -2])), pool.statistics().policy)
+""",
+        "[1, 2] static\n" * 3,
+    ),
+    "tbb: processes of concurrent.futures, and of pools that end amid their work, keep their tokens": (
+        "--policy counting --kind process",
+        _LIMITS
+        + """\
+def work(n):
+    import numpy
+    return float((numpy.ones((n, n)) @ numpy.ones((n, n)))[0, 0])
+if __name__ == "__main__":
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    for _ in range(3):
+        with multiprocessing.Pool(2) as pool:
+            pool.imap_unordered(work, [400] * 50)
+            pool.apply(work, (300,))
+    for _ in range(2):
+        with ProcessPoolExecutor(2) as executor:
+            print(list(executor.map(work, [500] * 8)) == [500.0] * 8)
+""",
+        "True\nTrue\n",
+    ),
 }
