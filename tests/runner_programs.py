@@ -317,9 +317,12 @@ if __name__ == "__main__":
         pool.close()
         pool.join()
     begun, held = os.pipe(), os.pipe()
+    pids = []
     for end in "forked", "idle":
-        if os.fork() == 0:
+        pids.append(os.fork())
+        if pids[-1] == 0:
             look(end)
+    os.waitpid(pids[0], 0)
     os.read(begun[0], 1)
 """
 

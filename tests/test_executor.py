@@ -181,7 +181,9 @@ def test_a_callback_that_is_added_after_the_end_is_called_at_once(executor, capl
         future = executor.submit(tasks.multiply, n, 2)
         assert future.result() == 2 * n
         seen = []
-        future.add_done_callback(lambda future, seen=seen: seen.append((threading.get_ident(), future.done(), future.result())))
+        future.add_done_callback(
+            lambda future, seen=seen: seen.append((threading.get_ident(), future.done(), future.result()))
+        )
         assert seen == [(threading.get_ident(), True, 2 * n)]
         future.add_done_callback(int)  # raises TypeError, which is logged
         assert asyncio.run(wrapped(future)) == 2 * n

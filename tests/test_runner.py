@@ -13,7 +13,19 @@ import zipfile
 
 import fresh
 import pytest
-from runner_programs import CHILDREN, DEFECTS, ENDS, LOKY, OPTIONS, POOLS, PROBE, REPORTED, REPORTED_CHILDREN, UNPATCHING, WAITING
+from runner_programs import (
+    CHILDREN,
+    DEFECTS,
+    ENDS,
+    LOKY,
+    OPTIONS,
+    POOLS,
+    PROBE,
+    REPORTED,
+    REPORTED_CHILDREN,
+    UNPATCHING,
+    WAITING,
+)
 
 import pool_party
 from pool_party.patching.settings import Settings
@@ -356,7 +368,9 @@ def test_the_report_on_children_for_people(tmp_path):
     (tmp_path / "app.py").write_text(REPORTED_CHILDREN)
     err = plain(["-Wignore", *RUNNER, "--report"], ["app.py"], tmp_path)[2]
     assert "  child processes that asked for pools: 7\n" in err
-    assert re.search(r"    pid \d+ \(spawn killed\) was killed, or left by os._exit: .*; pools open then: 1\n", err), err
+    assert re.search(r"    pid \d+ \(spawn killed\) was killed, or left by os._exit: .*; pools open then: 1\n", err), (
+        err
+    )
     assert re.search(r"    pid \d+ \(MainProcess\) still runs: .*; pools open then: 0\n", err), err
     assert "    tasks: 18, of which 0 raised\n    workers: 18 started, 0 lost\n" in err
 

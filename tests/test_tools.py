@@ -8,7 +8,6 @@ import pathlib
 import re
 import signal
 import socket
-import subprocess
 import threading
 
 import fresh
@@ -76,7 +75,16 @@ class Server:
 @contextlib.contextmanager
 def serving(tmp_path, runner, *options, n_at_once=1):
     path = pathlib.Path(tmp_path, "runner" if runner else "plain")
-    arguments = [*runner, "-m", "gunicorn", "--bind", f"unix:{path}", "--no-control-socket", *options, "served:application"]
+    arguments = [
+        *runner,
+        "-m",
+        "gunicorn",
+        "--bind",
+        f"unix:{path}",
+        "--no-control-socket",
+        *options,
+        "served:application",
+    ]
     process = fresh.start(arguments, cwd=tmp_path, options=("-Wignore",), extra={"AT_ONCE": str(n_at_once)})
     try:
         server = Server(process, path)

@@ -107,8 +107,8 @@ class PoolFuture(Future[Any]):
         return None if self._call.status == _native.STATUS_OK else self._call.error()
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Have a function called with this future once it is done or cancelled, or at once if it is. Does not block, and
-        never raises.
+        """Have a function called with this future once it is done or cancelled, or at once if it is. Does not
+        block, and never raises.
 
         Args:
             fn: The function. It is called at once in this thread, or later in the pool's thread of callbacks. If it

@@ -136,26 +136,34 @@ def collect() -> dict[str, Any]:
     from pool_party.budget.topology import cpu_count
 
     own = figures.collect()
-    notes = None if _address is None else journal.read(_address)
     return {
         "version": _VERSION,
         "cpus": cpu_count(),
         **own,
         "parts_used": sorted({event["part"] for event in own["replaced"]}),
-        "children": None if notes is None else _children(notes),
+        "children": _children(),
     }
 
 
-def _children(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last note of each child, with what became of the child."""
-    last = {(note["pid"], note["started"]): note for note in notes}
-    for (pid, started), note in last.items():
-        if note.pop("is_ending"):
-            note["end"] = "ended"
-        else:
-            note["end"] = "runs" if _start_of(pid) == note["started"] == started else "killed"
+def _children() -> list[dict[str, Any]] | None:
+    """Return the last note of each child, with what became of the child, or None if the journal is gone.
+
+    Whether a child lives is asked before its last note is read: one that ends in between has noted its end.
+    """
+    if (notes := _last_notes()) is None:
+        return None
+    lived = {(pid, started): _start_of(pid) == started for pid, started in notes}
+    notes = _last_notes() or {}
+    for key, note in notes.items():
+        note["end"] = "ended" if note.pop("is_ending") else "runs" if lived.get(key, True) else "killed"
         del note["started"]
-    return list(last.values())
+    return list(notes.values())
+
+
+def _last_notes() -> dict[tuple[int, int], dict[str, Any]] | None:
+    """Return the last note of each child by its pid and start."""
+    notes = None if _address is None else journal.read(_address)
+    return None if notes is None else {(note["pid"], note["started"]): note for note in notes}
 
 
 def as_text(found: dict[str, Any]) -> str:

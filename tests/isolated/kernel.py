@@ -1,6 +1,6 @@
 """Runs the cells of a notebook in a kernel that is started by a command line, and prints what they show.
 
-    python kernel.py FOLDER WORD ...    the words after `python` that start the module ipykernel_launcher
+python kernel.py FOLDER WORD ...    the words after `python` that start the module ipykernel_launcher
 """
 
 import json

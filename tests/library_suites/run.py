@@ -4,8 +4,8 @@
 
 joblib: our backend is the default, and wherever a test has parameters for backends, it has ours. patched: joblib's
 tests as they are, with its own backends, under `pool_party.patch`. sklearn: every call of `Parallel` has two of our
-workers. dask: our pools and executors stand for those of the standard library. joblib-runner, dask-runner: all of
-joblib's tests, and those of Dask's schedulers and bags, as they are, under `python -m pool_party --kind KIND -m pytest`.
+workers. dask: our pools and executors stand for those of the standard library. joblib-runner, dask-runner: all tests of
+joblib, and those of Dask's schedulers and bags, as they are, under `python -m pool_party --kind KIND -m pytest`.
 Without --all, tests that take long and have little to do with workers are left out, too.
 
 Exit status: 0 if all passed; 1 after a failure, if hardly any tests ran, or if a table names a test that is not there.
