@@ -148,14 +148,13 @@ def test_a_program_may_ask_for_the_prompt(tmp_path):
     compare((), ["app.py"], tmp_path, "print(a)\n")
 
 
-def typed(arguments, text, cwd, extra):
-    """Run Python at a terminal of its own, and type something. Return the exit status, and what the terminal shows."""
+def typed(arguments, lines, cwd, extra):
+    """Run Python at a terminal of its own, and type a line at each prompt. Return its exit status and what is shown."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(cwd)
         os.execve(sys.executable, [sys.executable, *arguments], {**fresh.environment(), **extra})
-    os.write(terminal, text.encode())
-    shown = b""
+    shown, left = b"", list(lines)
     while True:
         try:
             part = os.read(terminal, 4096)
@@ -164,8 +163,10 @@ def typed(arguments, text, cwd, extra):
         if not part:
             break
         shown += part
+        if left and shown.endswith((b">>> ", b"... ")):
+            os.write(terminal, left.pop(0).encode() + b"\n")
     os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sorted(shown.decode().split("\r\n"))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
 
 
 @pytest.mark.hang_s(120)
@@ -174,13 +175,11 @@ def typed(arguments, text, cwd, extra):
 def test_programs_that_are_typed_at_a_terminal(tmp_path, options, extra):
     (tmp_path / "startup.py").write_text("started = 2\n1 / 0")
     extra = {"NO_COLOR": "1", "HOME": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "startup.py"), **extra}
-    text = (
-        "import sys; print(sys.argv, sys.path, sorted(globals()))\n1 / 0\ndef f():\n    return __name__\n\nf()\n"
-        "raise SystemExit(4)\n"
-    )
-    expected = typed([*options, "-", "a"], text, tmp_path, extra)
-    assert expected[0] == 4 and any("'__main__'" in line for line in expected[1]), expected
-    assert typed([*options, *RUNNER, "-", "a"], text, tmp_path, extra) == expected
+    lines = ["import sys; print(sys.argv, sys.path, sorted(globals()))", "1 / 0", "def f():", "    return __name__", ""]
+    lines += ["f()", "raise SystemExit(4)"]
+    expected = typed([*options, "-", "a"], lines, tmp_path, extra)
+    assert expected[0] == 4 and "'__main__'" in expected[1], expected
+    assert typed([*options, *RUNNER, "-", "a"], lines, tmp_path, extra) == expected
 
 
 def test_the_command_runs_programs_as_well(tmp_path):
