@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
@@ -72,6 +72,10 @@ joblib:    ## joblib's own tests of Parallel, with our backend; ARGS='--kind int
 
 patched:   ## joblib's own tests with its own backends, under pool_party.patch; ARGS='--kind interp', ARGS=--all
 	$(call with_env,test) tests/library_suites/run.py patched $(ARGS)
+
+runner:    ## joblib's own tests and Dask's as they are, under `python -m pool_party --kind interp -m pytest`
+	$(call with_env,test) tests/library_suites/run.py joblib-runner --kind interp $(ARGS)
+	$(call with_env,test) tests/library_suites/run.py dask-runner --kind interp $(ARGS)
 
 sklearn:   ## scikit-learn's tests of model selection and ensembles, each Parallel in two of our workers: ARGS='--kind thread'
 	$(call with_env,test) tests/library_suites/run.py sklearn $(ARGS)

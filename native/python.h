@@ -426,6 +426,8 @@ PyObject *pp_call_apart(PyObject *module, PyObject *function);
 PyObject *pp_print_uncaught(PyObject *module, PyObject *error);
 #define pp_print_uncaught_doc "print_uncaught(error)\n\nDoes what the interpreter does with an exception that nobody has " \
     "caught. With SystemExit that ends\nthe program, unless it runs with -i."
+PyObject *pp_run_prompt(PyObject *module, PyObject *ignored);
+#define pp_run_prompt_doc "run_prompt()\n\nRuns what is typed at the interpreter's own prompt, until standard input ends."
 PyObject *pp_end_by_interrupt(PyObject *module, PyObject *ignored);
 #define pp_end_by_interrupt_doc "end_by_interrupt()\n\nThe process kills itself by SIGINT once the interpreter has ended, " \
     "as it does after an uncaught KeyboardInterrupt."

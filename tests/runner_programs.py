@@ -281,6 +281,51 @@ if __name__ == "__main__":
     os.wait()
 """
 
+REPORTED_CHILDREN = """\
+import multiprocessing, os, signal, sys
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+class Odd(ThreadPoolExecutor):
+    def _adjust_thread_count(self):
+        super()._adjust_thread_count()
+def look(end):
+    if end == "odd":
+        with Odd(1) as odd:
+            odd.submit(abs, -1).result()
+        return
+    with ThreadPool(2) as pool:
+        pool.map(abs, [-1, -2, -3], chunksize=1)
+        pool.close()
+        pool.join()
+    if end == "killed":
+        left_open = ThreadPool(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "idle":
+        os.write(begun[1], b"1")
+        os.close(1), os.close(2), os.close(held[1])
+        os.read(held[0], 1)  # until the parent has ended
+        os._exit(0)
+    if end == "forked":
+        sys.exit()
+if __name__ == "__main__":
+    for method, end in (("fork", "killed"), ("spawn", "killed"), ("forkserver", "none"), ("spawn", "odd")):
+        process = multiprocessing.get_context(method).Process(target=look, args=(end,), name=f"{method} {end}")
+        process.start()
+        process.join()
+    with multiprocessing.Pool(1) as pool:
+        pool.apply(look, ("nested",))
+        pool.close()
+        pool.join()
+    begun, held = os.pipe(), os.pipe()
+    pids = []
+    for end in "forked", "idle":
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            look(end)
+    os.waitpid(pids[0], 0)
+    os.read(begun[0], 1)
+"""
+
 POOLS = """\
 import multiprocessing, sys
 def double(x):
@@ -477,5 +522,94 @@ with ThreadPool(5) as pool:
     print(pool.map(wait, range(5), chunksize=1))
 """,
         "[1, 1, 1, 1, 1]\n",
+    ),
+    "smp: children have the default oversubscription": (
+        "--policy static -f 2",
+        """\
+import multiprocessing, pool_party
+from multiprocessing.pool import ThreadPool
+def look(queue):
+    with ThreadPool(pool_party.cpu_count()) as pool:
+        queue.put(set(pool.statistics().n_threads))
+if __name__ == "__main__":
+    for method in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        process = context.Process(target=look, args=(queue,))
+        process.start()
+        print(queue.get())
+        process.join()
+""",
+        "{2}\n{2}\n{2}\n",
+    ),
+    "smp: a library that was initialised before the fork keeps its threads": (
+        "--policy static",
+        _LIMITS
+        + """\
+def compute(n):
+    import numpy
+    return float((numpy.ones((n, n)) @ numpy.ones((n, n)))[0, 0])
+if __name__ == "__main__":
+    import multiprocessing
+    print(compute(300), limit() == CPUS)
+    with multiprocessing.get_context("fork").Pool(CPUS) as pool:
+        print({*pool.map(limit, range(3 * CPUS), chunksize=1)}, pool.map(compute, [200] * 4))
+    print(limit() == CPUS)
+""",
+        "300.0 True\n{1} [200.0, 200.0, 200.0, 200.0]\nTrue\n",
+    ),
+    "smp: two pools have the machine twice": (
+        "",
+        _LIMITS
+        + """\
+import threading
+from multiprocessing.pool import ThreadPool
+both = threading.Barrier(2)
+def share(_):
+    limit()  # loads the library
+    both.wait(60)
+    while limit() > max(1, CPUS // 2):  # what was lent to the first of them is taken back
+        pass
+    both.wait(60)
+    return "shared"
+with ThreadPool(1) as a, ThreadPool(1) as b:
+    a.apply(limit), b.apply(limit)
+    results = [pool.apply_async(share, (0,)) for pool in (a, b)]
+    print(*(result.get() for result in results))
+""",
+        "shared shared\n",
+    ),
+    "smp: a class of pools that was imported from where it is defined stays unlimited": (
+        "--policy static",
+        """\
+from concurrent.futures.process import ProcessPoolExecutor
+from concurrent.futures.thread import ThreadPoolExecutor
+from multiprocessing.pool import Pool
+if __name__ == "__main__":
+    for make in (ProcessPoolExecutor, ThreadPoolExecutor, Pool):
+        with make(2) as pool:
+            print(list(pool.map(abs, [-1, -2])), pool.statistics().policy)
+""",
+        "[1, 2] static\n" * 3,
+    ),
+    "tbb: processes of concurrent.futures, and of pools that end amid their work, keep their tokens": (
+        "--policy counting --kind process",
+        _LIMITS
+        + """\
+def work(n):
+    import numpy
+    return float((numpy.ones((n, n)) @ numpy.ones((n, n)))[0, 0])
+if __name__ == "__main__":
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    for _ in range(3):
+        with multiprocessing.Pool(2) as pool:
+            pool.imap_unordered(work, [400] * 50)
+            pool.apply(work, (300,))
+    for _ in range(2):
+        with ProcessPoolExecutor(2) as executor:
+            print(list(executor.map(work, [500] * 8)) == [500.0] * 8)
+""",
+        "True\nTrue\n",
     ),
 }

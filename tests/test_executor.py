@@ -175,6 +175,25 @@ def test_add_done_callback(executor):
     assert seen.get(timeout=0) is future
 
 
+def test_a_callback_that_is_added_after_the_end_is_called_at_once(executor, caplog):
+    """The thread that passes outcomes to futures may not have come to this one yet."""
+    for n in range(100):
+        future = executor.submit(tasks.multiply, n, 2)
+        assert future.result() == 2 * n
+        seen = []
+        future.add_done_callback(
+            lambda future, seen=seen: seen.append((threading.get_ident(), future.done(), future.result()))
+        )
+        assert seen == [(threading.get_ident(), True, 2 * n)]
+        future.add_done_callback(int)  # raises TypeError, which is logged
+        assert asyncio.run(wrapped(future)) == 2 * n
+    assert len(caplog.records) == 100 and {record.name for record in caplog.records} == {"concurrent.futures"}
+
+
+async def wrapped(future):
+    return await asyncio.wrap_future(future)
+
+
 def test_a_raising_done_callback_does_no_harm(executor, caplog):
     def fail(_):
         raise RuntimeError("from a done callback")

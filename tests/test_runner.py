@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import py_compile
 import re
 import shlex
@@ -12,11 +13,23 @@ import zipfile
 
 import fresh
 import pytest
-from runner_programs import CHILDREN, DEFECTS, ENDS, LOKY, OPTIONS, POOLS, PROBE, REPORTED, UNPATCHING, WAITING
+from runner_programs import (
+    CHILDREN,
+    DEFECTS,
+    ENDS,
+    LOKY,
+    OPTIONS,
+    POOLS,
+    PROBE,
+    REPORTED,
+    REPORTED_CHILDREN,
+    UNPATCHING,
+    WAITING,
+)
 
 import pool_party
 from pool_party.patching.settings import Settings
-from pool_party.running import command, options
+from pool_party.running import command, journal, options
 
 RUNNER = ("-m", "pool_party")
 
@@ -133,6 +146,40 @@ def test_a_program_may_ask_for_the_prompt(tmp_path):
     """It follows at a terminal only."""
     (tmp_path / "app.py").write_text("import os\nos.environ['PYTHONINSPECT'] = '1'\na = 5\n1 / 0")
     compare((), ["app.py"], tmp_path, "print(a)\n")
+
+
+def typed(arguments, lines, cwd, extra):
+    """Run Python at a terminal of its own, and type a line at each prompt. Return its exit status and what is shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(sys.executable, [sys.executable, *arguments], {**fresh.environment(), **extra})
+    shown, left = b"", list(lines)
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+        if left and shown.endswith((b">>> ", b"... ")):
+            os.write(terminal, left.pop(0).encode() + b"\n")
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+@pytest.mark.hang_s(120)
+@pytest.mark.parametrize("extra", [{"PYTHON_BASIC_REPL": "1"}, {"TERM": "dumb"}], ids=["basic", "dumb"])
+@pytest.mark.parametrize("options", [(), ("-I",), ("-q", "-P")], ids=" ".join)
+def test_programs_that_are_typed_at_a_terminal(tmp_path, options, extra):
+    (tmp_path / "startup.py").write_text("started = 2\n1 / 0")
+    extra = {"NO_COLOR": "1", "HOME": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "startup.py"), **extra}
+    lines = ["import sys; print(sys.argv, sys.path, sorted(globals()))", "1 / 0", "def f():", "    return __name__", ""]
+    lines += ["f()", "raise SystemExit(4)"]
+    expected = typed([*options, "-", "a"], lines, tmp_path, extra)
+    assert expected[0] == 4 and "'__main__'" in expected[1], expected
+    assert typed([*options, *RUNNER, "-", "a"], lines, tmp_path, extra) == expected
 
 
 def test_the_command_runs_programs_as_well(tmp_path):
@@ -296,6 +343,56 @@ def test_the_report_of_a_program_without_pools(tmp_path):
     )
 
 
+def test_the_report_has_the_figures_of_children(tmp_path):
+    (tmp_path / "app.py").write_text(REPORTED_CHILDREN)
+    status, out, err = plain(["-Wignore", *RUNNER, "--report=json"], ["app.py"], tmp_path)
+    assert (status, out) == (0, ""), err
+    report = json.loads(err)
+    assert (report["pools"], report["tasks"], report["workers"]) == (1, 1, 1)  # of the process itself
+    children = {child["name"]: child for child in report["children"] if child["name"] != "MainProcess"}
+    forked = [child for child in report["children"] if child["name"] == "MainProcess"]
+    (name,) = children.keys() - {"fork killed", "spawn killed", "forkserver none", "spawn odd"}
+    assert "PoolWorker" in name
+    for child in (*children.values(), *forked):
+        assert child["tasks"] == (0 if child["name"] == "spawn odd" else 3), child
+    for name in "fork killed", "spawn killed":
+        assert (children[name]["end"], children[name]["pools"], children[name]["open"]) == ("killed", 2, 1)
+        assert children[name]["workers"] == 5 and children[name]["library_threads"]["limited"] == 5
+    assert sorted(child["end"] for child in forked) == ["ended", "runs"]
+    assert {child["end"] for name, child in children.items() if "killed" not in name} == {"ended"}
+    assert len(children["spawn odd"]["left_alone"]) == 1 and not children["spawn odd"]["replaced"]
+
+
+def test_the_report_on_children_for_people(tmp_path):
+    (tmp_path / "app.py").write_text(REPORTED_CHILDREN)
+    err = plain(["-Wignore", *RUNNER, "--report"], ["app.py"], tmp_path)[2]
+    assert "  child processes that asked for pools: 7\n" in err
+    assert re.search(r"    pid \d+ \(spawn killed\) was killed, or left by os._exit: .*; pools open then: 1\n", err), (
+        err
+    )
+    assert re.search(r"    pid \d+ \(MainProcess\) still runs: .*; pools open then: 0\n", err), err
+    assert "    tasks: 18, of which 0 raised\n    workers: 18 started, 0 lost\n" in err
+
+
+def test_a_journal_is_never_another_file(tmp_path):
+    """A program may close all descriptors, and a later process may have the number of one that has ended."""
+    address = journal.make()
+    journal.append(address, {"a": 1})
+    assert journal.read(address) == [{"a": 1}]
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    os.dup2(other, address[1])
+    journal.append(address, {"a": 2})
+    assert journal.read(address) is None and os.fstat(other).st_size == 0
+    os.close(other), os.close(address[1])
+    journal.append(address, {"a": 3})
+    assert journal.read(address) is None
+    full = journal.make()
+    os.ftruncate(full[1], journal._MAX_BYTES)
+    journal.append(full, {"a": 4})
+    assert os.fstat(full[1]).st_size == journal._MAX_BYTES
+    os.close(full[1])
+
+
 def test_each_pool_has_a_trace(tmp_path):
     (tmp_path / "app.py").write_text("import os\nos.mkdir('below')\nos.chdir('below')\n" + REPORTED)
     assert plain(["-Wignore", *RUNNER, "--trace", "a.json"], ["app.py"], tmp_path)[0] == 0
@@ -401,6 +498,16 @@ def test_defects_of_the_old_tools(tmp_path, defect):
     options, text, expected = DEFECTS[defect]
     (tmp_path / "app.py").write_text(text)
     assert plain(["-Wignore", *RUNNER, *options.split()], ["app.py"], tmp_path) == (0, expected, "")
+
+
+def test_threads_that_tasks_of_an_executor_start_are_waited_for(tmp_path):
+    (tmp_path / "app.py").write_text(
+        "import threading\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "def late():\n    threading.main_thread().join()\n    print('late', threading.current_thread().daemon)\n"
+        "with ThreadPoolExecutor(1) as executor:\n"
+        "    executor.submit(lambda: threading.Thread(target=late).start()).result()"
+    )
+    assert compare((), ["app.py"], tmp_path)[1] == "late False\n"
 
 
 def test_names_that_were_imported_before_us(tmp_path, monkeypatch):

@@ -356,6 +356,7 @@ static PyMethodDef functions[] = {
      "Called before the end of the main interpreter. Prevents it from freeing objects that other interpreters have made."},
 #endif
     {"print_uncaught", pp_print_uncaught, METH_O, pp_print_uncaught_doc},
+    {"run_prompt", pp_run_prompt, METH_NOARGS, pp_run_prompt_doc},
     {"end_by_interrupt", pp_end_by_interrupt, METH_NOARGS, pp_end_by_interrupt_doc},
     {"interrupt_hook", pp_interrupt_hook, METH_O, pp_interrupt_hook_doc},
     {"n_loads", n_loads, METH_NOARGS,

@@ -16,6 +16,14 @@ PyObject *pp_print_uncaught(PyObject *module, PyObject *error) {
     Py_RETURN_NONE;
 }
 
+/* SystemExit ends the process at once, as it does when the interpreter itself runs this. */
+PyObject *pp_run_prompt(PyObject *module, PyObject *ignored) {
+    (void)module;
+    (void)ignored;
+    PyRun_AnyFileExFlags(stdin, "<stdin>", 0, &(PyCompilerFlags){.cf_feature_version = PY_MINOR_VERSION});
+    Py_RETURN_NONE;
+}
+
 static void end_by_interrupt(void) {
     if (ending != getpid())
         return;

@@ -1,6 +1,6 @@
 """A call whose outcome is a `Future` of `concurrent.futures`."""
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,31 @@ class PoolFuture(Future[Any]):
         if self._call.is_cancelled():
             raise CancelledError
         return None if self._call.status == _native.STATUS_OK else self._call.error()
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Have a function called with this future once it is done or cancelled, or at once if it is. Does not
+        block, and never raises.
+
+        Args:
+            fn: The function. It is called at once in this thread, or later in the pool's thread of callbacks. If it
+                raises an Exception, that is logged and ignored.
+        """
+        if not self.done() or super().done():
+            super().add_done_callback(fn)
+            return
+        try:  # the outcome is on its way to the base class, which would call the function later
+            fn(self)
+        except Exception:
+            import logging
+
+            logging.getLogger("concurrent.futures").exception("exception calling callback for %r", self)
+
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        """What asyncio asks for from Python 3.15 on: whether it is done, and cancelled, its result, its exception."""
+        if not self.done() or self.cancelled():
+            return self.done(), self.cancelled(), None, None
+        error = self.exception()
+        return True, False, None if error is not None else self._call.value, error
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.outcome().__await__()

@@ -275,8 +275,13 @@ class _ThreadExecutor(_ByItem, _AnyExecutor):
 def _name_thread(
     count: Callable[[], int], prefix: str, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
 ) -> None:
-    """Name a worker's thread as the standard library does, and run the initializer."""
-    threading.current_thread().name = f"{prefix}_{count()}"
+    """Name a worker's thread as the standard library does, and run the initializer.
+
+    Threads that its tasks start inherit that they are not daemons. So the program waits for them before it ends.
+    """
+    thread = threading.current_thread()
+    thread.name = f"{prefix}_{count()}"
+    thread._daemonic = False  # type: ignore[attr-defined]  # its setter refuses a thread that runs
     if initializer is not None:
         initializer(*initargs)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -26,12 +27,22 @@ class LeftAlone(NamedTuple):
 
 _lock = threading.RLock()  # reentrant, since a signal handler may open a pool
 _counts: Counter[Replaced | LeftAlone] = Counter()
+on_note: list[Callable[[], object]] = []  # called after each pool that was counted
 
 
 def note(event: Replaced | LeftAlone) -> None:
     """Count one pool. Any thread may call it."""
     with _lock:
         _counts[event] += 1
+    for listener in on_note:
+        listener()
+
+
+def forget() -> None:
+    """Begin anew, in a child that was forked. Another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.RLock()
+    _counts.clear()
 
 
 def counts() -> dict[Replaced | LeftAlone, int]:

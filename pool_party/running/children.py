@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from pool_party.running.journal import Address
+
 _KEY = "pool_party"  # in the preparation data, whose readers ignore keys that they do not know
 _FOR_SERVER = "ignore"  # the name for which a fork server's data are made
 _MODULES = ("multiprocessing.spawn", "loky.backend.spawn", "joblib.externals.loky.backend.spawn")
@@ -33,17 +35,22 @@ try:
 except ImportError:  # the program has chosen another interpreter for its children
     pass
 else:
-    install_from(settings)
+    install_from(settings, journal)
 """
 
 _patched: set[str] = set()  # the modules that were patched
+_journal: Address | None = None
 
 
-def install(settings: Settings) -> None:
+def install(settings: Settings, journal: Address | None = None) -> None:
     """Replace pools in this process and in the child processes that it starts from now on.
 
     Children get the options that apply when they start, and no patches if there are none then.
+
+    journal: where children note their figures for the report, if there is to be one.
     """
+    global _journal
+    _journal = journal
     if state.current() != settings:  # in the child of a fork server they are in force
         apply.apply(settings)
     if _finder not in sys.meta_path:
@@ -52,9 +59,13 @@ def install(settings: Settings) -> None:
         _follow(name)
 
 
-def install_from(fields: tuple[Any, ...]) -> None:
+def install_from(fields: tuple[Any, ...], journal: Address | None) -> None:
     """Do the same in a child process. fields: of the `Settings`."""
-    install(Settings(*fields))
+    install(Settings(*fields), journal)
+    if journal is not None:
+        from pool_party.running import report
+
+        report.join(journal)
 
 
 class _Finder:
@@ -91,7 +102,7 @@ def _follow(name: str) -> None:
 def _call() -> tuple[str, dict[str, Any]]:
     """Return the arguments for `exec` that install us in another process, which may not find us in its `sys.path`."""
     folder = __file__.removesuffix("/pool_party/running/children.py")
-    return _INSTALL, {"folder": folder, "settings": tuple(state.current() or ())}
+    return _INSTALL, {"folder": folder, "settings": tuple(state.current() or ()), "journal": _journal}
 
 
 class _Installer:

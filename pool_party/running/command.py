@@ -27,15 +27,16 @@ def main(argv: Sequence[str], name: str) -> int:
         return _USAGE_ERROR
     from pool_party.running import children, program
 
+    journal = None
     if request.report is not None:
         from pool_party.running import report
 
-        report.arrange(request.report)
+        journal = report.arrange(request.report)
     if request.trace is not None:
         from pool_party.running import traces
 
         traces.arrange(request.trace)
-    children.install(request.settings)
+    children.install(request.settings, journal)
     return program.run(request.program)
 
 

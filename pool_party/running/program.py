@@ -152,10 +152,56 @@ def _run_stdin(program: Program) -> None:
     _set_path("")
     sys.audit("cpython.run_stdin")
     main = _make_main(_builtin_loader)
+    if os.isatty(0):
+        _run_prompt(main)
+        return
     _set_file(main, "<stdin>")
     with open(0, "rb", closefd=False) as stdin:
         source = stdin.read()
     exec(compile(source, "<stdin>", "exec", 0, True), main)
+
+
+def _run_prompt(main: dict[str, Any]) -> None:
+    """Run what is typed at a terminal, as `pymain_run_stdin` in CPython's Modules/main.c does."""
+    from pool_party import _native
+
+    if not sys.flags.quiet:
+        sys.stderr.write(f"Python {sys.version} on {sys.platform}\n")
+        if not sys.flags.no_site:
+            sys.stderr.write('Type "help", "copyright", "credits" or "license" for more information.\n')
+    uses_environment = not sys.flags.ignore_environment
+    startup = os.environ.get("PYTHONSTARTUP") if uses_environment else None
+    if startup:
+        _run_startup(startup, main)
+    if (hook := getattr(sys, "__interactivehook__", None)) is not None:
+        try:
+            hook()
+        except Exception as error:
+            sys.stderr.write("Failed calling sys.__interactivehook__\n")
+            _native.print_uncaught(error)
+    if sys.version_info < (3, 13) or (uses_environment and os.environ.get("PYTHON_BASIC_REPL")):
+        _native.run_prompt()
+    else:
+        from _pyrepl.main import interactive_console  # type: ignore[import-not-found]
+
+        interactive_console(sys.modules["__main__"])
+
+
+def _run_startup(path: str, main: dict[str, Any]) -> None:
+    from pool_party import _native
+
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        sys.stderr.write("Could not open PYTHONSTARTUP\n")
+        _native.print_uncaught(error.with_traceback(None))
+        return
+    try:
+        exec(compile(source, path, "exec", 0, True), main)
+    except BaseException as error:
+        trace = error.__traceback__
+        _native.print_uncaught(error.with_traceback(trace and trace.tb_next))  # without our own frame
 
 
 _RUN: dict[str, Callable[[Program], None]] = {

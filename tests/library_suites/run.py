@@ -1,11 +1,12 @@
 """Run the tests of joblib, scikit-learn and Dask in our workers, in the place of those that they use themselves.
 
-    python tests/library_suites/run.py joblib|sklearn|dask|patched [--kind KIND] [--all] [ARGUMENT OF PYTEST...]
+    python tests/library_suites/run.py SUITE [--kind KIND] [--all] [ARGUMENT OF PYTEST...]
 
 joblib: our backend is the default, and wherever a test has parameters for backends, it has ours. patched: joblib's
 tests as they are, with its own backends, under `pool_party.patch`. sklearn: every call of `Parallel` has two of our
-workers. dask: our pools and executors stand for those of the standard library. Without --all, tests that take long and
-have little to do with workers are left out, too.
+workers. dask: our pools and executors stand for those of the standard library. joblib-runner, dask-runner: all tests of
+joblib, and those of Dask's schedulers and bags, as they are, under `python -m pool_party --kind KIND -m pytest`.
+Without --all, tests that take long and have little to do with workers are left out, too.
 
 Exit status: 0 if all passed; 1 after a failure, if hardly any tests ran, or if a table names a test that is not there.
 """
@@ -32,6 +33,7 @@ class Suite:
     left_out: dict[str, str] = field(default_factory=dict)
     left_out_of: dict[str, dict[str, str]] = field(default_factory=dict)
     long: dict[str, str] = field(default_factory=dict)
+    is_under_runner: bool = False
 
     def skipped(self, kind, with_long):
         return {**self.left_out, **self.left_out_of.get(kind, {}), **(self.long if with_long else {})}
@@ -75,6 +77,21 @@ PATCHED_LEFT_OUT = {
     "test_nested_parallel_warnings": "it expects warnings that pools cannot nest; ours can",
     "test_parallel_pickling": "loky raises PicklingError, and we raise what the object raises when it is pickled",
 }
+NOT_ASYNC = "it needs a plugin of pytest for asyncio"
+RUNNER_LEFT_OUT = {
+    **PATCHED_LEFT_OUT,
+    "test_parallel_config_no_backend": NO_FILES,
+    "test_managed_backend_reuse_temp_folder": NO_FILES,
+    "test_memmap_returned_as_regular_array": NO_FILES,
+    "test_memmapping_temp_folder_thread_safety": NO_FILES,
+    "test_parallel_isolated_temp_folders": NO_FILES,
+    "test_threadpool_limitation_in_child_context_error": "it expects that threads of BLAS cannot be limited; ours are",
+    "test_call_and_shelve_async": NOT_ASYNC,
+    "test_memorized_func_call_async": NOT_ASYNC,
+    "test_memory_integration_async": NOT_ASYNC,
+    "test_memory_numpy_check_mmap_mode_async": NOT_ASYNC,
+    "test_no_memory_async": NOT_ASYNC,
+}
 
 CALLERS = "it looks for callers on the stack, which a task in another thread has none of"
 IN_PLACE = "its tasks change objects of the test, which processes and interpreters have copies of"
@@ -112,6 +129,11 @@ SKLEARN_MODULES = (
     # The rest of sklearn.ensemble does not use joblib.
     *(f"sklearn.ensemble.tests.test_{name}" for name in ("bagging", "forest", "iforest", "stacking", "voting")),
 )
+DASK_MODULES = (
+    *(f"dask.tests.test_{name}" for name in ("threaded", "multiprocessing", "local", "delayed", "base")),
+    "dask.bag",
+)
+ONE_PROCESS = "it counts processes, and interpreters share one"
 SUITES = {
     "joblib": Suite(
         dict.fromkeys(KINDS, ("joblib.test.test_parallel",)), 100, left_out=JOBLIB_LEFT_OUT, long=JOBLIB_LONG
@@ -136,6 +158,20 @@ SUITES = {
             "interp": {"test_custom_context_used_python3_posix": "interpreters have no contexts"},
         },
     ),
+    "joblib-runner": Suite(
+        dict.fromkeys(KINDS, ("joblib",)), 1200, left_out=RUNNER_LEFT_OUT, long=JOBLIB_LONG, is_under_runner=True
+    ),
+    "dask-runner": Suite(
+        dict.fromkeys(KINDS, DASK_MODULES),
+        300,
+        left_out_of={
+            "interp": {
+                "test_custom_context_used_python3_posix": "interpreters have no contexts",
+                "test_num_workers_config": ONE_PROCESS,
+            },
+        },
+        is_under_runner=True,
+    ),
 }
 
 
@@ -151,8 +187,10 @@ def environment(name, kind, left_out):
 
 
 def run_pytest(name, kind, left_out, *args):
-    plugins = ["-p", f"{name}_plugin", "-p", "left_out"]
-    command = [sys.executable, "-m", "pytest", *plugins, "--pyargs", *SUITES[name].modules[kind], *args]
+    suite = SUITES[name]
+    runner = ["-m", "pool_party", "--kind", kind] if suite.is_under_runner else []
+    plugins = ["-p", "left_out"] if suite.is_under_runner else ["-p", f"{name}_plugin", "-p", "left_out"]
+    command = [sys.executable, *runner, "-m", "pytest", *plugins, "--pyargs", *suite.modules[kind], *args]
     settings = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(HERE)]
     hang = ["-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true"]
     return subprocess.run(
