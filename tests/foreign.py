@@ -55,6 +55,17 @@ def schedule_in_raw_thread(name):
     return max(module.called() for _ in range(10_000))
 
 
+def enter_in_raw_thread(name):
+    """Return this interpreter, and the one that a thread enters which Python does not know."""
+    module = importlib.import_module(name)
+    return module.here(), module.entered()
+
+
+def register_exit(name):
+    """Register a function for Python's end, which sets PP_TEST_EXIT."""
+    return importlib.import_module(name).at_exit()
+
+
 def called(name):
     """Return the interpreter that ran the call that was scheduled last (-1: none)."""
     return importlib.import_module(name).called()

@@ -156,6 +156,30 @@ def test_calls_of_unknown_threads_are_dropped(package, make_pool):
     assert pool.apply(foreign.called, ("alone.nested",)) == -1  # nor has this interpreter run it meanwhile
 
 
+@needs_support
+def test_unknown_threads_enter_their_own_interpreter(package, make_pool):
+    """CPython lets them enter the main one, where objects of a copy must not be used."""
+    pool = make_pool(2, kind="interp", extensions=["alone"])
+    for own, entered in pool.map(foreign.enter_in_raw_thread, ["alone.nested"] * 4, 1):
+        assert own == entered != 0
+    here = importlib.import_module("alone.nested")
+    assert here.entered() == here.here() == 0
+
+
+@needs_support
+def test_functions_for_the_end_are_called_when_the_interpreter_ends(package, monkeypatch):
+    """CPython calls them when the program ends, and copies are closed by then. DuckDB and nanobind register some."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    monkeypatch.delenv("PP_TEST_EXIT", raising=False)
+    with ComposablePool(1, kind="interp", extensions=["alone"]) as pool:
+        assert pool.apply(foreign.register_exit, ("alone.nested",))
+        assert getenv(b"PP_TEST_EXIT") is None
+    pool.join(timeout=30)
+    assert getenv(b"PP_TEST_EXIT") == b"ended"
+    ctypes.CDLL(None).unsetenv(b"PP_TEST_EXIT")
+
+
 @pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("shared_counting", [1, 2])])
 @needs_support
 def test_some_libraries_are_copied_too(library, counts, tmp_path, monkeypatch, make_pool):

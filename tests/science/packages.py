@@ -46,6 +46,7 @@ NAMES = {
     "pyzmq": ["zmq"],
     "pynacl": ["nacl"],
     "greenlet": ["greenlet", "sqlalchemy"],
+    "grpcio": ["grpc"],
     "lightgbm": ["lightgbm", "sklearn"],
 }
 _COMPANIONS = {"greenlet": ["sqlalchemy"], "lightgbm": ["scikit-learn"], "fastparquet": ["pandas"]}
@@ -162,8 +163,9 @@ def run(command):
 def install(folder, names):
     """Install the newest versions, ten packages at a time, and one by one where that fails."""
     if not (folder / "bin" / "python").exists():
-        venv.create(folder, with_pip=True, symlinks=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--upgrade", "--only-binary=:all:"]
+        venv.create(folder, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "-q", "--upgrade"]
+    pip.append("--only-binary=:all:")
     wanted = [each for name in names for each in (name, *_COMPANIONS.get(name, ()))]
     for at in range(0, len(wanted), 10):
         if subprocess.run([*pip, *wanted[at : at + 10]]).returncode:
