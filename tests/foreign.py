@@ -29,7 +29,7 @@ def imports_of(names):
     """Return whether one module found only the second one that it asked for, and whether another did without."""
     asks, tries = map(importlib.import_module, names)
     refused, known = asks.found
-    return [refused is None and known is not None, tries.duckdb is None]
+    return [refused is None and known is not None, tries.torch is None]
 
 
 def inner(name):

@@ -270,14 +270,14 @@ def library(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("asked_for", [None, ["duckdb"], ()])
+@pytest.mark.parametrize("asked_for", [None, ["torch"], ()])
 def test_what_crashes_is_refused_with_its_reason(library, make_pool, asked_for):
-    library("duckdb", _DEADLY)
+    library("torch", _DEADLY)
     pool = make_pool(1, kind="interp", extensions=asked_for)
     with pytest.raises(
-        ImportError, match=r"^duckdb does not work .* because .*crashes.*: use kind='process' or 'thread'"
+        ImportError, match=r"^torch does not work .* because .*crashes.*: use kind='process' or 'thread'"
     ):
-        pool.apply(importlib.import_module, ("duckdb",))
+        pool.apply(importlib.import_module, ("torch",))
 
 
 def test_everything_refused_has_its_sentence(library, make_pool):
@@ -296,23 +296,35 @@ def test_everything_refused_has_its_sentence(library, make_pool):
 
 def test_those_who_can_do_without_it_go_on(library, make_pool):
     """They try to import it, or ask `importlib.util.find_spec` first."""
-    library("duckdb", _DEADLY)
+    library("torch", _DEADLY)
     library(
-        "asks", "import importlib.util\nfound = importlib.util.find_spec('duckdb'), importlib.util.find_spec('json')"
+        "asks", "import importlib.util\nfound = importlib.util.find_spec('torch'), importlib.util.find_spec('json')"
     )
-    library("tries", "try:\n    import duckdb.sql\nexcept ImportError:\n    duckdb = None")
+    library("tries", "try:\n    import torch.sql\nexcept ImportError:\n    torch = None")
     assert make_pool(1, kind="interp").apply(foreign.imports_of, (("asks", "tries"),)) == [True, True]
 
 
 def test_a_module_of_the_users_own_may_have_such_a_name(library, make_pool):
-    (library("unused").parent / "torch.py").write_text("answer = 42")
-    assert make_pool(1, kind="interp").apply(foreign.attribute, ("torch", "answer")) == 42
+    (library("unused").parent / "jax.py").write_text("answer = 42")
+    assert make_pool(1, kind="interp").apply(foreign.attribute, ("jax", "answer")) == 42
+
+
+def test_opencvs_threads_end_with_the_interpreter(library, make_pool, tmp_path):
+    """OpenCV ends them if it is told to use one; by itself it never does."""
+    count = tmp_path / "count"
+    library("cv2", f"def setNumThreads(n):\n    with open({str(count)!r}, 'a') as out:\n        print(n, file=out)")
+    pool = make_pool(1, kind="interp")
+    assert pool.apply(foreign.attribute, ("cv2", "__name__")) == "cv2"
+    assert not count.exists()
+    pool.close()
+    pool.join(timeout=30)
+    assert count.read_text() == "1\n"
 
 
 def test_what_is_not_installed_is_not_found(make_pool):
-    if importlib.util.find_spec("duckdb") is None:
-        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'duckdb'"):
-            make_pool(1, kind="interp").apply(importlib.import_module, ("duckdb",))
+    if importlib.util.find_spec("torch") is None:
+        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'torch'"):
+            make_pool(1, kind="interp").apply(importlib.import_module, ("torch",))
 
 
 # ---- programs ----

@@ -17,6 +17,7 @@ TESTED = {
 PACKAGES = {
     **TESTED,
     "_cffi_backend": "2.1.1",
+    "_duckdb": "2.0.0",
     "_polars_runtime_32": "2.1.0",
     "bcrypt": "5.0.0",
     "bitarray": "3.12.3",
@@ -27,6 +28,8 @@ PACKAGES = {
     "contourpy": "1.4.0",
     "cramjam": "2.14.0",
     "cryptography": "50.0.2",
+    "cv2": "5.0.0.93",
+    "duckdb": "2.0.0",
     "fastparquet": "2026.9.0",
     "fontTools": "4.68.0",
     "gmpy2": "2.3.2",
@@ -81,10 +84,7 @@ REFUSED = {
     "llvmlite": ("0.50.0", "several interpreters share its LLVM library, which aborts the program"),
     "jax": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
     "jaxlib": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
-    "duckdb": ("2.0.0", "the program crashes at its end"),
-    "_duckdb": ("2.0.0", "the program crashes at its end"),
     "pyarrow": ("26.0.1", "several interpreters share its Arrow library, which keeps Python objects of one of them"),
-    "cv2": ("5.0.0.93", "the program crashed when four interpreters used it at once"),
     "tables.utilsextension": ("3.11.1", "the program crashes after an interpreter has used it"),
 }
 
