@@ -66,6 +66,11 @@ def register_exit(name):
     return importlib.import_module(name).at_exit()
 
 
+def make_key(name):
+    """Make a thread-specific key that the module never deletes."""
+    return importlib.import_module(name).make_key()
+
+
 def called(name):
     """Return the interpreter that ran the call that was scheduled last (-1: none)."""
     return importlib.import_module(name).called()

@@ -215,12 +215,14 @@ def count_free_keys():
 
 
 @needs_support
-@pytest.mark.parametrize("name", MODULES)
-def test_keys_are_deleted(package, name):
-    """A process has some 1,000 keys, and modules made with pybind11 never delete theirs."""
+@pytest.mark.parametrize(
+    ("function", "name"), [*((foreign.facts, name) for name in MODULES), (foreign.make_key, "alone.nested")]
+)
+def test_keys_are_deleted(package, function, name):
+    """A process has some 1,000 keys, and modules made with pybind11 or in Rust never delete theirs."""
     before = count_free_keys()
     with ComposablePool(2, kind="interp", extensions=["alone"]) as pool:
-        pool.map(foreign.facts, [name] * 2, 1)
+        pool.map(function, [name] * 2, 1)
         assert count_free_keys() < before
     pool.join(timeout=30)
     assert count_free_keys() == before
@@ -344,6 +346,16 @@ def test_a_library_is_limited_as_it_is_loaded():
 @needs_support
 def test_pools_leave_nothing_behind():
     fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
+
+
+@pytest.mark.slow
+@needs_support
+@pytest.mark.parametrize("n", [int(os.environ.get("PP_INTERPRETERS", "200"))])
+def test_many_interpreters_with_packages_chosen_at_random(n):
+    """PP_INTERPRETERS says how many."""
+    program = [HERE / "isolated" / "random_packages.py", "check", str(n)]
+    done = fresh.run(program, timeout=3000, options=())
+    assert done.returncode == 0 and done.out.split() == ["ok"], done
 
 
 @needs_support

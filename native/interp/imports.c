@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -71,6 +72,8 @@ static int add_pending_call(int (*function)(void *), void *argument) {
 
 typedef void (*function_t)(void);
 static const struct { function_t theirs, ours; } replaced[] = {
+    {(function_t)pthread_key_create, (function_t)pp_pthread_key_create},
+    {(function_t)pthread_key_delete, (function_t)pp_pthread_key_delete},
     {(function_t)PyThread_tss_create, (function_t)pp_key_create},
     {(function_t)PyThread_tss_delete, (function_t)pp_key_delete},
     {(function_t)PyThread_tss_free, (function_t)pp_key_free},

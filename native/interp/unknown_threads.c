@@ -119,6 +119,14 @@ void pp_unknown_threads_note(void *library) {
     pthread_mutex_unlock(&mutex);
 }
 
+int64_t pp_unknown_threads_home(uintptr_t address) {
+    pthread_mutex_lock(&mutex);
+    home_t *h = home_at(address);
+    int64_t id = h ? h->id : -1;
+    pthread_mutex_unlock(&mutex);
+    return id;
+}
+
 /* ---- what copies call instead ---- */
 
 static void wait_for_ever(void) {

@@ -56,6 +56,13 @@ static PyObject *register_exit(PyObject *module, PyObject *ignored) {
     return PyBool_FromLong(Py_AtExit(at_exit) == 0);
 }
 
+/* make_key(): a thread-specific key that is never deleted. */
+static PyObject *make_key(PyObject *module, PyObject *ignored) {
+    static pthread_key_t key;
+    (void)module, (void)ignored;
+    return PyBool_FromLong(pthread_key_create(&key, NULL) == 0);
+}
+
 static PyObject *called(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLongLong(called_in);
@@ -71,6 +78,7 @@ static PyMethodDef functions[] = {
     {"called", called, METH_NOARGS, "The interpreter that ran it, or -1."},
     {"entered", entered, METH_NOARGS, "The interpreter that a raw thread enters."},
     {"at_exit", register_exit, METH_NOARGS, "Registers a function for the end."},
+    {"make_key", make_key, METH_NOARGS, "Makes a thread-specific key."},
     {"here", here, METH_NOARGS, "This interpreter."},
     {0},
 };
