@@ -1,7 +1,8 @@
 """Many interpreters, opened and ended in one process, each of which uses some packages that are chosen at random.
 
-check [N [SEED [PACKAGE ...]]]   N interpreters, with the packages of tests/science/uses.py that are installed and load by
-                                 default, or with these; no threads, descriptors, mapped files or TSS keys accumulate
+check [N [SEED [PACKAGE ...]]]   N interpreters; no threads, descriptors, mapped files or TSS keys accumulate
+
+The packages are those of tests/science/uses.py that are installed and load by default, or those that are named.
 
 What is loaded once, such as bundled libraries, is loaded before by an interpreter that uses all of these packages.
 """
@@ -19,8 +20,8 @@ from pool_party.workers.interp.known import PACKAGES
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "science"))
 
-import packages  # noqa: E402
-import uses  # noqa: E402
+import packages
+import uses
 
 AT_ONCE = 4
 
@@ -35,7 +36,8 @@ def is_installed(name):
 
 def candidates():
     """Return the packages that are installed and loaded by default."""
-    return [name for name in packages.ALL if is_installed(name) and set(packages.NAMES.get(name, [name])) <= {*PACKAGES}]
+    installed = filter(is_installed, packages.ALL)
+    return [name for name in installed if set(packages.NAMES.get(name, [name])) <= set(PACKAGES)]
 
 
 def use(names):
@@ -72,7 +74,8 @@ def check(n="40", seed="0", *names):
         gates.wait_until(is_as_before, "resources are given back", timeout=15)
     except AssertionError:
         raise AssertionError(f"leaked: before {before}, after {n} interpreters {seen}") from None
-    print(f"{n} interpreters, {len(names)} packages: {(private_mb() - mb_before) / int(n):.1f} MB for each", file=sys.stderr)
+    left_mb = (private_mb() - mb_before) / int(n)
+    print(f"{n} interpreters, {len(names)} packages: {left_mb:.1f} MB for each", file=sys.stderr)
     print("ok")
 
 

@@ -113,7 +113,10 @@ def _make_joblib_sequential() -> None:
 
 
 def _end_opencv_threads(cv2: "Any") -> None:
-    """Make OpenCV's threads end with the interpreter. They never do by themselves, and would run code of a closed copy."""
+    """Make OpenCV's threads end with the interpreter.
+
+    By themselves they never do, and would run code of a copy that is closed.
+    """
     import atexit
 
     if hasattr(cv2, "setNumThreads"):  # otherwise a module of the user's own
