@@ -21,7 +21,6 @@ PACKAGES = {
     "_polars_runtime_32": "2.1.0",
     "bcrypt": "5.0.0",
     "bitarray": "3.12.3",
-    "blosc2": "4.14.1",
     "bottleneck": "1.6.0",
     "cffi": "2.1.1",
     "cftime": "1.6.6.1",
@@ -43,7 +42,6 @@ PACKAGES = {
     "lz4": "4.4.5",
     "matplotlib": "3.11.2",
     "nacl": "1.6.2",
-    "ndindex": "1.10.1",
     "netCDF4": "1.7.5.1.post1",
     "numcodecs": "0.17.1",
     "numexpr": "2.14.2",
@@ -84,7 +82,8 @@ REFUSED = {
     "llvmlite": ("0.50.0", "several interpreters share its LLVM library, which aborts the program"),
     "jax": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
     "jaxlib": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
-    "pyarrow": ("26.0.1", "several interpreters share its Arrow library, which keeps Python objects of one of them"),
+    "blosc2": ("4.14.1", "pools that were opened after others had used it waited for ever"),
+    "pyarrow": ("26.0.1", "its Arrow library outlives the interpreter and then crashes the program at its end"),
     "tables.utilsextension": ("3.11.1", "the program crashes after an interpreter has used it"),
 }
 
