@@ -180,6 +180,7 @@ small use, such as rendering a picture, fitting a model, or writing and reading 
 four at once, in five pools one after another, and after other packages and beside the main interpreter. Every result
 had to be the main interpreter's, and the process had to end without a crash. This does not show that all of a package
 works. "MB left" is the private memory that each ended interpreter left; it varies between runs.
+Rows come from several runs, and may be of an earlier state of pool_party.
 [interpreters.md](interpreters.md) explains how packages are loaded.
 
 | package | version | works | how | MB left |
