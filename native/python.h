@@ -292,10 +292,26 @@ PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version);
 PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);
 #endif
 
+/* unknown_threads.c: threads that Python does not know, in private copies */
+void pp_unknown_threads_note(void *library);            /* a copy of the calling thread's interpreter */
+int64_t pp_unknown_threads_home(uintptr_t address);     /* the id of the interpreter whose copy is there, or -1 */
+void pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a little until they have left. Needs no thread state */
+bool pp_unknown_threads_stay(int64_t interpreter);      /* true: one waits for ever in a copy, which must stay loaded */
+void pp_unknown_threads_forget(int64_t interpreter);    /* its copies are closed */
+PyGILState_STATE pp_gil_ensure(void);
+void pp_gil_release(PyGILState_STATE before);
+int pp_is_initialized(void);
+
+/* exits.c: what private copies register for the end of Python */
+int pp_exit_add(void (*function)(void));
+void pp_exits_run(int64_t interpreter);                 /* its interpreter id; when it has ended, before its copies are closed */
+
 /* tss_keys.c: TSS keys that private copies create */
 int pp_key_create(Py_tss_t *key);
 void pp_key_delete(Py_tss_t *key);
 void pp_key_free(Py_tss_t *key);
+int pp_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
+int pp_pthread_key_delete(pthread_key_t key);
 void pp_keys_free(int64_t interpreter);                 /* its interpreter id; after its copies were closed */
 
 /* calls.c */

@@ -29,7 +29,7 @@ def imports_of(names):
     """Return whether one module found only the second one that it asked for, and whether another did without."""
     asks, tries = map(importlib.import_module, names)
     refused, known = asks.found
-    return [refused is None and known is not None, tries.duckdb is None]
+    return [refused is None and known is not None, tries.torch is None]
 
 
 def inner(name):
@@ -53,6 +53,22 @@ def schedule_in_raw_thread(name):
     module = importlib.import_module(name)
     assert module.schedule(True)
     return max(module.called() for _ in range(10_000))
+
+
+def enter_in_raw_thread(name):
+    """Return this interpreter, and the one that a thread enters which Python does not know."""
+    module = importlib.import_module(name)
+    return module.here(), module.entered()
+
+
+def register_exit(name):
+    """Register a function for Python's end, which sets PP_TEST_EXIT."""
+    return importlib.import_module(name).at_exit()
+
+
+def make_key(name):
+    """Make a thread-specific key that the module never deletes."""
+    return importlib.import_module(name).make_key()
 
 
 def called(name):

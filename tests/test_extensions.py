@@ -156,6 +156,30 @@ def test_calls_of_unknown_threads_are_dropped(package, make_pool):
     assert pool.apply(foreign.called, ("alone.nested",)) == -1  # nor has this interpreter run it meanwhile
 
 
+@needs_support
+def test_unknown_threads_enter_their_own_interpreter(package, make_pool):
+    """CPython lets them enter the main one, where objects of a copy must not be used."""
+    pool = make_pool(2, kind="interp", extensions=["alone"])
+    for own, entered in pool.map(foreign.enter_in_raw_thread, ["alone.nested"] * 4, 1):
+        assert own == entered != 0
+    here = importlib.import_module("alone.nested")
+    assert here.entered() == here.here() == 0
+
+
+@needs_support
+def test_functions_for_the_end_are_called_when_the_interpreter_ends(package, monkeypatch):
+    """CPython calls them when the program ends, and copies are closed by then. DuckDB and nanobind register some."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    monkeypatch.delenv("PP_TEST_EXIT", raising=False)
+    with ComposablePool(1, kind="interp", extensions=["alone"]) as pool:
+        assert pool.apply(foreign.register_exit, ("alone.nested",))
+        assert getenv(b"PP_TEST_EXIT") is None
+    pool.join(timeout=30)
+    assert getenv(b"PP_TEST_EXIT") == b"ended"
+    ctypes.CDLL(None).unsetenv(b"PP_TEST_EXIT")
+
+
 @pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("shared_counting", [1, 2])])
 @needs_support
 def test_some_libraries_are_copied_too(library, counts, tmp_path, monkeypatch, make_pool):
@@ -191,12 +215,14 @@ def count_free_keys():
 
 
 @needs_support
-@pytest.mark.parametrize("name", MODULES)
-def test_keys_are_deleted(package, name):
-    """A process has some 1,000 keys, and modules made with pybind11 never delete theirs."""
+@pytest.mark.parametrize(
+    ("function", "name"), [*((foreign.facts, name) for name in MODULES), (foreign.make_key, "alone.nested")]
+)
+def test_keys_are_deleted(package, function, name):
+    """A process has some 1,000 keys, and modules made with pybind11 or in Rust never delete theirs."""
     before = count_free_keys()
     with ComposablePool(2, kind="interp", extensions=["alone"]) as pool:
-        pool.map(foreign.facts, [name] * 2, 1)
+        pool.map(function, [name] * 2, 1)
         assert count_free_keys() < before
     pool.join(timeout=30)
     assert count_free_keys() == before
@@ -246,14 +272,14 @@ def library(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("asked_for", [None, ["duckdb"], ()])
+@pytest.mark.parametrize("asked_for", [None, ["torch"], ()])
 def test_what_crashes_is_refused_with_its_reason(library, make_pool, asked_for):
-    library("duckdb", _DEADLY)
+    library("torch", _DEADLY)
     pool = make_pool(1, kind="interp", extensions=asked_for)
     with pytest.raises(
-        ImportError, match=r"^duckdb does not work .* because .*crashes.*: use kind='process' or 'thread'"
+        ImportError, match=r"^torch does not work .* because .*crashes.*: use kind='process' or 'thread'"
     ):
-        pool.apply(importlib.import_module, ("duckdb",))
+        pool.apply(importlib.import_module, ("torch",))
 
 
 def test_everything_refused_has_its_sentence(library, make_pool):
@@ -272,23 +298,35 @@ def test_everything_refused_has_its_sentence(library, make_pool):
 
 def test_those_who_can_do_without_it_go_on(library, make_pool):
     """They try to import it, or ask `importlib.util.find_spec` first."""
-    library("duckdb", _DEADLY)
+    library("torch", _DEADLY)
     library(
-        "asks", "import importlib.util\nfound = importlib.util.find_spec('duckdb'), importlib.util.find_spec('json')"
+        "asks", "import importlib.util\nfound = importlib.util.find_spec('torch'), importlib.util.find_spec('json')"
     )
-    library("tries", "try:\n    import duckdb.sql\nexcept ImportError:\n    duckdb = None")
+    library("tries", "try:\n    import torch.sql\nexcept ImportError:\n    torch = None")
     assert make_pool(1, kind="interp").apply(foreign.imports_of, (("asks", "tries"),)) == [True, True]
 
 
 def test_a_module_of_the_users_own_may_have_such_a_name(library, make_pool):
-    (library("unused").parent / "torch.py").write_text("answer = 42")
-    assert make_pool(1, kind="interp").apply(foreign.attribute, ("torch", "answer")) == 42
+    (library("unused").parent / "jax.py").write_text("answer = 42")
+    assert make_pool(1, kind="interp").apply(foreign.attribute, ("jax", "answer")) == 42
+
+
+def test_opencvs_threads_end_with_the_interpreter(library, make_pool, tmp_path):
+    """OpenCV ends them if it is told to use one; by itself it never does."""
+    count = tmp_path / "count"
+    library("cv2", f"def setNumThreads(n):\n    with open({str(count)!r}, 'a') as out:\n        print(n, file=out)")
+    pool = make_pool(1, kind="interp")
+    assert pool.apply(foreign.attribute, ("cv2", "__name__")) == "cv2"
+    assert not count.exists()
+    pool.close()
+    pool.join(timeout=30)
+    assert count.read_text() == "1\n"
 
 
 def test_what_is_not_installed_is_not_found(make_pool):
-    if importlib.util.find_spec("duckdb") is None:
-        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'duckdb'"):
-            make_pool(1, kind="interp").apply(importlib.import_module, ("duckdb",))
+    if importlib.util.find_spec("torch") is None:
+        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'torch'"):
+            make_pool(1, kind="interp").apply(importlib.import_module, ("torch",))
 
 
 # ---- programs ----
@@ -308,6 +346,16 @@ def test_a_library_is_limited_as_it_is_loaded():
 @needs_support
 def test_pools_leave_nothing_behind():
     fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
+
+
+@pytest.mark.slow
+@needs_support
+@pytest.mark.parametrize("n", [int(os.environ.get("PP_INTERPRETERS", "200"))])
+def test_many_interpreters_with_packages_chosen_at_random(n):
+    """PP_INTERPRETERS says how many."""
+    program = [HERE / "isolated" / "random_packages.py", "check", str(n)]
+    done = fresh.run(program, timeout=3000, options=())
+    assert done.returncode == 0 and done.out.split() == ["ok"], done
 
 
 @needs_support

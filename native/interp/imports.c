@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -71,9 +72,15 @@ static int add_pending_call(int (*function)(void *), void *argument) {
 
 typedef void (*function_t)(void);
 static const struct { function_t theirs, ours; } replaced[] = {
+    {(function_t)pthread_key_create, (function_t)pp_pthread_key_create},
+    {(function_t)pthread_key_delete, (function_t)pp_pthread_key_delete},
     {(function_t)PyThread_tss_create, (function_t)pp_key_create},
     {(function_t)PyThread_tss_delete, (function_t)pp_key_delete},
     {(function_t)PyThread_tss_free, (function_t)pp_key_free},
+    {(function_t)Py_AtExit, (function_t)pp_exit_add},
+    {(function_t)PyGILState_Ensure, (function_t)pp_gil_ensure},
+    {(function_t)PyGILState_Release, (function_t)pp_gil_release},
+    {(function_t)Py_IsInitialized, (function_t)pp_is_initialized},
     {(function_t)PyModule_FromDefAndSpec2, (function_t)pp_module_from_def},
 #if PY_VERSION_HEX >= 0x030E0000
     {(function_t)Py_AddPendingCall, (function_t)add_pending_call},

@@ -174,6 +174,10 @@ static bool has_copies(const thread_t *t) { return t->libraries && pp_libraries_
  * then the interpreter is left as it is. */
 static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
+    t->interpreter_id = PyInterpreterState_GetID(interpreter);
+    PyEval_SaveThread();
+    pp_unknown_threads_end(t->interpreter_id);
+    PyEval_RestoreThread(state);
     if (PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
         pp_store_seq_cst(&t->leaked, 1);
         if (t->libraries)
@@ -185,7 +189,6 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyEval_SaveThread();   /* detached while waiting: the holder of the mutex may have to stop all threads first */
     pthread_mutex_lock(&births_and_deaths);
     PyEval_RestoreThread(state);
-    t->interpreter_id = PyInterpreterState_GetID(interpreter);
     pp_lent_t lent = {0};
     if (has_copies(t))
         pp_lent_find(&lent);
@@ -193,7 +196,8 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     if (pp_lent_remain(&lent, t->interpreter_id)) {
         pp_libraries_leak(t->libraries);
         t->libraries = NULL;
-    }
+    } else
+        pp_exits_run(t->interpreter_id);
     pthread_mutex_unlock(&births_and_deaths);
     pp_add_seq_cst(&pp_n_interpreters, -1);
 }
@@ -209,7 +213,14 @@ static void finish(thread_t *t) {
 }
 
 static void close_libraries(thread_t *t) {
+    if (pp_unknown_threads_stay(t->interpreter_id)) {
+        pp_store_seq_cst(&t->leaked, 1);
+        pp_libraries_leak(t->libraries);
+        finish(t);
+        return;
+    }
     pp_libraries_close(t->libraries);
+    pp_unknown_threads_forget(t->interpreter_id);
     pp_keys_free(t->interpreter_id);
     pp_arenas_free(t->interpreter_id);
     pp_trim_heap();   /* the remaining blocks are fragmented, so the allocator's own trimming finds little */

@@ -177,6 +177,7 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         dlclose(library);
         return PyErr_NoMemory();
     }
+    pp_unknown_threads_note(library);
     pp_imports_replace(library);
     pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);

@@ -1,19 +1,22 @@
 /* Deletes the TSS keys that private copies create.
  *
- * A process has 1,024 of them. Modules made with pybind11 create some with PyThread_tss_create and never delete them.
- * For a module that is loaded once that does not matter, but some hundred interpreters would use them up. So the copies
- * call these functions instead (imports.c), which record the keys. Those that are left are deleted once the interpreter
- * has ended.
+ * A process has 1,024 of them. Modules made with pybind11 create some with PyThread_tss_create and never delete them, nor do
+ * those of Rust, which use pthread_key_create. For a module that is loaded once that does not matter, but some hundred
+ * interpreters would use them up. So the copies call these functions instead (imports.c), which record the keys. Those that
+ * are left are deleted once the interpreter has ended, but for those of copies that stay loaded because their threads
+ * still run.
  */
 #include "python.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 /* ---- the table of keys ---- */
 
 typedef struct {
-    Py_tss_t *owner;       /* where the copy stores the key */
+    Py_tss_t *owner;       /* where the copy stores the key; NULL: the key is not CPython's */
+    void *code;            /* where the copy created such a key */
     pthread_key_t key;
     int64_t interpreter;   /* its id, which is never reused */
 } note_t;
@@ -31,9 +34,8 @@ static void unlock(void) { pthread_mutex_unlock(&mutex); }
 static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
 
 /* Records a key. If the table cannot grow, the key is never deleted. */
-static void note(Py_tss_t *owner) {
+static void note(note_t new) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int64_t interpreter = current_interpreter();
     pthread_once(&once, survive_fork);
     pthread_mutex_lock(&mutex);
     if (n_notes == capacity) {
@@ -45,26 +47,42 @@ static void note(Py_tss_t *owner) {
         }
     }
     if (n_notes < capacity)
-        notes[n_notes++] = (note_t){owner, owner->_key, interpreter};
+        notes[n_notes++] = new;
     pthread_mutex_unlock(&mutex);
 }
 
-static void forget(const Py_tss_t *owner) {
+/* One of CPython's keys, or if there is no owner, one that is not. */
+static void forget(const Py_tss_t *owner, pthread_key_t key) {
     pthread_mutex_lock(&mutex);
     for (size_t i = n_notes; i-- > 0;)
-        if (notes[i].owner == owner)
+        if (notes[i].owner == owner && (owner || notes[i].key == key))
             notes[i] = notes[--n_notes];
     pthread_mutex_unlock(&mutex);
+}
+
+static bool take_left(int64_t interpreter, note_t *taken) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < n_notes && !found; i++)
+        if (notes[i].interpreter == interpreter) {
+            *taken = notes[i];
+            notes[i] = notes[--n_notes];
+            found = true;
+        }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+static bool is_loaded(const void *code) {
+    Dl_info info;
+    return dladdr(code, &info) != 0;
 }
 
 void pp_keys_free(int64_t interpreter) {
-    pthread_mutex_lock(&mutex);
-    for (size_t i = n_notes; i-- > 0;)
-        if (notes[i].interpreter == interpreter) {
-            pthread_key_delete(notes[i].key);
-            notes[i] = notes[--n_notes];
-        }
-    pthread_mutex_unlock(&mutex);
+    note_t left;
+    while (take_left(interpreter, &left))
+        if (left.owner || !is_loaded(left.code))
+            pthread_key_delete(left.key);
 }
 
 /* ---- what copies call instead ---- */
@@ -74,16 +92,30 @@ int pp_key_create(Py_tss_t *key) {
         return 0;
     int failed = PyThread_tss_create(key);
     if (!failed)
-        note(key);
+        note((note_t){.owner = key, .key = key->_key, .interpreter = current_interpreter()});
     return failed;
 }
 
 void pp_key_delete(Py_tss_t *key) {
-    forget(key);   /* first: after the deletion another key may get its number */
+    forget(key, 0);   /* first: after the deletion another key may get its number */
     PyThread_tss_delete(key);
 }
 
 void pp_key_free(Py_tss_t *key) {
-    forget(key);
+    forget(key, 0);
     PyThread_tss_free(key);
+}
+
+int pp_pthread_key_create(pthread_key_t *key, void (*destructor)(void *)) {
+    int error = pthread_key_create(key, destructor);
+    void *code = __builtin_return_address(0);
+    int64_t interpreter = error ? -1 : pp_unknown_threads_home((uintptr_t)code);
+    if (interpreter >= 0)
+        note((note_t){.code = code, .key = *key, .interpreter = interpreter});
+    return error;
+}
+
+int pp_pthread_key_delete(pthread_key_t key) {
+    forget(NULL, key);
+    return pthread_key_delete(key);
 }

@@ -1,5 +1,6 @@
 /* An extension module that does not support interpreters, and makes a submodule that does not either while it is executed, as modules
- * of Rust do. It also schedules calls, as greenlet does. */
+ * of Rust do. It also schedules calls, as greenlet does, enters Python from threads of its own, as Arrow does, and registers a function
+ * for Python's end, as DuckDB does. */
 #include <Python.h>
 
 #include <pthread.h>
@@ -27,6 +28,41 @@ static PyObject *schedule(PyObject *module, PyObject *in_raw_thread) {
     return PyBool_FromLong(failed == NULL);
 }
 
+static void *enter(void *found) {
+    PyGILState_STATE outer = PyGILState_Ensure(), inner = PyGILState_Ensure();
+    *(long long *)found = PyInterpreterState_GetID(PyInterpreterState_Get());
+    PyGILState_Release(inner);
+    PyGILState_Release(outer);
+    return NULL;
+}
+
+/* entered(): the interpreter that a thread enters which Python does not know. */
+static PyObject *entered(PyObject *module, PyObject *ignored) {
+    pthread_t thread;
+    long long found = -1;
+    int failed;
+    (void)module, (void)ignored;
+    Py_BEGIN_ALLOW_THREADS
+    failed = pthread_create(&thread, NULL, enter, &found) || pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    return failed ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLongLong(found);
+}
+
+static void at_exit(void) { setenv("PP_TEST_EXIT", Py_IsInitialized() ? "initialized" : "ended", 1); }
+
+/* at_exit(): sets a variable of the process when Python ends. */
+static PyObject *register_exit(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyBool_FromLong(Py_AtExit(at_exit) == 0);
+}
+
+/* make_key(): a thread-specific key that is never deleted. */
+static PyObject *make_key(PyObject *module, PyObject *ignored) {
+    static pthread_key_t key;
+    (void)module, (void)ignored;
+    return PyBool_FromLong(pthread_key_create(&key, NULL) == 0);
+}
+
 static PyObject *called(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLongLong(called_in);
@@ -40,6 +76,9 @@ static PyObject *here(PyObject *module, PyObject *ignored) {
 static PyMethodDef functions[] = {
     {"schedule", schedule, METH_O, "Schedules a call; False if CPython's list is full."},
     {"called", called, METH_NOARGS, "The interpreter that ran it, or -1."},
+    {"entered", entered, METH_NOARGS, "The interpreter that a raw thread enters."},
+    {"at_exit", register_exit, METH_NOARGS, "Registers a function for the end."},
+    {"make_key", make_key, METH_NOARGS, "Makes a thread-specific key."},
     {"here", here, METH_NOARGS, "This interpreter."},
     {0},
 };

@@ -46,6 +46,7 @@ NAMES = {
     "pyzmq": ["zmq"],
     "pynacl": ["nacl"],
     "greenlet": ["greenlet", "sqlalchemy"],
+    "grpcio": ["grpc"],
     "lightgbm": ["lightgbm", "sklearn"],
 }
 _COMPANIONS = {"greenlet": ["sqlalchemy"], "lightgbm": ["scikit-learn"], "fastparquet": ["pandas"]}
@@ -162,8 +163,9 @@ def run(command):
 def install(folder, names):
     """Install the newest versions, ten packages at a time, and one by one where that fails."""
     if not (folder / "bin" / "python").exists():
-        venv.create(folder, with_pip=True, symlinks=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--upgrade", "--only-binary=:all:"]
+        venv.create(folder, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "-q", "--upgrade"]
+    pip.append("--only-binary=:all:")
     wanted = [each for name in names for each in (name, *_COMPANIONS.get(name, ()))]
     for at in range(0, len(wanted), 10):
         if subprocess.run([*pip, *wanted[at : at + 10]]).returncode:
@@ -178,6 +180,7 @@ small use, such as rendering a picture, fitting a model, or writing and reading 
 four at once, in five pools one after another, and after other packages and beside the main interpreter. Every result
 had to be the main interpreter's, and the process had to end without a crash. This does not show that all of a package
 works. "MB left" is the private memory that each ended interpreter left; it varies between runs.
+Rows come from several runs, and may be of an earlier state of pool_party.
 [interpreters.md](interpreters.md) explains how packages are loaded.
 
 | package | version | works | how | MB left |

@@ -178,7 +178,9 @@ def matplotlib():
     figure.legend()
     out = io.BytesIO()
     figure.savefig(out, format="png", metadata={"Software": None})
-    return _digest(out.getvalue())
+    page = io.BytesIO()
+    figure.savefig(page, format="pdf", metadata={"CreationDate": None})
+    return _digest(out.getvalue()), page.getvalue()[:5], page.tell() > 1000
 
 
 def pillow():

@@ -99,6 +99,7 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
     sys.path_importer_cache.clear()
     sys.meta_path[:0] = [_Refusals, _StandIns] if IS_SUPPORTED else [_Refusals]
     process_state.change("importlib.util", _hide_refused)
+    process_state.change("cv2", _end_opencv_threads)
     _make_joblib_sequential()
 
 
@@ -109,6 +110,17 @@ def _make_joblib_sequential() -> None:
     """
     environ = os.environ._data  # type: ignore[attr-defined]
     environ.setdefault(os.fsencode("JOBLIB_MULTIPROCESSING"), b"0")
+
+
+def _end_opencv_threads(cv2: "Any") -> None:
+    """Make OpenCV's threads end with the interpreter.
+
+    By themselves they never do, and would run code of a copy that is closed.
+    """
+    import atexit
+
+    if hasattr(cv2, "setNumThreads"):  # otherwise a module of the user's own
+        atexit.register(cv2.setNumThreads, 1)
 
 
 def own_threads() -> "dict[str, int]":

@@ -1,0 +1,64 @@
+/* The functions that private copies register for the end of Python.
+ *
+ * Py_AtExit has one table of 32 functions for the process, which are called when the main interpreter has ended. By then
+ * copies are closed. So the copies call a function of ours instead (imports.c). What they register is called when their
+ * own interpreter has ended, while they are still loaded, and without a thread state, as CPython's documentation says.
+ */
+#include "python.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+typedef struct {
+    void (*function)(void);
+    int64_t interpreter;   /* its id, which is never reused */
+} exit_t;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table; nothing is called while it is held */
+static exit_t *exits;
+static size_t n_exits, capacity;
+
+static void lock(void) { pthread_mutex_lock(&mutex); }
+static void unlock(void) { pthread_mutex_unlock(&mutex); }
+static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
+
+int pp_exit_add(void (*function)(void)) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int64_t interpreter = PyInterpreterState_GetID(PyInterpreterState_Get());
+    int result = 0;
+    pthread_once(&once, survive_fork);
+    pthread_mutex_lock(&mutex);
+    if (n_exits == capacity) {
+        size_t more = capacity ? 2 * capacity : 16;
+        exit_t *grown = realloc(exits, more * sizeof *exits);
+        if (grown) {
+            exits = grown;
+            capacity = more;
+        } else
+            result = -1;
+    }
+    if (result == 0)
+        exits[n_exits++] = (exit_t){function, interpreter};
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+/* Takes the function that was registered last, as CPython does. */
+static void (*take_last(int64_t interpreter))(void) {
+    void (*function)(void) = NULL;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = n_exits; i-- > 0 && !function;)
+        if (exits[i].interpreter == interpreter) {
+            function = exits[i].function;
+            for (n_exits--; i < n_exits; i++)
+                exits[i] = exits[i + 1];
+        }
+    pthread_mutex_unlock(&mutex);
+    return function;
+}
+
+void pp_exits_run(int64_t interpreter) {
+    void (*function)(void);
+    while ((function = take_last(interpreter)) != NULL)
+        function();
+}
