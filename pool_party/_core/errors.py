@@ -7,8 +7,9 @@ Each class also derives from the error that the standard library raises in the s
 class PoolPartyError(Exception):
     """The root of all errors that pool_party itself raises. It is also an `Exception`.
 
-    The pool raises this class itself in a forked child, when a pool is traced twice, and when its shared memory was
-    overwritten.
+    The pool raises this class itself in a forked child, when a pool is traced twice, when its shared memory was
+    overwritten, when an interpreter is to be started while `tracemalloc` traces, and in the place of an error whose
+    module cannot be imported, since no descriptor or memory is left.
     """
 
 
