@@ -10,7 +10,6 @@ import tasks
 from pool_party import ComposablePool, _native
 from pool_party.workers.interp import worker
 
-
 ISOLATED = fresh.TESTS / "isolated"
 
 

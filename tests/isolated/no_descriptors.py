@@ -13,7 +13,6 @@ from probe import TIMEOUT_S, ComposablePool, main
 
 from pool_party import PoolPartyError
 
-
 N_HELD = 64
 
 
