@@ -175,23 +175,62 @@ def test_add_done_callback(executor):
     assert seen.get(timeout=0) is future
 
 
-def test_a_callback_that_is_added_after_the_end_is_called_at_once(executor, caplog):
-    """The thread that passes outcomes to futures may not have come to this one yet."""
-    for n in range(100):
-        future = executor.submit(tasks.multiply, n, 2)
-        assert future.result() == 2 * n
-        seen = []
-        future.add_done_callback(
-            lambda future, seen=seen: seen.append((threading.get_ident(), future.done(), future.result()))
-        )
-        assert seen == [(threading.get_ident(), True, 2 * n)]
-        future.add_done_callback(int)  # raises TypeError, which is logged
-        assert asyncio.run(wrapped(future)) == 2 * n
-    assert len(caplog.records) == 100 and {record.name for record in caplog.records} == {"concurrent.futures"}
+def test_a_done_callback_is_called_at_once_if_the_future_is_done(executor):
+    seen = []
+    for _ in range(20):
+        future = executor.submit(tasks.square, 3)
+        future.result(TIMEOUT_S)
+        future.add_done_callback(lambda future: seen.append((future.result(0), threading.get_ident())))
+    assert seen == [(9, threading.get_ident())] * 20
+
+
+def test_a_done_callback_is_called_at_once_if_the_future_was_cancelled(executor, gate):
+    first = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    seen = []
+    for _ in range(20):
+        while not (future := executor.submit(tasks.square, 3)).cancel():
+            pass  # another worker was faster
+        future.add_done_callback(seen.append)
+        assert seen.pop() is future
+    gate.release()
+    first.result(TIMEOUT_S)
+
+
+def test_a_done_callback_that_raises_at_once_is_logged(executor, caplog):
+    def fail(_):
+        raise RuntimeError("from a done callback")
+
+    future = executor.submit(tasks.square, 3)
+    future.result(TIMEOUT_S)
+    with caplog.at_level(logging.ERROR, logger="concurrent.futures"):
+        future.add_done_callback(fail)
+    assert [record.exc_info[0] for record in caplog.records] == [RuntimeError]
+
+
+def test_repr_of_a_future_tells_its_state(executor, gate):
+    running = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    assert "state=running" in repr(running)
+    gate.release()
+    running.result(TIMEOUT_S)
+    done, failed = executor.submit(tasks.square, 3), executor.submit(tasks.square, "x")
+    assert done.result(TIMEOUT_S) == 9
+    assert repr(done).endswith("state=finished returned int>")
+    assert isinstance(failed.exception(TIMEOUT_S), TypeError)
+    assert repr(failed).endswith("state=finished raised TypeError>")
 
 
 async def wrapped(future):
     return await asyncio.wrap_future(future)
+
+
+def test_a_future_that_is_done_can_be_awaited_through_asyncio(executor):
+    """Even if the thread that passes outcomes to futures has not come to this one yet."""
+    for n in range(20):
+        future = executor.submit(tasks.multiply, n, 2)
+        assert future.result() == 2 * n
+        assert asyncio.run(wrapped(future)) == 2 * n
 
 
 def test_a_raising_done_callback_does_no_harm(executor, caplog):

@@ -2,12 +2,15 @@
 
 import pathlib
 
+import fresh
 import gates
 import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
 from pool_party.workers.interp import worker
+
+ISOLATED = fresh.TESTS / "isolated"
 
 
 class Impossible:
@@ -19,6 +22,11 @@ class Impossible:
 
 def n_threads():
     return len(list(pathlib.Path("/proc/self/task").iterdir()))
+
+
+def test_opening_while_tracemalloc_traces():
+    completed = fresh.run([ISOLATED / "tracing_memory.py", "opening"])
+    assert completed.returncode == 0, completed
 
 
 @pytest.mark.parametrize(

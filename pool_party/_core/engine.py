@@ -454,12 +454,19 @@ class Engine:
             return
         self._cause = cause
         self._channel.close_calls()
-        if self._on_broken is not None:
-            self._on_broken(cause)
+        self._tell_broken(cause)
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
         self._fail_all(self._broken)
         self._must_terminate = not self._workers.terminate()
+
+    def _tell_broken(self, cause: BaseException) -> None:
+        """Tell whoever wants to know. If that fails, calls still get their outcomes."""
+        try:
+            if self._on_broken is not None:
+                self._on_broken(cause)
+        except Exception:
+            log_exception("it could not be logged that the pool is broken")
 
     def _broken(self) -> PoolPartyError:
         if self._is_damaged:

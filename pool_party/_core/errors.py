@@ -7,8 +7,9 @@ Each class also derives from the error that the standard library raises in the s
 class PoolPartyError(Exception):
     """The root of all errors that pool_party itself raises. It is also an `Exception`.
 
-    The pool raises this class itself in a forked child, when a pool is traced twice, and when its shared memory was
-    overwritten.
+    The pool raises this class itself in a forked child, when a pool is traced twice, when its shared memory was
+    overwritten, when an interpreter is to be started while `tracemalloc` traces, and in the place of an error whose
+    module cannot be imported, since no descriptor or memory is left.
     """
 
 
@@ -34,21 +35,32 @@ class RemoteError(PoolPartyError):
 
 
 def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:
-    """Make a WorkerLost, or a PoolTerminated if the interpreter is ending and WorkerLost cannot be imported."""
+    """Make a WorkerLost, or what `_substitute` returns if that cannot be imported. It never raises."""
     try:
         from pool_party._core.broken import WorkerLost
-    except (ImportError, RuntimeError):  # RuntimeError: concurrent.futures registers an exit hook, which is too late
-        return PoolTerminated(message)
+    except Exception as reason:
+        return _substitute(message, reason)
     return WorkerLost(message, pid, exitcode)
 
 
 def initializer_failed(message: str) -> PoolPartyError:
-    """Make an InitializerFailed, or a PoolTerminated at the end of the interpreter, as `worker_lost` does."""
+    """Make an InitializerFailed, or what `_substitute` returns if that cannot be imported. It never raises."""
     try:
         from pool_party._core.broken import InitializerFailed
-    except (ImportError, RuntimeError):
-        return PoolTerminated(message)
+    except Exception as reason:
+        return _substitute(message, reason)
     return InitializerFailed(message)
+
+
+def _substitute(message: str, reason: Exception) -> PoolPartyError:
+    """Return the error in the place of one whose module could not be imported, so that the call still fails.
+
+    At the end of the interpreter it is a PoolTerminated: concurrent.futures registers an exit hook, which is too late.
+    Before that the import fails for want of memory or of descriptors.
+    """
+    if isinstance(reason, (ImportError, RuntimeError)):
+        return PoolTerminated(message)
+    return PoolPartyError(f"{message} (the exact error could not be made: {reason!r})")
 
 
 def pool_damaged() -> PoolPartyError:
@@ -65,10 +77,10 @@ def describe_exit(exitcode: int | None) -> str:
         return "ended"
     if exitcode >= 0:
         return f"exited with code {exitcode}"
-    import signal  # slow to import, since it imports enum
-
     try:
+        import signal  # slow to import, since it imports enum
+
         name = f" ({signal.Signals(-exitcode).name})"
-    except ValueError:
+    except (ValueError, OSError, MemoryError):  # a number without a name; no descriptor or memory for the import
         name = ""
     return f"was killed by signal {-exitcode}{name}"

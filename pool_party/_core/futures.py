@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
+from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
@@ -20,7 +21,8 @@ class PoolFuture(Future[Any]):
 
     Guarantees:
         All methods may be called from any thread. `result` returns as soon as the call is done. `wait` and
-        `as_completed` of `concurrent.futures` learn of it a moment later, from the thread that runs the callbacks.
+        `as_completed` of `concurrent.futures`, and the callbacks that were added before, learn of it a moment later,
+        from the thread that runs the callbacks.
     """
 
     _call: "FutureCall"
@@ -107,22 +109,24 @@ class PoolFuture(Future[Any]):
         return None if self._call.status == _native.STATUS_OK else self._call.error()
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Have a function called with this future once it is done or cancelled, or at once if it is. Does not
-        block, and never raises.
+        """Have a function called with this future once the call was cancelled or has its outcome. Does not block.
+
+        If it was or has already, `fn` is called at once, in this thread, as `concurrent.futures` promises. Otherwise
+        the thread that runs callbacks calls it. An exception of `fn` is logged by the logger "concurrent.futures".
 
         Args:
-            fn: The function. It is called at once in this thread, or later in the pool's thread of callbacks. If it
-                raises an Exception, that is logged and ignored.
+            fn: The function.
         """
-        if not self.done() or super().done():
+        if not self.done():
             super().add_done_callback(fn)
             return
-        try:  # the outcome is on its way to the base class, which would call the function later
+        try:
             fn(self)
         except Exception:
-            import logging
+            LOGGER.exception("exception calling callback for %r", self)
 
-            logging.getLogger("concurrent.futures").exception("exception calling callback for %r", self)
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {id(self):#x} state={self._call.describe()}>"
 
     def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
         """What asyncio asks for from Python 3.15 on: whether it is done, and cancelled, its result, its exception."""
@@ -183,6 +187,16 @@ class FutureCall(Call):
 
     def is_cancelled(self) -> bool:
         return self.settled and self.status == _native.STATUS_CANCELLED
+
+    def describe(self) -> str:
+        """Describe the state in the words of `concurrent.futures`, for `repr`."""
+        if not self.settled:
+            return "running" if self.is_begun() else "pending"
+        if self.is_cancelled():
+            return "cancelled"
+        if self.status == _native.STATUS_OK:
+            return f"finished returned {type(self.value).__name__}"
+        return f"finished raised {type(self.error()).__name__}"
 
     def cancel(self, on_cancel: str | None = None) -> bool:
         return self.cancel_as(on_cancel) or self.is_cancelled()

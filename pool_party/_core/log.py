@@ -1,8 +1,23 @@
 """The logger "pool_party". The logging module is imported only when there is something to log."""
 
+import sys
+
 
 def log_exception(message: str, *args: object) -> None:
-    """Log an error, with the exception that is being handled."""
-    import logging
+    """Log an error, with the exception that is being handled. It never raises, since the pool's threads must go on."""
+    try:
+        import logging
 
-    logging.getLogger("pool_party").exception(message, *args, stacklevel=2)
+        logging.getLogger("pool_party").exception(message, *args, stacklevel=2)
+    except Exception:  # no descriptor or no memory is left for the import
+        _write(message % args if args else message, sys.exception())
+
+
+def _write(message: str, error: BaseException | None) -> None:
+    """Write one line to the program's standard error, if it has one."""
+    while error is not None and error.__context__ is not None:
+        error = error.__context__  # what was being handled before logging failed
+    try:
+        sys.stderr.write(f"pool_party: {message}: {error!r}\n")
+    except Exception:
+        pass

@@ -43,20 +43,32 @@ class _Verbatim(str):
 
 
 def _unencodable(reason: str, text: str, description: object) -> BaseException:
-    import multiprocessing.pool as pool  # slow to import, and seldom needed
-
+    try:
+        import multiprocessing.pool as pool  # slow to import, and seldom needed
+    except Exception:  # no descriptor or no memory is left
+        return RemoteError(f"the result of a task could not be sent: {text}. Reason: {reason}")
     error: BaseException = pool.MaybeEncodingError(_Verbatim(reason), _Verbatim(text))  # type: ignore[attr-defined]
     return error
 
 
+def _remote_traceback(text: str) -> BaseException:
+    try:
+        import multiprocessing.pool as pool
+    except Exception:  # no descriptor or no memory is left
+        return RemoteError(text)
+    cause: BaseException = pool.RemoteTraceback(text)  # type: ignore[attr-defined]  # not in its stubs
+    return cause
+
+
 def _rebuild(payload: Payload | str, text: str, traceback_text: str) -> BaseException:
-    """Rebuild an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback."""
-    import multiprocessing.pool as pool
+    """Rebuild an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback.
 
-    from pool_party.wire import codec
-
+    It raises nothing but KeyboardInterrupt: whoever waits gets an outcome, also if no descriptor is left for imports.
+    """
     error: BaseException
     try:
+        from pool_party.wire import codec
+
         if isinstance(payload, str):
             raise TypeError(f"it does not pickle: {payload}")
         error = codec.decode(payload)
@@ -66,5 +78,5 @@ def _rebuild(payload: Payload | str, text: str, traceback_text: str) -> BaseExce
         raise  # the user pressed Ctrl-C in the thread that asks for the outcome
     except BaseException as reason:
         error = RemoteError(f"a task raised {text}, which could not be rebuilt here: {reason!r}")
-    error.__cause__ = pool.RemoteTraceback(traceback_text)  # type: ignore[attr-defined]  # not in its stubs
+    error.__cause__ = _remote_traceback(traceback_text)
     return error

@@ -54,6 +54,19 @@ def test_fork_servers_that_die_while_workers_start():
     check("killing.py", "fork_servers_while_starting", "forkserver")
 
 
+def without_descriptors(case, kind):
+    completed = run("no_descriptors.py", case, kind, options=("-W", "ignore::DeprecationWarning"))
+    assert completed.returncode == 0, completed  # workers that cannot be started say so
+
+
+def test_a_worker_dies_while_no_descriptor_is_left():
+    without_descriptors("lost", "process")
+
+
+def test_an_initializer_fails_while_no_descriptor_is_left(kind):
+    without_descriptors("initializer", kind)
+
+
 def test_segfault():
     # Workers may report the crash on stderr, as faulthandler does.
     completed = run("killing.py", "segfault", "default")

@@ -12,9 +12,11 @@ def begin(kind: str, channel: _native.Channel, n_workers: int) -> dict[int, _nat
     """Start to create the first interpreters of a pool of kind "interp". Return them by worker number."""
     if kind != "interp":
         return {}
+    from pool_party.workers.interp.starting import start
+
     if sys.version_info < (3, 13):
         from pool_party.workers.interp import worker  # noqa: F401  # its import must precede the first interpreter
-    return {n: channel.start_interpreter(n) for n in range(n_workers)}
+    return {n: start(channel, n) for n in range(n_workers)}
 
 
 def give_up(begun: dict[int, _native.Interpreter]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers.base import Setup
+from pool_party.workers.interp.starting import start
 
 if TYPE_CHECKING:
     from importlib.machinery import SourceFileLoader
@@ -84,7 +85,7 @@ class InterpreterWorker:
         self.pid = os.getpid()
         self._setup = setup
         begun = setup.begun or {}
-        self._interpreter = begun.pop(n) if n in begun else channel.start_interpreter(n)
+        self._interpreter = begun.pop(n) if n in begun else start(channel, n)
 
     def start(self) -> None:
         try:
