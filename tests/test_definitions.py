@@ -191,7 +191,9 @@ DICT_CHANGES = {
 }
 
 
-@pytest.mark.parametrize("value", [str, lambda i: (i, ("x", str(i))), lambda i: [i, str(i)]], ids=["atoms", "tuples", "lists"])
+@pytest.mark.parametrize(
+    "value", [str, lambda i: (i, ("x", str(i))), lambda i: [i, str(i)]], ids=["atoms", "tuples", "lists"]
+)
 @pytest.mark.parametrize("change", DICT_CHANGES)
 def test_any_change_of_a_large_dict_is_noticed(main, change, value):
     main.table = {i: value(i) for i in range(3000)}

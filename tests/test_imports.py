@@ -173,7 +173,7 @@ WIRE = {
 @pytest.mark.parametrize("what", RESULTS)
 @pytest.mark.parametrize(("kind", "method"), [("interp", None), ("process", "fork"), ("process", "spawn")])
 def test_a_first_call_imports_little(tmp_path, kind, method, what):
-    """Neither the caller nor the worker needs cloudpickle for functions, modules, enumerations and simple classes of a script."""
+    """Neither the caller nor the worker needs cloudpickle for functions, modules, enumerations and simple classes."""
     (tmp_path / "callees.py").write_text("import sys\ndef importable(x):\n    return round(x), sorted(sys.modules)\n")
     script = tmp_path / "script.py"
     script.write_text(OF_A_SCRIPT.format(kind=kind, method=method, what=what, slow=SLOW))

@@ -331,9 +331,7 @@ def set_class_state(cls: "Any", state: "tuple[dict[str, Any], Any]") -> None:
         cls.register(subclass)
 
 
-def new_enum(
-    name: str, bases: "tuple[Any, ...]", members: "list[tuple[str, Any]]", boundary: "Any"
-) -> "Any":
+def new_enum(name: str, bases: "tuple[Any, ...]", members: "list[tuple[str, Any]]", boundary: "Any") -> "Any":
     """Make an enumeration with its members. Called by unpickling."""
     import enum
 
