@@ -341,8 +341,8 @@ SCRIPTS = {
                 return self.name + "!"
         class Derived(Base):
             A = 1
-        ALL = [Number.ONE, Number.LIST, Planet.EARTH, Kept.A, Kept.AB, Bits.B, Bits.A | Bits.B, Int.X, Text.X, Functions.f,
-               New.A, Generated.A, Derived.A]
+        ALL = [Number.ONE, Number.LIST, Planet.EARTH, Kept.A, Kept.AB, Bits.B, Bits.A | Bits.B, Int.X, Text.X,
+               Functions.f, New.A, Generated.A, Derived.A]
         def f(value):
             kind = type(value)
             members = {name: repr(member) for name, member in kind.__members__.items()}
