@@ -140,8 +140,9 @@ PyObject *pp_find_member(PyObject *module, PyObject *args);
 PyObject *pp_kinds(PyObject *module, PyObject *pickler);
 
 /* duplicate.c */
-extern const char pp_duplicate_doc[];
+extern const char pp_duplicate_doc[], pp_is_reusable_doc[];
 PyObject *pp_duplicate(PyObject *module, PyObject *args);
+PyObject *pp_is_reusable(PyObject *module, PyObject *args);
 
 extern const char pp_copy_doc[];
 PyObject *pp_copy_buffer(PyObject *module, PyObject *args);

@@ -191,7 +191,9 @@ DICT_CHANGES = {
 }
 
 
-@pytest.mark.parametrize("value", [str, lambda i: (i, ("x", str(i)))], ids=["atoms", "tuples"])
+@pytest.mark.parametrize(
+    "value", [str, lambda i: (i, ("x", str(i))), lambda i: [i, str(i)]], ids=["atoms", "tuples", "lists"]
+)
 @pytest.mark.parametrize("change", DICT_CHANGES)
 def test_any_change_of_a_large_dict_is_noticed(main, change, value):
     main.table = {i: value(i) for i in range(3000)}
@@ -216,3 +218,45 @@ def test_a_large_dict_with_parts_that_can_change_is_examined(main, is_in_tuple):
     before = namespace.leaves(["table"])
     parts[5].append(1)
     assert not _native.are_same(before, namespace.leaves(["table"]))
+
+
+class Value:
+    pass
+
+
+LIST_CHANGES = {
+    "an item": lambda table: table[5].append(1),
+    "an equal item": lambda table: table[5].__setitem__(1, f"{len(table)}"),
+    "the order": lambda table: table[7].reverse(),
+    "emptied": lambda table: table[2999].clear(),
+    "filled": lambda table: table[0].append(0),
+    "inside a tuple": lambda table: table[9][2][0].append(1),
+}
+
+
+@pytest.mark.parametrize("is_first_look", [False, True])
+@pytest.mark.parametrize("change", LIST_CHANGES)
+def test_any_change_of_a_list_in_a_large_dict_is_noticed(main, change, is_first_look):
+    main.table = {i: [i, "3000"] if i else [] for i in range(3000)}
+    if change == "inside a tuple":
+        main.table[9].append(([],))
+    before = namespace.leaves(["table"])
+    if not is_first_look:
+        before = namespace.leaves(["table"])
+        assert _native.are_same(before, namespace.leaves(["table"]))
+    LIST_CHANGES[change](main.table)
+    after = namespace.leaves(["table"])
+    assert not _native.are_same(before, after)
+    assert _native.are_same(after, namespace.leaves(["table"]))
+
+
+def test_items_of_lists_in_a_large_dict_are_let_go(main):
+    key = Value()
+    main.table = {i: [i] for i in range(3000)}
+    namespace.leaves(["table"])
+    main.table[5].append((1, 2, [key]))
+    namespace.leaves(["table"])
+    end = weakref.ref(key)
+    main.table.clear()
+    del key
+    assert end() is None

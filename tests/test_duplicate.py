@@ -231,3 +231,77 @@ def test_the_garbage_collector_is_left_as_it_was(is_enabled):
             assert gc.isenabled() == is_enabled
     finally:
         gc.enable()
+
+
+def make_rows():
+    return pickle.loads(pickle.dumps([[[1.5], {"a": [2.5], "b": ([3.5], 4)}], [bytes(9)], ()], 5))
+
+
+CHANGES = {
+    "an item": lambda rows: rows[0][0].append(1),
+    "an equal item": lambda rows: rows[0].__setitem__(0, [float("1.5")]),
+    "a swap": lambda rows: rows.reverse(),
+    "a value": lambda rows: rows[0][1].update(a=1),
+    "the order of keys": lambda rows: rows[0][1].update(a=rows[0][1].pop("a")),
+    "a key": lambda rows: rows[0][1].pop("b"),
+    "in a tuple": lambda rows: rows[0][1]["b"][0].clear(),
+    "one list twice": lambda rows: rows[0].__setitem__(0, rows[0][1]["a"]),
+    "the type": lambda rows: rows.__setitem__(1, tuple(rows[1])),
+    "a cycle": lambda rows: rows[0].append(rows),
+}
+needs_gil = pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="copies are not used again")
+
+
+@needs_gil
+def test_an_unchanged_copy_can_be_used_again():
+    originals = [make_rows(), "text"]
+    copies = duplicate(originals)
+    assert _native.is_reusable(copies, originals)
+    copies[0][0][0].append(1)
+    copies[0][0][0].pop()
+    assert _native.is_reusable(copies, originals)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_copy_is_not_used_again(change):
+    originals = [make_rows()]
+    copies = duplicate(originals)
+    change(copies[0])
+    assert not _native.is_reusable(copies, originals)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda rows: rows,
+        lambda rows: rows[0][1]["a"],
+        lambda rows: rows[0][1]["b"],
+        lambda rows: iter(rows[0]),
+        lambda rows: rows[0][1].items(),
+        lambda rows: rows[1].append,
+        lambda rows: (row for row in rows),
+    ],
+)
+def test_a_copy_that_a_task_has_kept_is_not_used_again(keep):
+    originals = [make_rows()]
+    copies = duplicate(originals)
+    kept = keep(copies[0])
+    assert kept is not None and not _native.is_reusable(copies, originals)
+
+
+def test_a_copy_with_several_references_inside_is_not_used_again():
+    first, second = [1], [1]
+    originals = pickle.loads(pickle.dumps([[first, first, second, second]], 5))
+    copies = duplicate(originals)
+    copies[0][:] = [copies[0][0], copies[0][2]] * 2  # the same numbers of references, in other places
+    assert not _native.is_reusable(copies, originals)
+
+
+@settings(deadline=None)
+@given(values)
+def test_a_copy_that_is_used_again_is_what_unpickling_makes(value):
+    originals = pickle.loads(pickle.dumps([value], 5))
+    before = pickle.dumps(originals, 5)
+    copies = duplicate(originals)
+    if _native.is_reusable(copies, originals):
+        assert pickle.dumps(copies, 5) == before

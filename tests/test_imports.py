@@ -122,7 +122,7 @@ def test_a_function_of_a_script_needs_no_slow_modules(tmp_path):
 
 
 OF_A_SCRIPT = """
-import math, sys
+import enum, math, sys
 import callees
 from pool_party import ComposablePool
 STEP = 3
@@ -137,6 +137,12 @@ class Point:
     @classmethod
     def at_zero(cls):
         return cls(0)
+class Color(enum.Enum):
+    RED = 1
+    def next(self):
+        return self.value + len(Color)
+def of_enum(color):
+    return color.next(), sorted(sys.modules)
 def of_class(point):
     return point.double + Point.at_zero().x, sorted(sys.modules)
 CALLS = {{
@@ -144,6 +150,7 @@ CALLS = {{
     "script": (of_script, 1.5),
     "lambda": (lambda x: (math.ceil(x) + STEP, sorted(sys.modules)), 1.5),
     "class": (of_class, Point(2)),
+    "enum": (of_enum, Color.RED),
 }}
 if __name__ == "__main__":
     with ComposablePool(1, kind={kind!r}, context={method!r}) as pool:
@@ -153,19 +160,20 @@ if __name__ == "__main__":
     print([name for name in in_worker if name.startswith("pool_party.wire")])
 """
 SLOW = {"cloudpickle", "dataclasses", "inspect", "logging", "uuid", "hashlib"}
-RESULTS = {"importable": 2, "script": 5, "lambda": 5, "class": 4}
+RESULTS = {"importable": 2, "script": 5, "lambda": 5, "class": 4, "enum": 2}
 WIRE = {
     "importable": [],
     "script": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
     "lambda": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
     "class": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
+    "enum": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
 }
 
 
 @pytest.mark.parametrize("what", RESULTS)
 @pytest.mark.parametrize(("kind", "method"), [("interp", None), ("process", "fork"), ("process", "spawn")])
 def test_a_first_call_imports_little(tmp_path, kind, method, what):
-    """Neither the caller nor the worker needs cloudpickle for functions, modules and simple classes of a script."""
+    """Neither the caller nor the worker needs cloudpickle for functions, modules, enumerations and simple classes."""
     (tmp_path / "callees.py").write_text("import sys\ndef importable(x):\n    return round(x), sorted(sys.modules)\n")
     script = tmp_path / "script.py"
     script.write_text(OF_A_SCRIPT.format(kind=kind, method=method, what=what, slow=SLOW))

@@ -429,6 +429,7 @@ static PyMethodDef functions[] = {
     {"find_member", pp_find_member, METH_VARARGS, pp_find_member_doc},
     {"kinds", pp_kinds, METH_O, pp_kinds_doc},
     {"duplicate", pp_duplicate, METH_VARARGS, pp_duplicate_doc},
+    {"is_reusable", pp_is_reusable, METH_VARARGS, pp_is_reusable_doc},
     {"shelve", shelve, METH_O,
      "shelve(package) -> int, or None\n\n"
      "Puts bytes on the shelf of the channel for which this thread is encoding. All its workers can read them there until\n"

@@ -226,11 +226,17 @@ static int look_at_dict(look_t *l, PyObject *dict) {
     return dict && done > 0 ? look_at_items(l, PyDict_Values(dict)) : done;
 }
 
-/* A large dict of atoms, and of tuples of them, is not examined again while it is watched and unchanged. A mark then
- * stands for its content, a new one after each change. The table belongs to the main interpreter, whose GIL guards it. */
+/* A large dict of atoms, of tuples of them, and of lists of both is not examined again while it is watched and unchanged. A
+ * mark then stands for its content, a new one after each change. Lists cannot be watched, so their items are compared with
+ * those that they had. The table belongs to the main interpreter, whose GIL guards it. */
 #define WATCHED_MIN 1000        /* entries; guess */
 #define WATCHED_MAX 32          /* guess: large dicts that a session's functions read */
-static struct { PyObject *dict, *mark; } watched[WATCHED_MAX];   /* the dict is borrowed: its end is an event */
+#define ITEMS_MAX (1 << 20)     /* of the lists in a watched dict, which are kept until they are looked at again; guess */
+typedef struct {
+    PyObject *dict, *mark;      /* the dict is borrowed: its end is an event */
+    PyObject *items;            /* a list with a tuple for each list among its values, in their order */
+} watched_t;
+static watched_t watched[WATCHED_MAX];
 static unsigned n_watched;
 
 static int forget_mark(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
@@ -239,15 +245,9 @@ static int forget_mark(PyDict_WatchEvent event, PyObject *dict, PyObject *key, P
         if (watched[i].dict == dict) {
             watched[i].dict = NULL;
             Py_CLEAR(watched[i].mark);
+            Py_CLEAR(watched[i].items);
         }
     return 0;
-}
-
-static PyObject *mark_of(PyObject *dict) {
-    for (unsigned i = 0; i < WATCHED_MAX; i++)
-        if (watched[i].dict == dict)
-            return watched[i].mark;
-    return NULL;
 }
 
 static bool is_constant(const look_t *l, PyObject *value, int depth) {
@@ -259,31 +259,80 @@ static bool is_constant(const look_t *l, PyObject *value, int depth) {
     return is;
 }
 
-static bool has_constants_only(const look_t *l, PyObject *dict) {
+static bool is_long(PyObject *value) {
+    return (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LONG) || (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LONG);
+}
+
+/* Adds the items of a list. Returns 1; 0 if they may change or should not be kept; -1 with an exception. */
+static int take_items(const look_t *l, PyObject *list, PyObject *to, Py_ssize_t *n_left) {
+    if ((*n_left -= PyList_GET_SIZE(list)) < 0)
+        return 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++)
+        if (!is_constant(l, PyList_GET_ITEM(list, i), 0) || is_long(PyList_GET_ITEM(list, i)))
+            return 0;
+    PyObject *items = PyList_AsTuple(list);
+    int done = items && PyList_Append(to, items) == 0 ? 1 : -1;
+    Py_XDECREF(items);
+    return done;
+}
+
+/* The items of the lists in a dict. NULL, perhaps with an exception: it contains other objects that may change. */
+static PyObject *items_of(const look_t *l, PyObject *dict) {
+    PyObject *key, *value, *items = PyList_New(0);
+    Py_ssize_t n_left = ITEMS_MAX;
+    int done = items ? 1 : -1;
+    for (Py_ssize_t i = 0; done > 0 && PyDict_Next(dict, &i, &key, &value);)
+        if (!is_constant(l, key, 0))
+            done = 0;
+        else
+            done = PyList_CheckExact(value) ? take_items(l, value, items, &n_left) : is_constant(l, value, 0);
+    if (done <= 0)
+        Py_CLEAR(items);
+    return items;
+}
+
+static bool has_items(PyObject *list, PyObject *items) {
+    Py_ssize_t n = PyTuple_GET_SIZE(items);
+    return PyList_GET_SIZE(list) == n &&
+           (n == 0 || memcmp(PySequence_Fast_ITEMS(list), PySequence_Fast_ITEMS(items), (size_t)n * sizeof(PyObject *)) == 0);
+}
+
+/* Whether the lists in a watched dict have the same items still. */
+static bool are_lists_same(const watched_t *w) {
     PyObject *key, *value;
-    for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);)
-        if (!is_constant(l, key, 0) || !is_constant(l, value, 0))
+    for (Py_ssize_t i = 0, n = 0; n < PyList_GET_SIZE(w->items) && PyDict_Next(w->dict, &i, &key, &value);)
+        if (PyList_CheckExact(value) && !has_items(value, PyList_GET_ITEM(w->items, n++)))
             return false;
     return true;
 }
 
+static watched_t *entry_of(PyObject *dict) {
+    for (unsigned i = 0; i < WATCHED_MAX; i++)
+        if (watched[i].dict == dict)
+            return &watched[i];
+    return NULL;
+}
+
 /* Returns 1; 0 if the dict cannot be watched; -1 with an exception. */
-static int watch(PyObject *dict) {
+static int watch(const look_t *l, PyObject *dict) {
     static int watcher = -1;
     if (watcher < 0 && (watcher = PyDict_AddWatcher(forget_mark)) < 0) {
         PyErr_Clear();          /* others use all that CPython has */
         return 0;
     }
-    PyObject *mark = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    PyObject *items = items_of(l, dict), *mark = items ? PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type) : NULL;
     if (mark == NULL || PyDict_Watch(watcher, dict) < 0) {
+        Py_XDECREF(items);
         Py_XDECREF(mark);
-        return -1;
+        return PyErr_Occurred() ? -1 : 0;
     }
-    unsigned i = n_watched++ % WATCHED_MAX;
-    PyObject *old = watched[i].mark;
-    watched[i].dict = dict;
-    watched[i].mark = mark;
-    Py_XDECREF(old);
+    watched_t *entry = entry_of(dict), old;
+    if (entry == NULL)
+        entry = &watched[n_watched++ % WATCHED_MAX];
+    old = *entry;
+    *entry = (watched_t){.dict = dict, .mark = mark, .items = items};
+    Py_XDECREF(old.mark);
+    Py_XDECREF(old.items);
     return 1;
 }
 
@@ -291,8 +340,9 @@ static int watch(PyObject *dict) {
 static int look_at_watched(look_t *l, PyObject *dict) {
     if (!PP_HAS_GIL || PyDict_GET_SIZE(dict) < WATCHED_MIN || PyInterpreterState_Get() != PyInterpreterState_Main())
         return 0;
-    int done = mark_of(dict) ? 1 : has_constants_only(l, dict) ? watch(dict) : 0;
-    return done > 0 ? add(l, mark_of(dict)) : done;
+    const watched_t *entry = entry_of(dict);
+    int done = entry && are_lists_same(entry) ? 1 : watch(l, dict);
+    return done > 0 ? add(l, entry_of(dict)->mark) : done;
 }
 
 static int look_at_closure(look_t *l, PyObject *function, PyObject *closure) {
@@ -391,10 +441,8 @@ static int look(look_t *l, PyObject *value) {
     if (PyList_GET_SIZE(l->found) > LEAVES_MAX || l->depth == DEPTH_MAX)
         return 0;
     if (has(l->atoms, (PyObject *)Py_TYPE(value))) {
-        bool is_long = (PyUnicode_Check(value) && PyUnicode_GET_LENGTH(value) >= LONG) ||
-                       (PyBytes_Check(value) && PyBytes_GET_SIZE(value) >= LONG);
         int done = add(l, value);
-        return is_long && done > 0 ? 0 : done;
+        return done > 0 && is_long(value) ? 0 : done;
     }
     if (Py_EnterRecursiveCall(" while looking at a definition"))
         return -1;

@@ -224,3 +224,61 @@ PyObject *pp_duplicate(PyObject *module, PyObject *args) {
         PyErr_Clear();
     return copy || PyErr_Occurred() ? copy : Py_NewRef(Py_None);
 }
+
+/* ---- using a copy again ---- */
+
+static bool is_unchanged(PyObject *copy, PyObject *original);
+
+/* Neither object may have another reference: one to the copy may be the task's, and with several to the original we would
+ * have to find out whether the copy has them in the same places. */
+static bool is_sole(PyObject *copy, PyObject *original) {
+    return Py_REFCNT(copy) == 1 && Py_REFCNT(original) == 1 && is_unchanged(copy, original);
+}
+
+static bool are_items_unchanged(PyObject *copy, PyObject *original) {
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(copy);
+    if (n != PySequence_Fast_GET_SIZE(original))
+        return false;
+    PyObject **ours = PySequence_Fast_ITEMS(copy), **others = PySequence_Fast_ITEMS(original);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (ours[i] != others[i] && !is_sole(ours[i], others[i]))
+            return false;
+    return true;
+}
+
+static bool is_dict_unchanged(PyObject *copy, PyObject *original) {
+    PyObject *key, *value, *other_key, *other_value;
+    if (PyDict_GET_SIZE(copy) != PyDict_GET_SIZE(original))
+        return false;
+    for (Py_ssize_t i = 0, j = 0; PyDict_Next(copy, &i, &key, &value) && PyDict_Next(original, &j, &other_key, &other_value);)
+        if (key != other_key || (value != other_value && !is_sole(value, other_value)))
+            return false;
+    return true;
+}
+
+/* Whether a copy that a task has had still consists of the same lists, dicts and tuples, with the same objects in the same
+ * order. The other objects that it shares with the original do not change. The recursion ends, as an object within itself
+ * has two references. */
+static bool is_unchanged(PyObject *copy, PyObject *original) {
+    if (Py_TYPE(copy) != Py_TYPE(original))
+        return false;
+    if (PyList_CheckExact(copy) || PyTuple_CheckExact(copy))
+        return are_items_unchanged(copy, original);
+    return PyDict_CheckExact(copy) && is_dict_unchanged(copy, original);
+}
+
+const char pp_is_reusable_doc[] = PyDoc_STR("is_reusable(copies, originals) -> bool\n\n"
+    "Whether nothing but the list `copies` refers to any part of the copies that `duplicate` has made of `originals`, and\n"
+    "they are unchanged. They consist of lists, dicts and tuples; always False for others, and without a GIL.");
+PyObject *pp_is_reusable(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *copies, *originals;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &copies, &PyList_Type, &originals))
+        return NULL;
+    bool is = PP_HAS_GIL && PyList_GET_SIZE(copies) == PyList_GET_SIZE(originals);
+    for (Py_ssize_t i = 0; is && i < PyList_GET_SIZE(copies); i++) {
+        PyObject *copy = PyList_GET_ITEM(copies, i), *original = PyList_GET_ITEM(originals, i);
+        is = copy == original || (Py_REFCNT(copy) == 1 && is_unchanged(copy, original));
+    }
+    return PyBool_FromLong(is);
+}

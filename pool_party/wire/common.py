@@ -330,7 +330,12 @@ def _copies(base: bytes, places: "list[int]") -> "list[Any] | None":
     kept = _native.decoded(base)
     if not kept or not kept.keys() >= set(places):
         return None
-    copies: list[Any] | None = _native.duplicate([kept[place] for place in places], _constants())
+    originals, key = [kept[place] for place in places], tuple(places)
+    given = kept.get(key, ())
+    if given is not None and given != () and _native.is_reusable(given, originals):
+        return given  # type: ignore[no-any-return]
+    copies: list[Any] | None = _native.duplicate(originals, _constants())
+    kept[key] = copies if given == () else None  # after a task that has kept or changed its copy, others probably do
     return copies
 
 

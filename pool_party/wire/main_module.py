@@ -13,7 +13,7 @@ import sys
 import types
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pool_party import _native
@@ -34,7 +34,9 @@ from pool_party.wire.namespace import (
     module,
     namespace,
     new_class,
+    new_enum,
     set_class_state,
+    set_enum_state,
     set_function_state,
 )
 
@@ -173,22 +175,62 @@ def _name_in_types(cls: type) -> str | None:
     return next((name for name, value in vars(types).items() if value is cls), None)
 
 
+_MADE_BY_TYPE = ("__dict__", "__weakref__", "__annotate_func__")  # the last is about the class's own dict
+_MADE_BY_ENUM = (
+    *("__new__", "_new_member_", "__new_member__", "_use_args_", "_member_names_", "_member_map_", "_member_type_"),
+    *("_value2member_map_", "_hashable_values_", "_unhashable_values_", "_unhashable_values_map_", "_value_repr_"),
+    *("_ignore_", "_order_", "_boundary_", "_flag_mask_", "_singles_mask_", "_all_bits_", "_inverted_"),
+)
+_OWN_NEW = {"_new_member_", "__new_member__", "_use_args_"}  # set if an enumeration defines `__new__`
+_OF_MEMBERS = ("_value_", "_name_", "__objclass__", "_sort_order_", "_inverted_")
+
+
 def _reduce_simple_class(name: str, cls: type) -> tuple[Any, ...]:
     """Reduce a class of `__main__` to a call of `make_class`, as `by_value.reduce_definition` does."""
+    args = name, new_class, type, cls.__name__, cls.__bases__, {"__module__": "__main__"}
+    return make_class, args, (_own_members(cls), {}), None, None, set_class_state
+
+
+def _own_members(cls: type, left_out: Collection[str] = ()) -> dict[str, Any]:
     inherited = {key: value for base in reversed(cls.__bases__) for key, value in vars(base).items()}
-    left_out = (
-        "__dict__",
-        "__weakref__",
-        "__annotate_func__",
-    )  # types make these; the last is about the class's own dict
     members = {
         "".join(key): value  # a new string: pickles of equal classes have equal bytes whatever is interned
         for key, value in sorted(vars(cls).items())
-        if key not in left_out and not (key in inherited and inherited[key] is value)
+        if key not in left_out and key not in _MADE_BY_TYPE and not (key in inherited and inherited[key] is value)
     }
     members["__module__"] = "__main__"
-    args = name, new_class, type, cls.__name__, cls.__bases__, {"__module__": "__main__"}
-    return make_class, args, (members, {}), None, None, set_class_state
+    return members
+
+
+def _reduce_enum(name: str, cls: Any) -> tuple[Any, ...]:
+    """Reduce an enumeration of `__main__`. Its members are made again from their values, without its own code."""
+    members = [("".join(key), member._value_) for key, member in cls._member_map_.items()]
+    made = {*_MADE_BY_ENUM, *cls._member_map_}
+    if "__new_member__" in vars(cls):
+        made -= _OWN_NEW
+    attributes = {
+        "".join(key): {name: value for name, value in vars(member).items() if name not in _OF_MEMBERS}
+        for key, member in cls._member_map_.items()
+    }
+    args = name, new_enum, cls.__name__, cls.__bases__, members, vars(cls).get("_boundary_")
+    return make_class, args, (_own_members(cls, made), attributes), None, None, set_enum_state
+
+
+def _is_simple_enum(cls: Any) -> bool:
+    """Return whether the members of an enumeration can be made again from their values."""
+    enum = sys.modules.get("enum")
+    if enum is None or type(cls) is not enum.EnumType or "__orig_bases__" in vars(cls):
+        return False
+    if cls.__bases__[-1].__init__ is not enum.Enum.__init__:
+        return False
+    if any("__new_member__" in vars(base) and base.__module__ != "enum" for base in cls.__mro__[1:]):
+        return False
+    made_from = cls._member_type_
+    return made_from is object or (
+        made_from in (int, str)
+        and "__new_member__" not in vars(cls)
+        and all(type(member._value_) is made_from for member in cls._member_map_.values())
+    )
 
 
 def _is_simple(cls: type) -> bool:
@@ -252,6 +294,8 @@ class Pickler(_pickle.Pickler):
             return self._reduce_by_value(obj)
         if _is_simple(obj):
             return _reduce_simple_class(self._name, obj)
+        if _is_simple_enum(obj):
+            return _reduce_enum(self._name, obj)
         from pool_party.wire.by_value import reduce_definition
 
         return reduce_definition(self._name, obj)

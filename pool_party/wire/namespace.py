@@ -331,6 +331,24 @@ def set_class_state(cls: "Any", state: "tuple[dict[str, Any], Any]") -> None:
         cls.register(subclass)
 
 
+def new_enum(name: str, bases: "tuple[Any, ...]", members: "list[tuple[str, Any]]", boundary: "Any") -> "Any":
+    """Make an enumeration with its members. Called by unpickling."""
+    import enum
+
+    attributes: Any = enum.EnumType.__prepare__(name, bases)
+    attributes["__module__"] = "__main__"
+    for key, value in members:
+        attributes[sys.intern(key)] = enum.member(value)
+    return enum.EnumType(name, bases, attributes, boundary=boundary)
+
+
+def set_enum_state(cls: "Any", state: "tuple[dict[str, Any], dict[str, Any]]") -> None:
+    """Set all other attributes of an enumeration and of its members. Called by unpickling."""
+    set_class_state(cls, state)
+    for name, attributes in state[1].items():
+        vars(cls._member_map_[name]).update(attributes)
+
+
 def attribute(module: str, name: str) -> "Any":
     """Return an attribute of a module. Called by unpickling."""
     return getattr(__import__(module, fromlist=[name]), name)

@@ -287,6 +287,73 @@ SCRIPTS = {
         """,
         "print(p.map(f, list(Color)), p.apply(f, (Color.RED,))[0] is Color.BLUE)",
     ),
+    "enums_with_all_they_may_have": (
+        """
+        import enum
+        class Number(enum.Enum):
+            ONE = 1
+            ALIAS = 1
+            TEXT = "b"
+            LIST = [1]
+            def low(self):
+                return self.name.lower()
+            @classmethod
+            def _missing_(cls, value):
+                return cls.ONE
+            @property
+            def twice(self):
+                return self.value * 2
+        class Planet(enum.Enum):
+            EARTH = (5.9, 6.3)
+            MARS = (6.4, 3.3)
+            def __init__(self, mass, radius):
+                self.mass, self.radius, self.peer = mass, radius, None
+        Planet.EARTH.peer = Planet.MARS
+        class Kept(enum.Flag, boundary=enum.KEEP):
+            A = 1
+            B = enum.auto()
+            AB = 3
+        class Bits(enum.IntFlag):
+            A = 1
+            B = 8
+        class Int(enum.IntEnum):
+            X = 5
+        class Text(enum.StrEnum):
+            X = enum.auto()
+            def __str__(self):
+                return "own"
+        class Functions(enum.Enum):
+            f = enum.member(len)
+            g = enum.nonmember(7)
+        class New(enum.Enum):
+            A = 1
+            def __new__(cls, value):
+                made = object.__new__(cls)
+                made._value_, made.extra = value * 10, value
+                return made
+        class Generated(enum.Enum):
+            @staticmethod
+            def _generate_next_value_(name, start, count, last):
+                return name * 2
+            A = enum.auto()
+        class Base(enum.Enum):
+            def shout(self):
+                return self.name + "!"
+        class Derived(Base):
+            A = 1
+        ALL = [Number.ONE, Number.LIST, Planet.EARTH, Kept.A, Kept.AB, Bits.B, Bits.A | Bits.B, Int.X, Text.X,
+               Functions.f, New.A, Generated.A, Derived.A]
+        def f(value):
+            kind = type(value)
+            members = {name: repr(member) for name, member in kind.__members__.items()}
+            attributes = {name: repr(part) for name, part in vars(value).items() if name != "_inverted_"}
+            return repr(value), str(value), members, attributes, kind.__doc__, kind(value.value) is value, dir(kind)
+        def g(_):
+            same = Number.ALIAS is Number.ONE, Planet.EARTH.peer is Planet.MARS, Functions.g
+            return same, Number(9), Number.ONE.twice, Kept(16).value, Derived.A.shout(), (~Kept.A).value, Int.X + 1
+        """,
+        "print([p.apply(f, (value,)) == f(value) for value in ALL], p.apply(g, (0,)))",
+    ),
     "helpers_of_helpers": (
         """
         def c(x): return x + 1
