@@ -296,7 +296,7 @@ PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);
 /* unknown_threads.c: threads that Python does not know, in private copies */
 void pp_unknown_threads_note(void *library);            /* a copy of the calling thread's interpreter */
 int64_t pp_unknown_threads_home(uintptr_t address);     /* the id of the interpreter whose copy is there, or -1 */
-void pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a little until they have left. Needs no thread state */
+bool pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a little until they have left; false: some have not */
 bool pp_unknown_threads_stay(int64_t interpreter);      /* true: one waits for ever in a copy, which must stay loaded */
 void pp_unknown_threads_forget(int64_t interpreter);    /* its copies are closed */
 PyGILState_STATE pp_gil_ensure(void);

@@ -1,5 +1,6 @@
 """Tasks on extension modules that tests build."""
 
+import atexit
 import importlib
 import pickle
 
@@ -59,6 +60,11 @@ def enter_in_raw_thread(name):
     """Return this interpreter, and the one that a thread enters which Python does not know."""
     module = importlib.import_module(name)
     return module.here(), module.entered()
+
+
+def enter_at_exit(name):
+    """Have the interpreter's end wait for a thread that enters it and that Python does not know."""
+    atexit.register(importlib.import_module(name).entered)
 
 
 def register_exit(name):

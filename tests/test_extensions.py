@@ -167,6 +167,13 @@ def test_unknown_threads_enter_their_own_interpreter(package, make_pool):
 
 
 @needs_support
+def test_the_end_may_wait_for_unknown_threads_that_enter(package):
+    with ComposablePool(1, kind="interp", extensions=["alone"]) as pool:
+        pool.apply(foreign.enter_at_exit, ("alone.nested",))
+    pool.join(timeout=60)  # raises if the interpreter has not ended
+
+
+@needs_support
 def test_functions_for_the_end_are_called_when_the_interpreter_ends(package, monkeypatch):
     """CPython calls them when the program ends, and copies are closed by then. DuckDB and nanobind register some."""
     getenv = ctypes.CDLL(None).getenv

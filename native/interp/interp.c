@@ -170,15 +170,28 @@ static void end_threads(thread_t *t) {
 
 static bool has_copies(const thread_t *t) { return t->libraries && pp_libraries_count(t->libraries) > 0; }
 
+/* Calls what was registered by the atexit module now. It may wait for threads of a library, and these may need Python
+ * to end, which they may not enter afterwards. */
+static void run_exit_functions(void) {
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *done = atexit ? PyObject_CallMethod(atexit, "_run_exitfuncs", NULL) : NULL;
+    if (done == NULL)
+        PyErr_WriteUnraisable(atexit);
+    Py_XDECREF(done);
+    Py_XDECREF(atexit);
+}
+
 /* Ends the interpreter. Py_EndInterpreter aborts the process if a raw thread of a task still has a thread state there;
  * then the interpreter is left as it is. */
 static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(state);
     t->interpreter_id = PyInterpreterState_GetID(interpreter);
+    if (has_copies(t))
+        run_exit_functions();
     PyEval_SaveThread();
-    pp_unknown_threads_end(t->interpreter_id);
+    bool all_have_left = pp_unknown_threads_end(t->interpreter_id);
     PyEval_RestoreThread(state);
-    if (PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
+    if (!all_have_left || PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
         pp_store_seq_cst(&t->leaked, 1);
         if (t->libraries)
             pp_libraries_leak(t->libraries);

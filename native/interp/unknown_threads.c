@@ -134,19 +134,32 @@ static void wait_for_ever(void) {
         pause();
 }
 
-/* A new thread state for a thread that comes from a copy; NULL: it does not. */
+static void leave(int64_t id) {
+    pthread_mutex_lock(&mutex);
+    home_t *h = home_of(id);
+    if (h && h->n_inside && --h->n_inside == 0)
+        pthread_cond_broadcast(&left);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* A new thread state for a thread that comes from a copy; NULL: it does not. It is made without the mutex, because
+ * CPython's lock for it is held during a fork, whose handler takes the mutex. */
 static PyThreadState *enter(uintptr_t from) {
-    PyThreadState *state = NULL;
     pthread_mutex_lock(&mutex);
     home_t *h = home_at(from);
-    if (h && h->is_closed) {
+    PyInterpreterState *interpreter = h ? h->interpreter : NULL;
+    int64_t id = h ? h->id : -1;
+    bool is_late = h && h->is_closed;
+    if (is_late)
         h->is_stuck = true;
-        pthread_mutex_unlock(&mutex);
-        wait_for_ever();
-    }
-    if (h && (state = PyThreadState_New(h->interpreter)))
-        h->n_inside++;
+    else if (h)
+        h->n_inside++;   /* the interpreter's end waits */
     pthread_mutex_unlock(&mutex);
+    if (is_late)
+        wait_for_ever();
+    PyThreadState *state = interpreter ? PyThreadState_New(interpreter) : NULL;
+    if (interpreter && state == NULL)
+        leave(id);
     return state;
 }
 
@@ -164,13 +177,8 @@ void pp_gil_release(PyGILState_STATE before) {
     bool leaves = state && state->gilstate_counter == 1;
     int64_t id = leaves ? PyInterpreterState_GetID(PyThreadState_GetInterpreter(state)) : 0;
     PyGILState_Release(before);
-    if (!leaves)
-        return;
-    pthread_mutex_lock(&mutex);
-    home_t *h = home_of(id);
-    if (h && h->n_inside && --h->n_inside == 0)
-        pthread_cond_broadcast(&left);
-    pthread_mutex_unlock(&mutex);
+    if (leaves)
+        leave(id);
 }
 
 static bool has_ended(uintptr_t from) {
@@ -187,7 +195,7 @@ int pp_is_initialized(void) { return !has_ended((uintptr_t)__builtin_return_addr
 
 /* ---- the end of an interpreter ---- */
 
-void pp_unknown_threads_end(int64_t id) {
+bool pp_unknown_threads_end(int64_t id) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LEAVING_S;
@@ -197,7 +205,9 @@ void pp_unknown_threads_end(int64_t id) {
         h->is_closed = true;
     while (h && h->n_inside && pthread_cond_timedwait(&left, &mutex, &until) != ETIMEDOUT) {
     }
+    bool all_have_left = h == NULL || h->n_inside == 0;
     pthread_mutex_unlock(&mutex);
+    return all_have_left;
 }
 
 bool pp_unknown_threads_stay(int64_t id) {
