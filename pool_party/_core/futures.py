@@ -109,10 +109,11 @@ class PoolFuture(Future[Any]):
         return None if self._call.status == _native.STATUS_OK else self._call.error()
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Have a function called with this future once the call was cancelled or has its outcome. Does not block.
+        """Have a function called with this future once the call was cancelled or has its outcome.
 
-        If it was or has already, `fn` is called at once, in this thread, as `concurrent.futures` promises. Otherwise
-        the thread that runs callbacks calls it. An exception of `fn` is logged by the logger "concurrent.futures".
+        Does not block, and never raises an Exception. If it was or has already, `fn` is called at once, in this thread,
+        as `concurrent.futures` promises. Otherwise the thread that runs callbacks calls it. An exception of `fn` is
+        logged by the logger "concurrent.futures".
 
         Args:
             fn: The function.

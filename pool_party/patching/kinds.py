@@ -3,7 +3,6 @@
 import os
 import sys
 import sysconfig
-from _tracemalloc import is_tracing
 from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from types import FunctionType, ModuleType
@@ -12,6 +11,7 @@ from typing import Any
 from pool_party.patching.subclasses import names_in
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 from pool_party.workers.interp.known import PACKAGES
+from pool_party.workers.interp.starting import is_traced
 
 # Modules whose functions act on the whole process, or that CPython does not load in interpreters.
 _OF_PROCESS = frozenset(
@@ -34,7 +34,7 @@ def choose(context: Any, *others: object) -> str:
 
     others: arguments of the pool which speak for processes unless they are None.
     """
-    if not IS_SUPPORTED or is_tracing() or any(other is not None for other in others) or _forks(context):
+    if not IS_SUPPORTED or is_traced() or any(other is not None for other in others) or _forks(context):
         return "process"
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     if not all(map(_loads, modules)) or any(map(_needs_process, filter(_is_of_program, modules))):
