@@ -22,10 +22,13 @@ static void lock(void) { pthread_mutex_lock(&mutex); }
 static void unlock(void) { pthread_mutex_unlock(&mutex); }
 static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
 
+/* Any thread may call it, as with CPython's. */
 int pp_exit_add(void (*function)(void)) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int64_t interpreter = PyInterpreterState_GetID(PyInterpreterState_Get());
+    int64_t interpreter = pp_unknown_threads_home((uintptr_t)__builtin_return_address(0));
     int result = 0;
+    if (interpreter < 0)
+        return Py_AtExit(function);
     pthread_once(&once, survive_fork);
     pthread_mutex_lock(&mutex);
     if (n_exits == capacity) {
