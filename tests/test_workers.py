@@ -1,10 +1,14 @@
 """Worker objects and the watcher, without a pool."""
 
+import multiprocessing.context
 import os
 
 import gates
 import pytest
 
+from pool_party import _native
+from pool_party.workers.base import Setup
+from pool_party.workers.process import ProcessWorker
 from pool_party.workers.watcher import Watcher
 
 
@@ -51,3 +55,42 @@ def test_each_end_is_reported_once(watcher, reports):
     assert reports == workers
     for worker in workers:
         worker.release()
+
+
+# ---- processes ----
+
+
+class ToldProcess:
+    """A process that ended at once. Its fork server has told its exit code, and not yet closed the pipe."""
+
+    name, pid, exitcode = "Process-1", None, -9
+
+    def __init__(self, **kwargs):
+        self.sentinel, self._server = os.pipe()
+
+    def start(self):
+        self.pid = 2**30  # no process has this
+        os.write(self._server, b"-9")
+
+    def join(self, timeout=None):
+        os.read(self.sentinel, 2)
+
+    def close(self):
+        os.close(self.sentinel)
+        os.close(self._server)
+
+
+class Context(multiprocessing.context.BaseContext):
+    _name = "told"
+    Process = ToldProcess
+
+
+def test_a_process_that_has_ended_stays_ended():
+    """A sentinel that was read is not readable until the fork server closes its end."""
+    worker = ProcessWorker(_native.Channel(1), 0, Setup(None, (), 0, Context()))
+    worker.start()
+    worker.enrol()
+    assert worker.join()
+    assert worker.join(0) and not worker.is_alive() and worker.exitcode == -9
+    worker.release()
+    assert worker.sentinel is None

@@ -462,6 +462,8 @@ class ProcessWorker:
                 self.process._popen._send_signal(number)  # as `terminate` and `kill` do with theirs
 
     def join(self, timeout: float | None = None) -> bool:
+        if self._is_reaped:  # a sentinel of `multiprocessing` that was read is not readable for a moment
+            return True
         sentinel = _native.call_apart(self._begin_waiting)
         try:
             if sentinel is not None:
