@@ -9,12 +9,13 @@ import warnings
 import fresh
 import gates
 import joblib
+import joblib_tasks
 import pytest
 import tasks
 from joblib import Parallel, delayed, parallel_config
 
 import pool_party
-from pool_party import WorkerLost, _native
+from pool_party import WorkerLost
 from pool_party.integrations import idle_pools
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
@@ -42,44 +43,6 @@ def ours(kind):
 
 def idle_of(kind):
     return [idle.fed.pool for idle in list(idle_pools._idle) if idle.fed.pool.kind == kind]
-
-
-def raise_late(n):
-    if n == 3:
-        raise ValueError("it is three")
-    return n
-
-
-def nested(n):
-    n_jobs = joblib.effective_n_jobs(-1)
-    return n_jobs, Parallel(n_jobs=-1)(delayed(tasks.square)(n + k) for k in range(4))
-
-
-def count_threads(n):
-    """Return how many threads of workers this process or interpreter has, and which one this is."""
-    workers = [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolWorker")]
-    return len(workers), threading.get_native_id()
-
-
-def nested_threads(n_before):
-    """Return the samples of a nested call that begins when there are no more threads than that. Some may be ending."""
-    gates.wait_until(lambda: count_threads(0)[0] <= n_before, "the threads of earlier nested calls have ended")
-    return Parallel(n_jobs=-1)(delayed(count_threads)(n) for n in range(4))
-
-
-def limits(_):
-    return _native.own_grant()
-
-
-def die_if(n, bad):
-    if n == bad:
-        os._exit(3)
-    return n
-
-
-def write_into(array):
-    array[0] = 7.0
-    return float(array.sum())
 
 
 # ---- results ----
@@ -140,9 +103,9 @@ def test_tasks_are_read_while_others_run(ours):
 def test_an_error_comes_with_its_traceback(ours):
     with ours():
         with pytest.raises(ValueError, match="it is three") as caught:
-            Parallel(n_jobs=2)(delayed(raise_late)(n) for n in ROUNDS)
+            Parallel(n_jobs=2)(delayed(joblib_tasks.raise_late)(n) for n in ROUNDS)
         assert "in raise_late" in str(caught.value.__cause__)
-        assert Parallel(n_jobs=2)(delayed(raise_late)(n) for n in range(3)) == [0, 1, 2]
+        assert Parallel(n_jobs=2)(delayed(joblib_tasks.raise_late)(n) for n in range(3)) == [0, 1, 2]
 
 
 def test_an_error_of_the_input(ours):
@@ -159,7 +122,7 @@ def test_an_error_of_the_input(ours):
 def test_a_with_block_survives_an_error(ours):
     with ours(), Parallel(n_jobs=2) as parallel:
         with pytest.raises(ValueError, match="it is three"):
-            parallel(delayed(raise_late)(n) for n in ROUNDS)
+            parallel(delayed(joblib_tasks.raise_late)(n) for n in ROUNDS)
         assert parallel(delayed(tasks.square)(n) for n in range(3)) == [0, 1, 4]
         assert parallel(delayed(tasks.square)(n) for n in range(3)) == [0, 1, 4]
 
@@ -189,35 +152,29 @@ def test_an_error_kills_the_tasks_of_other_processes(gate, other_gate):
 
 def test_one_bad_task_costs_its_own_result(ours):
     with ours(on_error="return"):
-        found = Parallel(n_jobs=2, batch_size=3)(delayed(raise_late)(n) for n in range(7))
+        found = Parallel(n_jobs=2, batch_size=3)(delayed(joblib_tasks.raise_late)(n) for n in range(7))
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6]
     assert isinstance(found[3], ValueError) and "in raise_late" in str(found[3].__cause__)
 
 
 def test_one_bad_task_without_parallelism(ours):
     with ours(on_error="return"), Parallel(n_jobs=1) as parallel:
-        found = parallel(delayed(raise_late)(n) for n in range(5))
+        found = parallel(delayed(joblib_tasks.raise_late)(n) for n in range(5))
     assert isinstance(found[3], ValueError)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_one_killed_task_costs_its_own_result(n_jobs):
     with parallel_config(backend="pool_party", on_error="return"):
-        found = Parallel(n_jobs=n_jobs, batch_size=3)(delayed(die_if)(n, 3) for n in range(7))
+        found = Parallel(n_jobs=n_jobs, batch_size=3)(delayed(joblib_tasks.die_if)(n, 3) for n in range(7))
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6]
     assert isinstance(found[3], WorkerLost) and found[3].exitcode == 3
-
-
-def spin_if(n, key):
-    while n == key:
-        pass
-    return n
 
 
 @pytest.mark.parametrize("n_jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_one_task_that_takes_too_long_costs_its_own_result(ours, n_jobs):
     with ours(on_error="return", task_timeout_s=1.0, preload=(__name__,)):  # an import in a task would take its time
-        found = Parallel(n_jobs=n_jobs, batch_size=3)(delayed(spin_if)(n, 3) for n in range(7))
+        found = Parallel(n_jobs=n_jobs, batch_size=3)(delayed(joblib_tasks.spin_if)(n, 3) for n in range(7))
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6]
     assert isinstance(found[3], pool_party.TaskTimeout)
 
@@ -225,16 +182,16 @@ def test_one_task_that_takes_too_long_costs_its_own_result(ours, n_jobs):
 def test_a_task_that_takes_too_long_ends_a_call(ours):
     with ours(task_timeout_s=0.5):
         with pytest.raises(pool_party.TaskTimeout, match=r"more than 0\.5 s"):
-            Parallel(n_jobs=2, batch_size=3)(delayed(spin_if)(n, 3) for n in range(7))
+            Parallel(n_jobs=2, batch_size=3)(delayed(joblib_tasks.spin_if)(n, 3) for n in range(7))
     with ours(task_timeout_s=300):
-        assert Parallel(n_jobs=2)(delayed(spin_if)(n, -1) for n in range(7)) == list(range(7))
+        assert Parallel(n_jobs=2)(delayed(joblib_tasks.spin_if)(n, -1) for n in range(7)) == list(range(7))
 
 
 def test_a_killed_worker_ends_a_call(gate):
     with parallel_config(backend="pool_party"):
         with pytest.raises(WorkerLost):
-            Parallel(n_jobs=2)(delayed(die_if)(n, 3) for n in ROUNDS)
-        assert Parallel(n_jobs=2)(delayed(die_if)(n, -1) for n in range(3)) == [0, 1, 2]
+            Parallel(n_jobs=2)(delayed(joblib_tasks.die_if)(n, 3) for n in ROUNDS)
+        assert Parallel(n_jobs=2)(delayed(joblib_tasks.die_if)(n, -1) for n in range(3)) == [0, 1, 2]
 
 
 def test_a_failing_initializer_is_no_result(ours):
@@ -271,7 +228,7 @@ def test_a_pool_has_one_user(ours, gate, monkeypatch):
     running = gates.call_in_thread(call, tasks.pass_gate, gate.path)
     gate.wait_arrived(2, timeout=LONG_S)
     with pytest.raises(ValueError, match="it is three"):
-        call(raise_late)
+        call(joblib_tasks.raise_late)
     gate.close()
     assert running.result(LONG_S) == [0, 1, 2, 3]
 
@@ -348,7 +305,7 @@ def test_shared_memory_is_for_threads():
 
 def test_options_of_one_call(kind):
     parallel = Parallel(n_jobs=2, backend="pool_party", kind=kind, on_error="return")
-    assert isinstance(parallel(delayed(raise_late)(n) for n in range(4))[3], ValueError)
+    assert isinstance(parallel(delayed(joblib_tasks.raise_late)(n) for n in range(4))[3], ValueError)
 
 
 # ---- budgets ----
@@ -358,13 +315,13 @@ def test_nested_calls_use_the_rest(ours, monkeypatch):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
     expected = [(2, [(n + k) ** 2 for k in range(4)]) for n in range(3)]
     with ours(policy="static"):
-        wait_for_result(lambda: Parallel(n_jobs=2)(delayed(nested)(n) for n in range(3)), expected)
+        wait_for_result(lambda: Parallel(n_jobs=2)(delayed(joblib_tasks.nested)(n) for n in range(3)), expected)
 
 
 def test_nested_calls_without_a_rest_are_sequential(ours, monkeypatch):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")
     with ours():
-        found = Parallel(n_jobs=2)(delayed(nested)(n) for n in range(3))
+        found = Parallel(n_jobs=2)(delayed(joblib_tasks.nested)(n) for n in range(3))
     assert found == [(1, [(n + k) ** 2 for k in range(4)]) for n in range(3)]
 
 
@@ -372,13 +329,13 @@ def test_nested_calls_have_no_more_threads_than_cpus(ours, kind, monkeypatch):
     """Beside those of the nested calls, each worker has its own, which in a pool of threads is counted, too."""
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
     idle_pools.end_all()
-    n_others, _ = count_threads(0) if kind == "thread" else (0, 0)  # of other tests' pools
+    n_others, _ = joblib_tasks.count_threads(0) if kind == "thread" else (0, 0)  # of other tests' pools
     n_before = n_others + 4 + 2 if kind == "thread" else 0
     with ours(policy="static"):
         found = [
             sample
             for _ in range(3)
-            for each in Parallel(n_jobs=2)(delayed(nested_threads)(n_before) for _ in range(4))
+            for each in Parallel(n_jobs=2)(delayed(joblib_tasks.nested_threads)(n_before) for _ in range(4))
             for sample in each
         ]
     most = max(n for n, _ in found)
@@ -389,7 +346,7 @@ def test_nested_calls_have_no_more_threads_than_cpus(ours, kind, monkeypatch):
 def test_inner_limits(kind, monkeypatch, inner, n_threads):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
     with parallel_config(backend="pool_party", kind=kind, policy="static", inner_max_num_threads=inner):
-        wait_for_result(lambda: Parallel(n_jobs=2)(delayed(limits)(n) for n in range(3)), [n_threads] * 3)
+        wait_for_result(lambda: Parallel(n_jobs=2)(delayed(joblib_tasks.limits)(n) for n in range(3)), [n_threads] * 3)
 
 
 # ---- arrays ----
@@ -402,7 +359,7 @@ def test_tasks_may_write_into_large_arrays(ours, kind):
         pytest.skip("needs CPython 3.14 with a GIL")
     array = numpy.ones(300_000)
     with ours():
-        found = Parallel(n_jobs=2)(delayed(write_into)(array) for _ in range(3))
+        found = Parallel(n_jobs=2)(delayed(joblib_tasks.write_into)(array) for _ in range(3))
     assert found == [300_006.0] * 3
     assert array[0] == (7.0 if kind == "thread" else 1.0)
 
