@@ -330,7 +330,7 @@ def test_nested_calls_have_no_more_threads_than_cpus(ours, kind, monkeypatch):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
     idle_pools.end_all()
     n_others, _ = joblib_tasks.count_threads(0) if kind == "thread" else (0, 0)  # of other tests' pools
-    n_before = n_others + 4 + 2 if kind == "thread" else 0
+    n_before = n_others + 2 if kind == "thread" else 0
     with ours(policy="static"):
         found = [
             sample
