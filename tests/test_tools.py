@@ -163,7 +163,9 @@ def test_failure():
 
 
 @pytest.mark.hang_s(200)
-@pytest.mark.parametrize("options", ["", "-n 2"], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "options", [pytest.param("", id="one process"), pytest.param("-n 2", id="xdist", marks=pytest.mark.slow)]
+)
 def test_pytest(tmp_path, options):
     """Workers of xdist are programs of their own, which the runner does not follow; they work as under plain Python."""
     (tmp_path / "test_app.py").write_text(TESTS)
