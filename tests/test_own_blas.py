@@ -51,9 +51,7 @@ def threads_of_workers(others):
 
 @needs_support
 def test_three_interpreters_have_one_two_and_three_threads(gate):
-    tasks.linear_algebra(
-        0
-    )  # a fork ends the threads of the shared OpenBLAS; a worker might be the first to start them again
+    tasks.linear_algebra(0)  # starts the threads of the shared OpenBLAS again, which a fork had ended
     others = threads()  # those of pools that tests share, and of their shared OpenBLAS
     with ComposablePool(3, kind="interp", policy=OneTwoThree()) as pool:
         results = [pool.apply_async(tasks.own_blas_at_gate, (gate.path,)) for _ in range(3)]
