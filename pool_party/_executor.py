@@ -174,8 +174,9 @@ class ComposableExecutor(Executor):
             raise PoolClosed("cannot schedule new futures after shutdown")
         engine.check_running()
         call = FutureCall(engine)
+        future = call.future
         engine.submit_call(call, fn, args, kwargs, self._options)
-        return call.future
+        return future
 
     def map(
         self,

@@ -268,9 +268,10 @@ class ComposablePool:
         self._engine.check_running()
         _check_callable(fn)
         call = FutureCall(self._engine)
+        future = call.future
         call.owner = self
         self._engine.submit_call(call, fn, args, kwargs, self._options)
-        return call.future
+        return future
 
     # ---- many calls ----
 

@@ -188,6 +188,10 @@ class PlainError(Exception):
     pass
 
 
+def raise_plain(_=None):
+    raise PlainError
+
+
 class OddInitError(Exception):
     """An error that pickles but does not unpickle: args has one value, and __init__ needs two."""
 

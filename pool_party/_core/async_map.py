@@ -21,6 +21,7 @@ class _Window:
         self._is_ordered = is_ordered
         self.calls: set[Call] = set()
         self._queue: deque[Call] = deque()  # all calls in the order of the input; without order, those that are done
+        self._taken: Call | None = None
         self._has_ended = False  # whether the input has ended
         self._error: BaseException | None = None  # what the input raised, or the submission of a call
         self._consumer: asyncio.Future[None] | None = None  # what `wait` awaits
@@ -79,15 +80,24 @@ class _Window:
         if self._consumer is not None:
             release(self._consumer)
 
-    def take(self) -> "Call | None":
-        """Return the next call if it is done, which makes room for another one. Otherwise return None."""
+    def take(self) -> bool:
+        """Take the next call if it is done, which makes room for another one. `value` then has its outcome."""
         if not self._queue or not self._queue[0].done:
-            return None
-        call = self._queue.popleft()
-        self.calls.discard(call)
+            return False
+        self._taken = self._queue.popleft()
+        self.calls.discard(self._taken)
         if self._reader is not None:
             release(self._reader)
-        return call
+        return True
+
+    def value(self) -> Any:
+        """Return the value of the taken call, or raise its exception. Nothing refers to the call from then on."""
+        call, self._taken = self._taken, None
+        assert call is not None, "`take` returned True"
+        try:
+            return value_of(call)
+        finally:
+            del call  # as in `value_of`
 
     def is_over(self) -> bool:
         """Return whether there are no more results. Raise what the input raised, after the results before that."""
@@ -125,10 +135,10 @@ async def results(
         while True:
             if reading is None:
                 window.fill(items)
-            if (call := window.take()) is not None:
+            if window.take():
                 if reading is None:
                     window.fill(items)  # so that workers compute while the consumer uses the result
-                yield value_of(call)
+                yield window.value()
             elif window.is_over():
                 return
             else:

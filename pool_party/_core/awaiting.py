@@ -124,7 +124,10 @@ async def outcome(call: "Call", on_cancel: str | None) -> Any:
             if not call.awaiters:
                 await give_up([call], on_cancel)
             raise
-    return value_of(call)
+    try:
+        return value_of(call)
+    finally:
+        del call  # as in `value_of`
 
 
 def value_of(call: "Call") -> Any:

@@ -119,14 +119,22 @@ def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
 def get(result: MapResult, watch: Watch | None) -> list[Any]:
     """Return the values of a map. The final count is shown before."""
     if watch is not None:
-        result.shown_by = watch
-        follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done, result.engine.bars)
-        try:
-            result.wait()
-        finally:
-            follower.finish(is_complete=False)
-    values: list[Any] = result.get()
-    return values
+        _wait_and_show(result, watch)
+    values: list[Any]
+    try:
+        values = result.get()
+        return values
+    finally:
+        del result  # breaks the reference cycle of exception, traceback and this frame
+
+
+def _wait_and_show(result: MapResult, watch: Watch) -> None:
+    result.shown_by = watch
+    follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done, result.engine.bars)
+    try:
+        result.wait()
+    finally:
+        follower.finish(is_complete=False)
 
 
 def follow_stream(call: StreamCall, total: int | None, watch: Watch | None) -> Follower | None:

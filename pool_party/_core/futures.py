@@ -172,8 +172,13 @@ class FutureCall(Call):
         self.future._call = self
 
     def run_callbacks(self) -> None:
-        """Pass the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks."""
+        """Pass the outcome to the Future, which wakes waiters of `concurrent.futures` and runs callbacks.
+
+        The call then lets go of the Future, which refers to it, so that the value goes with the last reference to the
+        Future and needs no garbage collection.
+        """
         future = self.future
+        del self.future
         if self.is_cancelled():
             Future.cancel(future)
             future.set_running_or_notify_cancel()

@@ -88,7 +88,10 @@ class IMapIterator(Iterator[Any]):
             if self._call.care is not None:
                 self._call.care.forget(index)
             if status != _native.STATUS_OK:
-                raise error_of(status, value)
+                try:
+                    raise error_of(status, value)
+                finally:
+                    del outcome, value  # breaks the reference cycle of exception, traceback and this frame
             if self._call.chunk == 1:
                 return value
             self._items.extend(value)
