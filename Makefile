@@ -6,6 +6,9 @@
 .PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
+# Tests start thousands of processes and interpreters. Each would compile all that it imports if none kept the bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 with_env = @set -e; python=$$(tools/setup-env $(1)); "$$python"
 # Tests wait much of the time, so more run at once than there are cores. ARGS=-n0 runs them in one process, for a debugger.
 pytest = -m pytest -n 4 --dist worksteal

@@ -380,8 +380,8 @@ WAYS_TO_END = (
 )
 
 
-# Ten pools show what each one leaves; thirty show what is left occasionally.
-several = pytest.mark.parametrize("n_pools", [10, pytest.param(30, marks=pytest.mark.slow)])
+# Three pools show what each one leaves; thirty show what is left occasionally.
+several = pytest.mark.parametrize("n_pools", [3, pytest.param(30, marks=pytest.mark.slow)])
 
 
 @several
