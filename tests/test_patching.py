@@ -517,6 +517,28 @@ def test_defect_17_pools_nest():
         assert pool.map(outer, [2, 3]) == [1, 5]
 
 
+NESTED = """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    def square(x):
+        return x * x
+    def task(n):
+        with multiprocessing.Pool(2) as pool, ProcessPoolExecutor(2) as executor:
+            return sum(pool.map(square, range(n))), sum(executor.map(square, range(n)))
+    if __name__ == "__main__":
+        {patch}
+        with ProcessPoolExecutor(2) as executor:
+            print(list(executor.map(task, [5, 6])))
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "process", "thread", "auto", "interp"])
+def test_processes_nest_in_what_takes_their_place(kind):
+    """In interpreters `multiprocessing.Pool` was once CPython's, which cannot start there."""
+    patch = "" if kind == "plain" else f"import pool_party; pool_party.patch(kind={kind!r})"
+    assert " ".join(run(NESTED.format(patch=patch))) == "[(30, 30), (55, 55)]"
+
+
 # ---- which kind ----
 
 CASES = {  # a module of the program, or arguments of the pool that follow its context -> the kind

@@ -17,6 +17,7 @@ from pool_party.budget import imports
 from pool_party.patching import state
 from pool_party.patching.parts import PARTS
 from pool_party.patching.table import PATCHES, Patch
+from pool_party.workers.interp.steps import drop_step, set_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,11 +47,20 @@ def apply(settings: Settings) -> None:
         if module in sys.modules:
             _install(module)
     sys.meta_path.insert(0, _Finder)
+    set_step(__name__, apply_fields.__name__, *settings)
+
+
+def apply_fields(*fields: Any) -> None:
+    """Do the same in a new interpreter of this process. fields: of the `Settings`."""
+    from pool_party.patching.settings import Settings
+
+    apply(Settings(*fields))
 
 
 def undo() -> None:
     """Restore exactly what was there before `apply`. Pools that are open stay as they are. It may be called again."""
     state.change(None)
+    drop_step(__name__, apply_fields.__name__)
     while _undoers:
         _, undo_one = _undoers.popitem()
         undo_one()

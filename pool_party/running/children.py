@@ -14,6 +14,7 @@ import sys
 from pool_party.budget import imports
 from pool_party.patching import apply, state
 from pool_party.patching.settings import Settings
+from pool_party.workers.interp.steps import set_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,10 +50,16 @@ def install(settings: Settings, journal: Address | None = None) -> None:
 
     journal: where children note their figures for the report, if there is to be one.
     """
-    global _journal
-    _journal = journal
     if state.current() != settings:  # in the child of a fork server they are in force
         apply.apply(settings)
+    follow(journal)
+    set_step(__name__, follow.__name__, journal)
+
+
+def follow(journal: Address | None) -> None:
+    """Add our value to the preparation data of child processes. A new interpreter of this process calls this alone."""
+    global _journal
+    _journal = journal
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     for name in _MODULES:

@@ -119,7 +119,7 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
     global _is_interpreter, is_remote
     _is_interpreter = is_remote = True
-    sys.argv, main_names, cpus, packages, initializer, max_tasks, preload, name, relay = config
+    sys.argv, main_names, cpus, packages, steps, initializer, max_tasks, preload, name, relay = config
     if cpus:
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes of `multiprocessing`
@@ -127,6 +127,8 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     extensions.install(*packages)
     process_state.install()
     sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
+    for module, step, args in steps:
+        getattr(__import__(module, fromlist=["__name__"]), step)(*args)
 
     def initialize() -> object:
         if initializer is None:

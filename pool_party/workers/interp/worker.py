@@ -11,6 +11,7 @@ from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers.base import Setup
 from pool_party.workers.interp.starting import start
+from pool_party.workers.interp.steps import steps
 
 if TYPE_CHECKING:
     from importlib.machinery import SourceFileLoader
@@ -68,7 +69,10 @@ def _config(setup: Setup, n: int, name: str) -> bytes:
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
     relay = setup.relay_terms(n)
-    config = (list(sys.argv), main_names, cpus, packages, initializer, setup.max_tasks, setup.preload, name, relay)
+    config = (
+        *(list(sys.argv), main_names, cpus, packages, steps()),
+        *(initializer, setup.max_tasks, setup.preload, name, relay),
+    )
     return marshal.dumps((path, _boot(), config))
 
 
