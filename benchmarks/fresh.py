@@ -37,12 +37,16 @@ class Measurement:
 def begin(
     module: str, arguments: Sequence[object], environment: Mapping[str, str] | None = None, function: str = "main"
 ) -> Measurement:
-    """Start `module.function()` in a process group of its own; `environment` replaces the caller's."""
+    """Start `module.function()` in a process group of its own; `environment` replaces the caller's.
+
+    Without a name for the function, the module's file runs as a script.
+    """
     environment = os.environ if environment is None else environment
     search_path = [str(_HERE), *filter(None, [environment.get("PYTHONPATH")])]
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    program = ["-c", f"from {module} import {function}; {function}()"] if function else [_HERE / f"{module}.py"]
     process = subprocess.Popen(
-        [sys.executable, "-c", f"from {module} import {function}; {function}()", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         env={**environment, "PYTHONPATH": os.pathsep.join(search_path)},
         stdin=subprocess.DEVNULL,
         stdout=output,

@@ -20,8 +20,8 @@ type _Task = Callable[[Any], Any]
 class Handle(Protocol):
     """An open pool."""
 
-    def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a separate task."""
+    def map(self, task: _Task, values: Sequence[Any], chunk: int = 1) -> list[Any]:
+        """Return the results in order; `chunk` values are sent together, by default each alone."""
 
     def call(self, task: _Task, value: Any) -> Any:
         """Run one task and wait for it."""
@@ -39,9 +39,9 @@ class PoolHandle:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
-    def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a separate task."""
-        results: list[Any] = self._pool.map(task, values, chunksize=1)
+    def map(self, task: _Task, values: Sequence[Any], chunk: int = 1) -> list[Any]:
+        """Return the results in order; `chunk` values are sent together, by default each alone."""
+        results: list[Any] = self._pool.map(task, values, chunksize=chunk)
         return results
 
     def call(self, task: _Task, value: Any) -> Any:
@@ -64,9 +64,9 @@ class ExecutorHandle:
     def __init__(self, executor: Any) -> None:
         self._executor = executor
 
-    def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a separate task."""
-        return list(self._executor.map(task, values, chunksize=1))
+    def map(self, task: _Task, values: Sequence[Any], chunk: int = 1) -> list[Any]:
+        """Return the results in order; `chunk` values are sent together, by default each alone."""
+        return list(self._executor.map(task, values, chunksize=chunk))
 
     def call(self, task: _Task, value: Any) -> Any:
         """Run one task and wait for it."""
@@ -93,9 +93,10 @@ class JoblibHandle:
         self._new = joblib.Parallel
         self._parallel = joblib.Parallel(**self._options).__enter__()
 
-    def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
-        """Return the results in order; every value is a separate task."""
-        return list(self._parallel(self._calls(task, values)))
+    def map(self, task: _Task, values: Sequence[Any], chunk: int = 1) -> list[Any]:
+        """Return the results in order; `chunk` values are sent together, by default each alone."""
+        parallel = self._parallel if chunk == 1 else self._new(**self._options | {"batch_size": chunk})
+        return list(parallel(self._calls(task, values)))
 
     def call(self, task: _Task, value: Any) -> Any:
         """Run one task and wait for it."""

@@ -63,6 +63,7 @@ _ALL = (
     Benchmark("overhead", 3.5, 0.5, ("--repeats", "2"), needs=("numpy",)),
     Benchmark("wake-up", 1.5, 0.4),
     Benchmark("transfer", 5, 0.7, _TRANSFER, ("--quick", *_TRANSFER, "--max-size", str(4 << 20))),
+    Benchmark("objects", 5, 1, needs=("numpy",)),
     Benchmark("packing", 4, 0.4),
     Benchmark("memory", 1.5, 0.4, ("--repeats", "1")),
     Benchmark("tracing", 1, 0.3, ("--rounds", "5")),

@@ -82,6 +82,17 @@ def test_smallest_case_of_transfer_runs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("section", ["rows", "script"])
+def test_smallest_case_of_objects_runs(section, tmp_path):
+    file = tmp_path / "figures.json"
+    done = run("objects.py", "--quick", "--json", str(file), "--only", section, "--peer", "pool_party process")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text())["sections"][section]["pool_party process"]["summary"]
+    assert all(value >= 0 for value in figures.values())
+    assert len(figures) == {"rows": 3, "script": 4}[section]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_packing_runs(tmp_path):
     file = tmp_path / "figures.json"

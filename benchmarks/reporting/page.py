@@ -33,6 +33,7 @@ _TITLES = {
     "overhead": "Managing parallelism",
     "wake-up": "Waking workers",
     "transfer": "Transfers",
+    "objects": "Objects that tasks share, and those of scripts",
     "packing": "Packing",
     "memory": "Memory",
     "tracing": "Traces",

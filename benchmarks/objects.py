@@ -1,0 +1,117 @@
+"""What do the objects of programs cost: one that many tasks share, and the functions and classes of a script?
+
+    python benchmarks/objects.py [--quick] [--only SECTION] [--peer TEXT] [--workers N] [--repeats N] [--json FILE]
+
+A section for each form of object gives the same one to 400 tasks, each task sent alone, and in the chunks that
+multiprocessing.Pool would choose. It has the CPU time of the program and all its processes, and by how much their
+memory grew at most while the tasks were sent alone, sampled every 10 ms. The section `script` has the wall time of a
+script's first call of a function of its own, of the first call with an object of its own class, and of further ones.
+Threads are left out, since they send references.
+"""
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fresh import Figures, begin, end
+from peers import Peer, available_peers
+from program import (
+    Record,
+    Runs,
+    add_only,
+    add_peer,
+    add_repeats,
+    add_workers,
+    finish,
+    gather,
+    make_parser,
+    wanted,
+)
+from reporting.markdown import duration, size_text
+from workloads.objects import FORMS
+
+from pool_party.cli.demo.report import format_table
+
+_TIMEOUT_S = 600.0
+_QUICK_SCALE = 0.05
+_SCRIPT = "script"
+_HEADINGS = {
+    "alone_cpu_s": "CPU time, tasks alone",
+    "chunks_cpu_s": "in chunks",
+    "alone_peak_bytes": "memory at its peak",
+    "first_us": "first call",
+    "function_us": "further ones",
+    "first_class_us": "first object",
+    "class_us": "further ones",
+}
+
+
+def _peers() -> list[Peer]:
+    return [peer for peer in available_peers() if peer.kind != "thread" and peer.name != "joblib"]
+
+
+def _measure(section: str, options: argparse.Namespace) -> Runs:
+    scale = _QUICK_SCALE if options.quick else 1.0
+
+    def measure(name: str) -> tuple[Figures | None, str]:
+        return end(begin("objects_sections", [section, name, options.workers, scale], function=""), _TIMEOUT_S)
+
+    names = wanted((peer.name for peer in _peers()), options.peer)
+    return gather(section, names, 1 if options.quick else options.repeats, measure)
+
+
+def _sum_up(runs: Sequence[Figures]) -> dict[str, float]:
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
+def _write(key: str, value: float) -> str:
+    return size_text(value) if key.endswith("_bytes") else duration(value / (1e6 if key.endswith("_us") else 1))
+
+
+def _format(section: str, sums: Mapping[str, dict[str, Any]], runs: Runs) -> str:
+    """Return a table: each figure, and how often the figure of the peer of the same kind contains it."""
+    references = {peer.name: peer.reference for peer in _peers() if peer.is_ours}
+    rows, keys = [], list(next(iter(sums.values()))["summary"]) if sums else []
+    for name, found in sums.items():
+        reference = sums.get(references.get(name, ""), found)["summary"]
+        cells = []
+        for key in keys:
+            value, text = found["summary"][key], _write(key, found["summary"][key])
+            cells.append(
+                text if reference is found["summary"] or not value else f"{text} (1/{reference[key] / value:.3g})"
+            )
+        rows.append([name, *cells])
+    title = "functions and classes of a script" if section == _SCRIPT else f"one object for 400 tasks: {section}"
+    note = "; in brackets the part of its reference"
+    return "\n".join(
+        (
+            f"{title}; lower is better{note}",
+            format_table(["", *(_HEADINGS[key] for key in keys)], rows),
+            *runs.failure_lines(),
+            "",
+        )
+    )
+
+
+def main() -> int:
+    """Measure as the command line says, and print a table for each section."""
+    parser = make_parser(__doc__)
+    add_workers(parser)
+    add_only(parser, (*FORMS, _SCRIPT))
+    add_peer(parser)
+    add_repeats(parser, 3)
+    options = parser.parse_args()
+    record = Record(__doc__, options.workers, options)
+    has_failed = False
+    for section in options.only or (*FORMS, _SCRIPT):
+        runs = _measure(section, options)
+        sums = {name: {"summary": _sum_up(found), "runs": found} for name, found in runs.figures.items()}
+        print(_format(section, sums, runs), flush=True)
+        record.put_section(section, sums | {name: {"failure": text} for name, text in runs.failures.items()})
+        has_failed |= any(name.startswith("pool_party") for name in runs.failures)
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    finish(main)
