@@ -81,7 +81,8 @@ def configure(
     if unknown := sorted(limits.keys() - Limits.__annotations__.keys()):
         raise TypeError(f"configure has no option {unknown[0]!r}")
     make_plan("thread", 1, **limits)  # which checks the values
-    own = {"max_workers": max_workers, "initializer": initializer, "initargs": tuple(initargs), "context": context}
+    arguments = () if initializer is None else tuple(initargs)
+    own = {"max_workers": max_workers, "initializer": initializer, "initargs": arguments, "context": context}
     names = {"extensions": extensions if extensions is None else tuple(extensions), "preload": tuple(preload)}
     given = {"kind": kind, **own, **names, "policy": "dynamic", **limits}
     with _lock:

@@ -177,7 +177,7 @@ def open_engine(
     try:
         setup = Setup(
             initializer,
-            tuple(initargs),
+            () if initializer is None else tuple(initargs),  # None passes there, as with the standard library
             max_tasks or 0,
             context,
             plan=make_plan(kind, n_workers, **limits),

@@ -308,6 +308,12 @@ def test_callables_of_every_sort(pool, func, args, expected):
     assert pool.starmap(func, [args] * 3) == [expected] * 3
 
 
+def test_arguments_of_no_initializer_are_not_looked_at(kind, make_pool, make_executor):
+    """As with the standard library's pools, where wrappers pass None for both."""
+    assert make_pool(1, None, None, kind=kind).map(tasks.square, [3]) == [9]
+    assert list(make_executor(1, initializer=None, initargs=None, kind=kind).map(tasks.square, [3])) == [9]
+
+
 def test_closures_and_nested_functions(pool):
     factor = 7
 

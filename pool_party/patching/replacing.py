@@ -268,7 +268,7 @@ class _ThreadExecutor(_ByItem, _AnyExecutor):
             default = named_or_set(None) or default
         self._describe(lambda: "thread", max_workers, default, initializer=initializer, initargs=initargs)
         prefix = thread_name_prefix or f"ThreadPoolExecutor-{type(self)._counter()}"  # type: ignore[attr-defined]
-        naming = (itertools.count().__next__, prefix, initializer, tuple(initargs))
+        naming = (itertools.count().__next__, prefix, initializer, () if initializer is None else tuple(initargs))
         self._to_open |= {"initializer": _name_thread, "initargs": naming}
 
 
