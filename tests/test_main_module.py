@@ -671,6 +671,34 @@ def test_what_is_not_there_and_does_not_pickle_is_named(tmp_path):
     fresh.check(run_script(tmp_path, text), expected)
 
 
+def test_what_does_not_unpickle_is_named(tmp_path):
+    text = textwrap.dedent("""
+        from pool_party import ComposablePool
+
+        def check(is_sender):
+            if not is_sender:
+                raise ValueError("only here")
+
+        class Only:
+            def __reduce__(self):
+                return check, (False,)
+
+        only = Only()
+
+        def f(x):
+            return only, x
+
+        if __name__ == "__main__":
+            with ComposablePool(1, kind="interp") as p:
+                try:
+                    p.apply(f, (1,))
+                except ValueError as error:
+                    print(error, error.__notes__[-1])
+        """)
+    expected = "only here pool_party: the global 'only' of __main__, which a function reads, does not unpickle"
+    fresh.check(run_script(tmp_path, text), expected)
+
+
 def test_a_result_replaces_nothing_in_the_caller(run_program):
     """A class that counts its instances may have another count elsewhere, but is the same class."""
     run_program(

@@ -260,10 +260,17 @@ def install(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
     try:
         for name in definitions:
             _make(name)
-        for name, (mark, body, error, _) in values.items():
+        for name, (mark, body, reason, _) in values.items():
             if body is None:
-                raise TypeError(f"the global {name!r} of __main__ does not pickle, and is not here: {error}")
-            bind(name, _pickle.loads(body)[0])
+                raise TypeError(f"the global {name!r} of __main__ does not pickle, and is not here: {reason}")
+            try:
+                value = _pickle.loads(body)[0]
+            except Exception as error:
+                error.add_note(
+                    f"pool_party: the global {name!r} of __main__, which a function reads, does not unpickle"
+                )
+                raise
+            bind(name, value)
             marks[name] = mark
     finally:
         _pending.clear()
