@@ -81,6 +81,9 @@ static uint32_t mix(uint64_t id, uint32_t salt) {
 
 /* ---- payloads: size and bytes follow from the task's number ---- */
 
+static uint64_t job_of(uint64_t id) { return id + 1; }       /* a call's number; no call has the number 0 */
+static uint64_t id_of(uint64_t job) { return job - 1; }
+
 static uint32_t size_of(uint64_t id, uint32_t salt) {
     uint32_t r = mix(id, salt), kind = draw(&r, 64);
     return kind < 32 ? draw(&r, PP_SLOT_INLINE + 1) : kind < 61 ? draw(&r, PP_INLINE_MAX + 1)
@@ -96,19 +99,20 @@ static void check_payload(const void *from, uint32_t size, uint64_t id) {
 
 /* Returns 0, EAGAIN or ECANCELED. */
 static int reply(pp_worker_t *end, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
-    uint32_t size = size_of(task->job, 2);
+    uint64_t id = id_of(task->job);
+    uint32_t size = size_of(id, 2);
     pp_blockref_t ref;
     pp_frame_t frame = {.job = task->job, .index = task->index, .where = PP_IN_RING, .size = size};
     const void *data = buffer;
     void *to = buffer;
     int error;
     if (size > PP_INLINE_MAX) {
-        CHECK(pp_block_open(arena, size, &ref, &to) == 0, "block for the result of", task->job);
+        CHECK(pp_block_open(arena, size, &ref, &to) == 0, "block for the result of", id);
         frame.where = PP_IN_BLOCK;
         frame.size = sizeof ref;
         data = &ref;
     }
-    write_payload(to, size, task->job);
+    write_payload(to, size, id);
     while ((error = pp_worker_reply(end, &frame, data)) == EAGAIN)
         if ((error = pp_worker_wait_room(end)) != 0)
             break;
@@ -116,25 +120,26 @@ static int reply(pp_worker_t *end, pp_arena_t *arena, const pp_slot_t *task, uns
 }
 
 static void run(pp_worker_t *end, const pp_slot_t *task, const void *payload) {
-    uint32_t size = size_of(task->job, 1);
+    uint64_t id = id_of(task->job);
+    uint32_t size = size_of(id, 1);
     if (task->where == PP_IN_BLOCK) {
         void *memory;
         pp_memory_t *kept = NULL;
         const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
-        if (task->job % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_worker, &kept) == 0) {
+        if (id % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_worker, &kept) == 0) {
             pp_worker_copied(end, task, true);
-            check_payload(pp_memory_start(kept), size, task->job);
+            check_payload(pp_memory_start(kept), size, id);
             memset(pp_memory_start(kept), 0, size);          /* a private copy: nobody sees this */
             pp_memory_unref(kept);
         } else {
-            CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", task->job);
-            check_payload(memory, size, task->job);
+            CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", id);
+            check_payload(memory, size, id);
             pp_block_unmap(end->segment, ref, memory);
             pp_worker_copied(end, task, false);
         }
     } else {
-        CHECK(task->size == size, "size of task", task->job);
-        check_payload(task->where == PP_IN_RING ? payload : task->data, size, task->job);
+        CHECK(task->size == size, "size of task", id);
+        check_payload(task->where == PP_IN_RING ? payload : task->data, size, id);
     }
     if (task->mode == MEETING) {
         pp_add_seq_cst(&n_met[task->index], 1);
@@ -227,7 +232,7 @@ static void drop_kept(pool_t *p, unsigned i) {
 static unsigned take_slot(pool_t *p, unsigned worker) {
     unsigned n = 0;
     for (const pp_frame_t *f; (f = pp_parent_peek(&p->parent, worker)) != NULL; n++) {
-        uint64_t id = f->job;
+        uint64_t id = id_of(f->job);
         uint32_t size = size_of(id, 2);
         if (f->where == PP_IN_BLOCK) {
             pp_blockref_t ref;
@@ -260,7 +265,7 @@ static void reap(pool_t *p, unsigned worker) {
     take_slot(p, worker);
     if (pp_parent_reap(&p->parent, worker, &job, &index)) {
         pp_add_seq_cst(&n_met[index], 1);                    /* wakes the tasks that wait for it */
-        settle(p, job, LOST);
+        settle(p, id_of(job), LOST);
     }
     pp_add_seq_cst(&p->n_deaths, 1);
 }
@@ -370,15 +375,15 @@ static void *run_background(void *arg) {
 
 static bool may_be_revoked(uint64_t id) { return mix(id, 3) % 8 < 3; }   /* MEETING tasks may not */
 
-/* Task numbers are slot sequences, and numbers of calls. Half of the tasks are taken back as those of a map are. */
+/* Task numbers are slot sequences. Half of the tasks are taken back as those of a map are. */
 static void take_back(pool_t *p, uint64_t id) {
     pp_slot_t copy;
     uint64_t from = id;
-    if (!(id % 2 ? pp_parent_revoke_next_of(&p->parent, id, &from, &copy) : pp_parent_revoke(&p->parent, id, &copy)))
+    if (!(id % 2 ? pp_parent_revoke_next_of(&p->parent, job_of(id), &from, &copy) : pp_parent_revoke(&p->parent, id, &copy)))
         return;
     for (unsigned i = 0; i < p->segment->n_workers; i++)
-        CHECK(!pp_parent_is_held(&p->parent, i, id), "a task that was taken back is held", id);
-    CHECK(copy.job == id, "revoked another task", copy.job);
+        CHECK(!pp_parent_is_held(&p->parent, i, job_of(id)), "a task that was taken back is held", id);
+    CHECK(copy.job == job_of(id), "revoked another task", copy.job);
     CHECK(copy.where == PP_IN_BLOCK || copy.size == size_of(id, 1), "copy of revoked task", id);
     settle(p, id, TAKEN_BACK);
 }
@@ -430,7 +435,7 @@ static void put(pool_t *p, unsigned mode, uint32_t index) {
     uint64_t id = pp_load_relaxed(&p->n_put), sequence;
     uint32_t size = size_of(id, 1);
     pp_blockref_t ref;
-    pp_task_t task = {.job = id, .index = index, .mode = (uint16_t)mode, .size = size, .data = buffer};
+    pp_task_t task = {.job = job_of(id), .index = index, .mode = (uint16_t)mode, .size = size, .data = buffer};
     void *to = buffer;
     int error;
     task.where = size > PP_INLINE_MAX ? PP_IN_BLOCK : size > PP_SLOT_INLINE || mix(id, 4) % 16 == 1 ? PP_IN_RING : PP_IN_PLACE;
@@ -600,7 +605,7 @@ static void stop_once(unsigned seed, unsigned n_workers) {
     pp_store_seq_cst(&p->is_stopping, true);
     pp_parent_stop(&p->parent, PP_STOP);
     while (pp_parent_pop_waiting(&p->parent, &slot))
-        settle(p, slot.job, TAKEN_BACK);
+        settle(p, id_of(slot.job), TAKEN_BACK);
     if (is_served || p->by_process)
         reap_dead(p);
     pp_store_seq_cst(&p->is_over, true);
