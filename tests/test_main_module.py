@@ -636,10 +636,11 @@ def test_globals_that_workers_have_are_not_pickled(tmp_path, start_method):
                 raise SystemExit("pickled")
 
         opaque = Opaque()
-        table = {{"opaque": opaque}}
+        classes = default = opaque  # names that begin as statements do
+        elements = {{"opaque": opaque}}
 
         def f(x):
-            return opaque is table["opaque"], x
+            return classes is default is elements["opaque"], x
 
         if __name__ == "__main__":
             with ComposablePool(2, kind="process", context={start_method!r}) as p:

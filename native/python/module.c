@@ -2,6 +2,7 @@
 #include "python.h"
 
 #include <errno.h>
+#include <opcode.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -493,6 +494,9 @@ static int add_constants(PyObject *module) {
         {"PRESENT_TASK", PP_PRESENT_TASK},     {"PRESENT_LOOKS", PP_PRESENT_LOOKS},
         {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS}, {"PLACE_BYTES", PP_PLACE_BYTES},
         {"HAS_GLIBC", HAS_GLIBC},
+        {"LOAD_GLOBAL", LOAD_GLOBAL},          {"STORE_GLOBAL", STORE_GLOBAL},  {"DELETE_GLOBAL", DELETE_GLOBAL},
+        {"LOAD_NAME", LOAD_NAME},              {"EXTENDED_ARG", EXTENDED_ARG},
+        {"LOAD_FROM_DICT_OR_GLOBALS", LOAD_FROM_DICT_OR_GLOBALS},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)

@@ -104,6 +104,51 @@ def _has_import() -> "str | None":
         return None
 
 
+# No regular expressions here: to compile one for a name takes as long as a call of `multiprocessing.Pool`.
+
+_NOT_SETTING = ("def", "class", "async", "if", "elif", "else")  # how lines begin that mention a global, but set none
+
+
+def _mentions(text: str, name: str) -> "Iterator[tuple[str, str]]":
+    """Yield what is before and after the name in its line, for each place in a program's text."""
+    at = text.find(name)
+    while at >= 0:
+        end, after = text.find("\n", at), at + len(name)
+        yield text[text.rfind("\n", 0, at) + 1 : at], text[after : end if end >= 0 else None]
+        at = text.find(name, after)
+
+
+def _continues_name(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _may_set(before: str, after: str) -> bool:
+    """Whether a mention may be in a statement that binds the name at the outermost level."""
+    word = next((word for word in _NOT_SETTING if before.startswith(word)), None)
+    return not (
+        before[:1].isspace()
+        or before.startswith("@")
+        or (word is not None and not _continues_name(before[len(word) :][:1]))
+        or "#" in before
+        or before.endswith(".")
+        or _continues_name(before[-1:])
+        or _continues_name(after[:1])
+    )
+
+
+def _indent_of_definition(before: str, after: str) -> str | None:
+    """Return the indent of the line if it defines the name, by `def`, `class` or an assignment, otherwise None."""
+    words = before.split()
+    if words in (["def"], ["class"], ["async", "def"]):
+        is_definition = before[-1] in " \t" and not _continues_name(after[:1])
+    else:
+        value = after.lstrip(" \t")
+        if value.startswith(":"):  # an annotation, which contains no "="
+            value = value[value.find("=") :] if "=" in value else ""
+        is_definition = not words and value.startswith("=") and not value.startswith("==")
+    return before[: len(before) - len(before.lstrip(" \t"))] if is_definition else None
+
+
 def _in_shared_memory(package: bytes) -> "memoryview | None":
     from pool_party.wire.shared import share
 
@@ -160,18 +205,12 @@ class Receivers:
 
     def _sets(self, name: str) -> bool:
         """Return whether importing the file binds the name, judged by an unindented line that mentions it."""
-        import re
-
-        pattern = rf"^(?!(?:def|class|async|if|elif|else|@|#|\s))[^#\n]*(?<![\w.]){re.escape(name)}(?!\w)"
-        return re.search(pattern, self._text or "", re.MULTILINE) is not None
+        return any(_may_set(before, after) for before, after in _mentions(self._text or "", name))
 
     def _is_in_file(self, name: str, value: "Any") -> bool:
         """Return whether the file defines the name once, at its outermost level, and `value` is that definition."""
-        import re
-
-        name_ = re.escape(name)
-        statement = rf"(?:(?:async[ \t]+def|def|class)[ \t]+{name_}\b|{name_}[ \t]*(?::[^=\n]*)?=(?!=))"
-        if re.findall(rf"^([ \t]*){statement}", self._text or "", re.MULTILINE) != [""]:
+        indents = (_indent_of_definition(before, after) for before, after in _mentions(self._text or "", name))
+        if [indent for indent in indents if indent is not None] != [""]:
             return False
         while hasattr(value, "__wrapped__"):
             value = value.__wrapped__

@@ -107,22 +107,21 @@ def is_session() -> bool:
 _codes: "dict[int, tuple[Any, bytes, frozenset[str], frozenset[str]]]" = {}
 
 
-def _opcodes() -> "tuple[dict[int, int], int]":
-    """Return the opcodes that name globals, with the shift of their argument, and the opcode EXTENDED_ARG."""
-    from opcode import opmap
-
-    shifts = {"LOAD_GLOBAL": 1, "STORE_GLOBAL": 0, "DELETE_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_FROM_DICT_OR_GLOBALS": 0}
-    return {opmap[name]: shift for name, shift in shifts.items() if name in opmap}, opmap["EXTENDED_ARG"]
+# The instructions that name globals, with the shift of their argument. Importing `opcode` would take 0.6 ms.
+_SHIFTS = {
+    _native.LOAD_GLOBAL: 1,
+    **dict.fromkeys((_native.STORE_GLOBAL, _native.DELETE_GLOBAL), 0),
+    **dict.fromkeys((_native.LOAD_NAME, _native.LOAD_FROM_DICT_OR_GLOBALS), 0),
+}
 
 
 def _globals_of(code: "Any") -> "Iterator[str]":
-    shifts, extended = _opcodes()
     instructions, high = code.co_code, 0
     for i in range(0, len(instructions), 2):
         opcode, argument = instructions[i], instructions[i + 1] | high
-        high = argument << 8 if opcode == extended else 0
-        if opcode in shifts:
-            yield code.co_names[argument >> shifts[opcode]]
+        high = argument << 8 if opcode == _native.EXTENDED_ARG else 0
+        if opcode in _SHIFTS:
+            yield code.co_names[argument >> _SHIFTS[opcode]]
 
 
 def _nested(code: "Any") -> "Iterator[Any]":
