@@ -515,6 +515,7 @@ def test_awaiting_follows_the_option(make_pool, gate):
     async def main():
         result = pool.options(on_cancel="kill").apply_async(tasks.pass_gate, (gate.path,))
         awaiting = asyncio.ensure_future(result.outcome())
+        await asyncio.sleep(0)  # so that it has begun: from Python 3.14 on the next line may return at once
         await asyncio.to_thread(gate.wait_arrived)
         awaiting.cancel()
         await asyncio.wait([awaiting])
