@@ -539,6 +539,31 @@ def test_processes_nest_in_what_takes_their_place(kind):
     assert " ".join(run(NESTED.format(patch=patch))) == "[(30, 30), (55, 55)]"
 
 
+def test_options_of_any_type_reach_interpreters():
+    """They are pickled, as a policy and its class in the script need it; they were marshalled once."""
+    program = """
+        import multiprocessing
+        class OneEach:
+            def shares(self, state):
+                from pool_party import WorkerBudget
+                return [WorkerBudget(1, state.cpus) for _ in state.own]
+        class Ratio(float):
+            pass
+        def square(x):
+            return x * x
+        def task(n):
+            with multiprocessing.Pool(1) as pool:
+                return sum(pool.map(square, range(n)))
+        if __name__ == "__main__":
+            import pool_party
+            for options in {"policy": OneEach()}, {"oversubscription": Ratio(2)}:
+                pool_party.patch(kind="interp", **options)
+                with multiprocessing.Pool(1) as pool:
+                    print(pool.map(task, [5]))
+    """
+    assert run(program) == ["[30]", "[30]"]
+
+
 # ---- which kind ----
 
 CASES = {  # a module of the program, or arguments of the pool that follow its context -> the kind

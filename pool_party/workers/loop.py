@@ -127,8 +127,8 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
     extensions.install(*packages)
     process_state.install()
     sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
-    for module, step, args in steps:
-        getattr(__import__(module, fromlist=["__name__"]), step)(*args)
+    if steps is not None:
+        take_steps(steps)
 
     def initialize() -> object:
         if initializer is None:
@@ -140,6 +140,14 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
         return function, args  # an interrupt that comes now does not hit their destructors
 
     run(worker, initialize, max_tasks, preload=preload, observe=relaying(name, relay))
+
+
+def take_steps(encoded: bytes) -> None:
+    """Do what `workers.interp.steps` lists."""
+    from pool_party.wire import codec
+
+    for module, step, args in codec.decode(encoded):
+        getattr(__import__(module, fromlist=["__name__"]), step)(*args)
 
 
 def relaying(name: str, terms: "tuple[Any, ...] | None") -> "Callable[[_native.Worker], Callable[[], object]] | None":

@@ -15,7 +15,7 @@ _steps: dict[tuple[str, str], tuple[Any, ...]] = {}
 def set_step(module: str, function: str, *args: Any) -> None:
     """Have interpreters that start from now on call a function of a module.
 
-    args: values for `marshal`. Steps run in the order in which they were set first.
+    args: values that pickle. Steps run in the order in which they were set first.
     """
     _steps[module, function] = args
 

@@ -61,16 +61,18 @@ def _config(setup: Setup, n: int, name: str) -> bytes:
     main = sys.modules["__main__"]
     names = {name: getattr(main, name, None) for name in ("__package__", "__file__")}
     main_names = {name: value for name, value in names.items() if isinstance(value, str)}
-    initializer = None
-    if setup.initializer is not None:
-        initial = (setup.initializer, setup.initargs)
-        initializer = codec.with_names(codec.encode(initial, setup.receivers, is_local=True))
+
+    def encode(value: object) -> Any:
+        return codec.with_names(codec.encode(value, setup.receivers, is_local=True))
+
+    initializer = None if setup.initializer is None else encode((setup.initializer, setup.initargs))
+    first = encode(found) if (found := steps()) else None
     path = [str(entry) for entry in sys.path]
     cpus = setup.plan.mask(n) if setup.plan is not None else ()
     packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
     relay = setup.relay_terms(n)
     config = (
-        *(list(sys.argv), main_names, cpus, packages, steps()),
+        *(list(sys.argv), main_names, cpus, packages, first),
         *(initializer, setup.max_tasks, setup.preload, name, relay),
     )
     return marshal.dumps((path, _boot(), config))
