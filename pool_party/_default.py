@@ -16,7 +16,7 @@ from pool_party._core.errors import PoolPartyError
 from pool_party._core.following import count_calls, open_watch
 from pool_party._core.nested import NestedMap, run, run_lazily
 from pool_party._executor import ComposableExecutor
-from pool_party._options import resolve_context, resolve_kind
+from pool_party._options import arguments_of, resolve_context, resolve_kind
 from pool_party.budget.plan import Limits, make_plan
 from pool_party.workers import loop
 
@@ -81,7 +81,7 @@ def configure(
     if unknown := sorted(limits.keys() - Limits.__annotations__.keys()):
         raise TypeError(f"configure has no option {unknown[0]!r}")
     make_plan("thread", 1, **limits)  # which checks the values
-    arguments = () if initializer is None else tuple(initargs)
+    arguments = arguments_of(initializer, initargs)
     own = {"max_workers": max_workers, "initializer": initializer, "initargs": arguments, "context": context}
     names = {"extensions": extensions if extensions is None else tuple(extensions), "preload": tuple(preload)}
     given = {"kind": kind, **own, **names, "policy": "dynamic", **limits}

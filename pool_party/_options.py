@@ -135,6 +135,11 @@ def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any]
     return choose_carrier(kind, context, propagate)
 
 
+def arguments_of(initializer: Callable[..., object] | None, initargs: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the arguments of an initializer. Without one they may be None, as with the standard library's pools."""
+    return () if initializer is None else tuple(initargs)
+
+
 def open_engine(
     kind: str,
     n_workers: int | None,
@@ -177,7 +182,7 @@ def open_engine(
     try:
         setup = Setup(
             initializer,
-            () if initializer is None else tuple(initargs),  # None passes there, as with the standard library
+            arguments_of(initializer, initargs),
             max_tasks or 0,
             context,
             plan=make_plan(kind, n_workers, **limits),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pool_party import _native
 from pool_party._core.errors import PoolClosed
 from pool_party._executor import ComposableExecutor
+from pool_party._options import arguments_of
 from pool_party._pool import ComposablePool
 from pool_party.budget.topology import cpu_count
 from pool_party.patching import kinds, state, subclasses, usage
@@ -268,7 +269,7 @@ class _ThreadExecutor(_ByItem, _AnyExecutor):
             default = named_or_set(None) or default
         self._describe(lambda: "thread", max_workers, default, initializer=initializer, initargs=initargs)
         prefix = thread_name_prefix or f"ThreadPoolExecutor-{type(self)._counter()}"  # type: ignore[attr-defined]
-        naming = (itertools.count().__next__, prefix, initializer, () if initializer is None else tuple(initargs))
+        naming = (itertools.count().__next__, prefix, initializer, arguments_of(initializer, initargs))
         self._to_open |= {"initializer": _name_thread, "initargs": naming}
 
 
