@@ -16,20 +16,9 @@ from typing import Any
 
 from fresh import Figures, begin, end
 from peers import Peer, available_peers
-from program import (
-    Record,
-    Runs,
-    add_only,
-    add_peer,
-    add_repeats,
-    add_workers,
-    finish,
-    gather,
-    make_parser,
-    wanted,
-)
+from program import Record, Runs, add_only, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
 from reporting.markdown import duration, size_text
-from workloads.objects import FORMS
+from workloads.objects import FORMS, N_TASKS
 
 from pool_party.cli.demo.report import format_table
 
@@ -69,29 +58,22 @@ def _write(key: str, value: float) -> str:
     return size_text(value) if key.endswith("_bytes") else duration(value / (1e6 if key.endswith("_us") else 1))
 
 
+def _cell(key: str, value: float, reference: float | None) -> str:
+    """Write a figure, and in brackets which part it is of the reference's, if there is one."""
+    text = _write(key, value)
+    return text if reference is None or not value else f"{text} (1/{reference / value:.3g})"
+
+
 def _format(section: str, sums: Mapping[str, dict[str, Any]], runs: Runs) -> str:
-    """Return a table: each figure, and how often the figure of the peer of the same kind contains it."""
+    """Return a table: for ours, each figure also as a part of that of the peer with the same kind of workers."""
     references = {peer.name: peer.reference for peer in _peers() if peer.is_ours}
     rows, keys = [], list(next(iter(sums.values()))["summary"]) if sums else []
     for name, found in sums.items():
-        reference = sums.get(references.get(name, ""), found)["summary"]
-        cells = []
-        for key in keys:
-            value, text = found["summary"][key], _write(key, found["summary"][key])
-            cells.append(
-                text if reference is found["summary"] or not value else f"{text} (1/{reference[key] / value:.3g})"
-            )
-        rows.append([name, *cells])
-    title = "functions and classes of a script" if section == _SCRIPT else f"one object for 400 tasks: {section}"
-    note = "; in brackets the part of its reference"
-    return "\n".join(
-        (
-            f"{title}; lower is better{note}",
-            format_table(["", *(_HEADINGS[key] for key in keys)], rows),
-            *runs.failure_lines(),
-            "",
-        )
-    )
+        reference = sums.get(references.get(name, ""), {}).get("summary", {})
+        rows.append([name, *(_cell(key, found["summary"][key], reference.get(key)) for key in keys)])
+    title = "functions and classes of a script" if section == _SCRIPT else f"one object for {N_TASKS} tasks: {section}"
+    table = format_table(["", *(_HEADINGS[key] for key in keys)], rows)
+    return "\n".join((f"{title}; lower is better", table, *runs.failure_lines(), ""))
 
 
 def main() -> int:

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from peers import Handle, peer_named
-from workloads.objects import FORMS, look
+from workloads.objects import FORMS, N_TASKS, look
 from workloads.tasks import nap
 
 from pool_party.cli.demo.measure import cpu_of_tree_s, memory_bytes, memory_measure, process_tree
 
-N_TASKS = 400
 _LOOK_S = 0.01
 _N_FURTHER = 300
 
@@ -77,6 +76,7 @@ def _peak_bytes() -> Iterator[Callable[[], int]]:
     finally:
         is_over.set()
         thread.join()
+        samples.append(sample())  # of what is kept, and for calls that are too short for the other samples
 
 
 def _cpu_s(handle: Handle, tasks: list[tuple[Any, int]], chunk: int) -> float:
@@ -94,6 +94,8 @@ def shared(name: str, n_workers: int, scale: float, form: str) -> _Figures:
     chunk = -(-N_TASKS // (4 * n_workers))  # as `multiprocessing.Pool` chooses it
     handle = _open(name, n_workers)
     figures: _Figures = {"alone_cpu_s": _cpu_s(handle, tasks, 1), "chunks_cpu_s": _cpu_s(handle, tasks, chunk)}
+    handle.close()
+    handle = _open(name, n_workers)  # a new pool, which keeps no memory of earlier calls
     with _peak_bytes() as peak:
         handle.map(look, tasks)
     figures["alone_peak_bytes"] = peak()
