@@ -35,16 +35,16 @@ RUNNER = ("-m", "pool_party")
 
 
 def plain(options, arguments, cwd, stdin_text=None):
-    done = subprocess.run(
-        [sys.executable, *options, *arguments],
-        input=stdin_text or "",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        env=fresh.environment(),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    with fresh.default_signals():
+        done = subprocess.run(
+            [sys.executable, *options, *arguments],
+            input=stdin_text or "",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=cwd,
+            env=fresh.environment(),
+        )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -148,12 +148,27 @@ def test_a_program_may_ask_for_the_prompt(tmp_path):
     compare((), ["app.py"], tmp_path, "print(a)\n")
 
 
+AT_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 def typed(arguments, lines, cwd, extra):
-    """Run Python at a terminal of its own, and type a line at each prompt. Return its exit status and what is shown."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(cwd)
-        os.execve(sys.executable, [sys.executable, *arguments], {**fresh.environment(), **extra})
+    """Run Python at a terminal of its own, and type a line at each prompt. Return its exit status and what is shown.
+
+    Without `pty.fork`: interpreters of other tests' pools may be alive, and a child of them crashes (CPython 139759).
+    """
+    terminal, ends = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", AT_TERMINAL, *arguments],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), ends),
+        cwd=cwd,
+        env={**fresh.environment(), **extra},
+        start_new_session=True,
+    )
+    os.close(ends)
     shown, left = b"", list(lines)
     while True:
         try:
@@ -166,7 +181,7 @@ def typed(arguments, lines, cwd, extra):
         if left and shown.endswith((b">>> ", b"... ")):
             os.write(terminal, left.pop(0).encode() + b"\n")
     os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+    return process.wait(), shown.decode()
 
 
 @pytest.mark.hang_s(120)
