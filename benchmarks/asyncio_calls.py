@@ -1,137 +1,122 @@
 """What does it cost to await tasks in asyncio, and for how long do opening and ending a pool stop the loop?
 
-    python benchmarks/asyncio_calls.py [--clients 100] [--calls 100] [--workers 2] [--json FILE]
+    python benchmarks/asyncio_calls.py [--quick] [--only SECTION] [--peer TEXT] [--workers N] [--repeats N]
+        [--json FILE]
 
-Clients await short tasks one after the other, all at the same time: calls per second, and how long a call takes. Peers
-of the same kind of worker do it through `run_in_executor`. A stall is the longest time between two turns of the loop,
-which nothing else keeps busy, while pools are opened and ended; beside it the longest one while nothing happens at all,
-which is the machine's own.
+calls: 100 clients in the same loop await short tasks, each one after the other. server: 100 clients in another process
+ask an aiohttp server, whose handler awaits a task of some 0.5 ms of Python. Both have the calls per second, and how
+long a call takes. stalls: the longest time between two turns of the loop while a pool is opened and ended five times;
+"nothing is opened" is the machine's own. Every measurement runs in a fresh process. Standard executors are awaited
+through run_in_executor.
 """
 
 import argparse
-import asyncio
-import concurrent.futures
-import json
-import multiprocessing
+import importlib.util
 import statistics
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from time import perf_counter
+from collections.abc import Mapping
 from typing import Any
 
-from metadata import collect_metadata
+from asyncio_ways import EXECUTOR, IN_LOOP, NOTHING, OURS
+from fresh import begin, end
+from program import (
+    Record,
+    Result,
+    Runs,
+    add_only,
+    add_peer,
+    add_repeats,
+    add_workers,
+    finish,
+    gather,
+    make_parser,
+    wanted,
+)
 
-from pool_party import ComposableExecutor, ComposablePool
+from pool_party.cli.demo.report import format_table
+from pool_party.workers.interp.extensions import IS_SUPPORTED
 
-type Submit = Callable[..., Awaitable[Any]]
-N_OPENINGS = 5
-
-
-def short(n: int) -> int:
-    return sum(range(n))
-
-
-async def client(submit: Submit, n_calls: int, latencies_s: list[float]) -> None:
-    for _ in range(n_calls):
-        started_s = perf_counter()
-        assert await submit(short, 100) == 4950
-        latencies_s.append(perf_counter() - started_s)
-
-
-async def measure_calls(submit: Submit, n_clients: int, n_calls: int) -> dict[str, float]:
-    await asyncio.gather(*(submit(short, 100) for _ in range(n_clients)))  # workers have started
-    latencies_s: list[float] = []
-    started_s = perf_counter()
-    await asyncio.gather(*(client(submit, n_calls, latencies_s) for _ in range(n_clients)))
-    seconds = perf_counter() - started_s
-    return {
-        "calls_per_s": n_clients * n_calls / seconds,
-        "median_ms": 1000 * statistics.median(latencies_s),
-        "p99_ms": 1000 * statistics.quantiles(latencies_s, n=100)[98],
-    }
+_TIMEOUT_S = 120.0
+_N_CALLS = {"calls": 200, "server": 50, "stalls": 5}  # of each client, or of pools
+_N_QUICK = 3
+_PEERS = {  # kind -> the standard library's executor, anyio's
+    "thread": ("ThreadPoolExecutor", "anyio threads"),
+    "process": ("ProcessPoolExecutor", "anyio processes"),
+    "interp": ("InterpreterPoolExecutor", "anyio interpreters"),
+}
+_KINDS = tuple(kind for kind in _PEERS if IS_SUPPORTED or kind != "interp")
 
 
-@asynccontextmanager
-async def watched(stalls_s: list[float]) -> AsyncIterator[None]:
-    """Notes the longest time between two turns of the loop."""
-    longest_s, is_over = 0.0, False
-
-    async def turn() -> None:
-        nonlocal longest_s
-        last_s = perf_counter()
-        while not is_over:
-            await asyncio.sleep(0)
-            now_s = perf_counter()
-            longest_s, last_s = max(longest_s, now_s - last_s), now_s
-
-    watching = asyncio.ensure_future(turn())
-    await asyncio.sleep(0)
-    try:
-        yield
-    finally:
-        is_over = True
-        await watching
-        stalls_s.append(longest_s)
+def _peers_here(kind: str) -> list[str]:
+    if kind == "interp" and sys.version_info < (3, 14):
+        return []
+    has_anyio = importlib.util.find_spec("anyio") is not None
+    return [name for name in _PEERS[kind] if has_anyio or not name.startswith("anyio")]
 
 
-async def measure_stalls(kind: str, n_workers: int) -> dict[str, float]:
-    idle_s: list[float] = []
-    for _ in range(N_OPENINGS):
-        async with watched(idle_s):
-            await asyncio.sleep(0.05)
-    stalls_s: list[float] = []
-    for _ in range(N_OPENINGS):
-        async with watched(stalls_s):
-            async with ComposablePool.aopen(n_workers, kind=kind) as pool:
-                await pool.apply_async(short, (100,))
-            await pool.ajoin()
-    return {"stall_ms": 1000 * max(stalls_s), "idle_stall_ms": 1000 * max(idle_s)}
+def _ways(section: str) -> list[str]:
+    if section == "stalls":
+        return [*(f"{OURS}{kind}" for kind in _KINDS), NOTHING]
+    ways = [(f"{OURS}{kind}", f"{OURS}{kind}{EXECUTOR}", *_peers_here(kind)) for kind in _KINDS]
+    return [*(way for of_kind in ways for way in of_kind), *[IN_LOOP] * (section == "server")]
 
 
-def peers(kind: str, n_workers: int) -> dict[str, concurrent.futures.Executor]:
-    if kind == "thread":
-        return {"ThreadPoolExecutor": concurrent.futures.ThreadPoolExecutor(n_workers)}
-    if kind == "process":
-        context = multiprocessing.get_context()
-        return {"ProcessPoolExecutor": concurrent.futures.ProcessPoolExecutor(n_workers, context)}
-    if sys.version_info < (3, 14):
-        return {}
-    return {"InterpreterPoolExecutor": concurrent.futures.InterpreterPoolExecutor(n_workers)}
+def _measure(section: str, options: argparse.Namespace) -> Runs:
+    n_calls = _N_QUICK if options.quick else _N_CALLS[section]
+
+    def measure(way: str) -> Result:
+        return end(begin("asyncio_ways", [section, way, options.workers, n_calls]), _TIMEOUT_S)
+
+    return gather(section, wanted(_ways(section), options.peer), 1 if options.quick else options.repeats, measure)
 
 
-async def measure(kind: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    found = {}
-    async with ComposablePool.aopen(args.workers, kind=kind) as pool:
-        submit: Submit = lambda fn, *values: pool.apply_async(fn, values)  # noqa: E731
-        found["await apply_async"] = await measure_calls(submit, args.clients, args.calls)
-    async with ComposableExecutor.aopen(args.workers, kind=kind) as executor:
-        found["await submit"] = await measure_calls(executor.submit, args.clients, args.calls)
-    loop = asyncio.get_running_loop()
-    for name, peer in peers(kind, args.workers).items():
-        submit = lambda fn, *values, peer=peer: loop.run_in_executor(peer, fn, *values)  # noqa: E731
-        found[name] = await measure_calls(submit, args.clients, args.calls)
-        peer.shutdown()
-    found["aopen, ajoin"] = await measure_stalls(kind, args.workers)
-    return found
+def _reference_of(way: str) -> str | None:
+    """Return the standard executor with the same kind of workers."""
+    kind = way.removeprefix(OURS).removesuffix(EXECUTOR)
+    return _PEERS[kind][0] if kind in _PEERS else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--clients", type=int, default=100, help="that await at the same time")
-    parser.add_argument("--calls", type=int, default=100, help="of each client")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", help="a file for the figures")
-    args = parser.parse_args()
-    figures = {}
-    for kind in ("thread", "process", "interp"):
-        figures[kind] = asyncio.run(measure(kind, args))
-        for name, values in figures[kind].items():
-            print(f"{kind:8} {name:24}", *(f"{key} {value:,.2f}" for key, value in values.items()), sep="  ")
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump({"figures": figures, "metadata": collect_metadata(args.workers)}, file, indent=1)
+def _cell(key: str, value: float, reference: float | None) -> str:
+    """Write a figure, and in brackets how many times the reference's it is."""
+    text = f"{value:,.0f}" if key == "calls_per_s" else f"{value:.2f} ms"
+    return text if reference is None else f"{text} ({value / reference:.2f} x)"
+
+
+def _format(section: str, sums: Mapping[str, dict[str, float]], runs: Runs) -> str:
+    keys = list(next(iter(sums.values()))) if sums else []
+    headings = [key.removesuffix("_ms").replace("_per_s", " a second").replace("_", " ") for key in keys]
+    rows = []
+    for way, figures in sums.items():
+        reference = sums.get(_reference_of(way) or "", {})
+        rows.append([way, *(_cell(key, figures[key], reference.get(key)) for key in keys)])
+    return "\n".join((f"{section}:", format_table(["", *headings], rows), *runs.failure_lines(), ""))
+
+
+def main() -> int:
+    """Measure as the command line says, and print a table for each section."""
+    parser = make_parser(__doc__)
+    add_workers(parser)
+    add_only(parser, _N_CALLS)
+    add_peer(parser)
+    add_repeats(parser, 3)
+    options = parser.parse_args()
+    record = Record(__doc__, options.workers, options)
+    has_failed = False
+    for section in options.only or _N_CALLS:
+        if section == "server" and importlib.util.find_spec("aiohttp") is None:
+            print("server: left out, since aiohttp is not installed\n")
+            continue
+        runs = _measure(section, options)
+        sums = {
+            way: {key: statistics.median(run[key] for run in found) for key in found[0]}
+            for way, found in runs.figures.items()
+        }
+        print(_format(section, sums, runs), flush=True)
+        found: dict[str, Any] = {way: {"summary": sums[way], "runs": runs.figures[way]} for way in sums}
+        record.put_section(section, found | {way: {"failure": text} for way, text in runs.failures.items()})
+        has_failed |= any(way.startswith(OURS) for way in runs.failures)
+    return int(has_failed)
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -70,6 +70,7 @@ _ALL = (
     Benchmark("profile-task", 1, 0.3),
     Benchmark("science", 3, 1, needs=("scipy", "pandas", "sklearn")),
     Benchmark("libraries", 5, 1.5, needs=("joblib", "numpy")),
+    Benchmark("asyncio-calls", 4, 0.7),
     Benchmark("unmodified", 15, 2, needs=("numpy",)),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}

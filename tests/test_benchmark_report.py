@@ -93,6 +93,21 @@ def test_smallest_case_of_objects_runs(section, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("section", ["calls", "server", "stalls"])
+def test_smallest_case_of_asyncio_runs(section, tmp_path):
+    if section == "server":
+        pytest.importorskip("aiohttp")
+    file = tmp_path / "figures.json"
+    peers = ("--peer", "pool_party thread", "--peer", "nothing", "--peer", "ThreadPoolExecutor")
+    done = run("asyncio_calls.py", "--quick", "--json", str(file), "--only", section, *peers)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["sections"][section]
+    assert ("nothing is opened" if section == "stalls" else "ThreadPoolExecutor") in found
+    figures = found["pool_party thread"]["summary"]
+    assert all(value > 0 for value in figures.values())
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_packing_runs(tmp_path):
     file = tmp_path / "figures.json"

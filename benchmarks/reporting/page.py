@@ -40,6 +40,7 @@ _TITLES = {
     "profile-task": "Where the time of a task goes",
     "science": "NumPy, SciPy, pandas and scikit-learn",
     "libraries": "joblib, scikit-learn and Dask in pools",
+    "asyncio-calls": "Calls that asyncio awaits",
     "unmodified": "Programs as they are",
 }
 _BUSY_CPUS = 0.25
