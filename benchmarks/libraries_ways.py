@@ -46,7 +46,8 @@ def _threads_of(pid: int) -> Iterator[tuple[int, str, str]]:
 class ThreadSampler:
     """Counts the threads of this process and of all its descendants every 20 ms, in the block of a `with` statement.
 
-    Its own thread is not counted.
+    New threads count from their second sample on: a thread gets its name, by which ours are known, a moment after its
+    start. The sampler's own thread is not counted.
     """
 
     def __init__(self) -> None:
@@ -68,9 +69,11 @@ class ThreadSampler:
         return [thread for thread in found if thread[1] != _SAMPLER]
 
     def _sample(self) -> None:
+        seen: set[int] = set()
         while not self._stop.wait(_SAMPLE_S):
             found = self._look()
-            fresh = [name for thread, name, _ in found if thread not in self._before]
+            fresh = [name for thread, name, _ in found if thread in seen - self._before]
+            seen = {thread for thread, _, _ in found}
             n_services = sum(name.startswith(_SERVICES) for name in fresh)
             self._threads = max(self._threads, len(fresh) - n_services)
             self._services = max(self._services, n_services)
