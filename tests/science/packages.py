@@ -161,12 +161,12 @@ def run(command):
 
 
 def install(folder, names):
-    """Install the newest versions, ten packages at a time, and one by one where that fails."""
+    """Install the newest versions of these, and of those that run before others: ten at a time, or one by one."""
     if not (folder / "bin" / "python").exists():
         venv.create(folder, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "-q", "--upgrade"]
     pip.append("--only-binary=:all:")
-    wanted = [each for name in names for each in (name, *_COMPANIONS.get(name, ()))]
+    wanted = [each for name in (*names, *BEFORE) for each in (name, *_COMPANIONS.get(name, ()))]
     for at in range(0, len(wanted), 10):
         if subprocess.run([*pip, *wanted[at : at + 10]]).returncode:
             for each in wanted[at : at + 10]:
