@@ -115,7 +115,14 @@ def gate(tmp_path):
 
 @contextlib.contextmanager
 def lone_task(pool, gate):
-    """Hold one worker of a pool in a task, and make sure that the others are idle."""
+    """Hold one worker of a pool of two in a task, and make sure that the other one is idle.
+
+    Both have had a task before: a worker that began to work now would seem to be one of the threads that are pretended.
+    """
+    both = pool.map_async(tasks.pass_gate, [gate.path] * 2, 1)
+    gate.wait_arrived(2)
+    gate.release(2)
+    both.get(60)
     held = pool.apply_async(tasks.pass_gate, (gate.path,))
     gate.wait_arrived(1)
     gates.wait_until(lambda: _native.n_awake() == 1, "the others sleep")
@@ -129,10 +136,8 @@ def lone(kind, monkeypatch, gate):
     """A pool of two workers that lends four CPUs, with one worker in a task. Until now others used all CPUs."""
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
     leave_nothing()
-    with ComposablePool(2, kind=kind, policy="dynamic") as pool:
-        pool.map(tasks.square, range(10), 1)
-        with lone_task(pool, gate):
-            yield pool
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool, lone_task(pool, gate):
+        yield pool
 
 
 def n_threads(pool):
