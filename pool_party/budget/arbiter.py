@@ -78,6 +78,11 @@ def enter_process(n_threads: int) -> None:
     leave_gate()
 
 
+def is_worker() -> bool:
+    """Return whether this is a worker process of ours."""
+    return _is_worker
+
+
 def _limit_numba() -> None:
     """Limit Numba in the calling thread, if that is a worker's thread."""
     from pool_party.budget import numba_threads

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pool_party import _native
 from pool_party._core.log import log_exception
@@ -10,6 +11,9 @@ from pool_party._native import Gate
 from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import WorkerBudget
+
+if TYPE_CHECKING:
+    from pool_party.budget.machine import Presence
 
 SETTLE_S = 0.001  # how long a worker must be idle before its CPUs are lent; guess: far above a gap between two tasks
 
@@ -31,6 +35,7 @@ class Enforcer:
         self._seen_loads = 0
         self._has_failed = False  # whether the policy has raised
         self.gate: Gate | None = None
+        self._presence: Presence | None = None  # if this pool has a part of the machine's threads
         self.on_grant: Callable[[int, int], object] | None = None  # called with a worker's number and its threads
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -39,6 +44,10 @@ class Enforcer:
     def open(self) -> Gate | None:
         """Set the first budgets, before the first worker starts. Return the gate for the worker processes, if any."""
         plan = self.plan
+        if plan.is_shared:
+            from pool_party.budget import machine
+
+            self._presence = machine.join(self)
         if plan.is_gated:
             from pool_party.budget.gate import open_gate
 
@@ -60,7 +69,7 @@ class Enforcer:
         """Start balancing, after the first workers have started."""
         if not self.plan.is_gated:
             neighbours.join(self)
-        if self.plan.lends or self.plan.is_balanced:
+        if self.plan.lends or (self.plan.is_balanced and type(self.plan.policy) is not policies.Static):
             self._channel.lend(self.plan.n_threads)
         if self.plan.is_balanced:
             self.balance()
@@ -176,6 +185,10 @@ class Enforcer:
             thread = self._thread
         if thread is not None and thread.ident and thread is not threading.current_thread():
             thread.join()
+        if self._presence is not None:
+            from pool_party.budget import machine
+
+            machine.leave(self)
 
     # ---- the balancer ----
 
@@ -198,7 +211,17 @@ class Enforcer:
         n_awake = sum(awake)
         neighbours.tell(self, n_awake)
         state = policies.State(plan.cpus, plan.n_threads, plan.own, awake, _native.cpus_left(plan.n_threads))
-        return policies.bound(self._shares(state), plan.n_threads, n_awake, neighbours.n_others_awake(self))
+        shares, n_threads = self._shares(state), plan.n_threads
+        if self._presence is not None:
+            n_wanted = sum(share.n_threads for share, is_awake in zip(shares, awake, strict=True) if is_awake)
+            n_threads = self._presence.share(self, n_awake, n_wanted)
+            shares = policies.fit(shares, awake, n_threads)
+        return policies.bound(shares, n_threads, n_awake, neighbours.n_others_awake(self))
+
+    def task_counts(self) -> tuple[int, int]:
+        """Return how many tasks are done, and how many are not."""
+        n_submitted, n_pending, _ = self._channel.call_counts()
+        return max(0, n_submitted - n_pending), n_pending
 
     def _shares(self, state: policies.State) -> Sequence[WorkerBudget]:
         try:
@@ -223,6 +246,9 @@ class Enforcer:
             changes = [(n, old, new) for n, (old, new) in enumerate(zip(self._now, shares, strict=True)) if old != new]
             for n, old, new in sorted(changes, key=lambda change: change[2].n_threads - change[1].n_threads):
                 self._change(n, old, new)
+            if self._presence is not None:
+                is_awake = self._channel.awake()
+                self._presence.note(self, sum(share.n_threads for share, n in zip(shares, is_awake, strict=True) if n))
             if self.plan.kind != "process":
                 awake = [share for share, is_awake in zip(shares, self._channel.awake(), strict=True) if is_awake]
                 self._limit_process(awake or shares)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 from pool_party import _native
 from pool_party._core.records import NamedTuple, TypedDict
 from pool_party._native import Gate
-from pool_party.budget import policies
+from pool_party.budget import arbiter, policies
 from pool_party.budget.environment import users_environment
 from pool_party.budget.policies import Scope
 from pool_party.budget.split import WorkerBudget, count_threads, split
@@ -57,15 +59,22 @@ class Plan(NamedTuple):
         return isinstance(self.policy, policies.Exclusive)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the pool has a part of the machine's threads, which it divides among its workers."""
+        return self.scope == "machine" and not self.is_gated
+
+    @property
     def lends(self) -> bool:
-        """Whether the built-in rule lends the CPUs of idle workers."""
-        return type(self.policy) is policies.Dynamic
+        """Whether native code lends the CPUs of idle workers, by the built-in rule."""
+        return type(self.policy) is policies.Dynamic and not self.is_shared
 
     @property
     def is_balanced(self) -> bool:
         """Whether a thread of the parent asks the policy again after each change."""
         if self.lends:
             return self.kind == "process"
+        if self.is_shared:
+            return True
         return type(self.policy) is not policies.Static and not self.is_gated
 
     @property
@@ -106,6 +115,11 @@ class Plan(NamedTuple):
         return cpus if self.pins and len(cpus) < len(self.cpus) else ()
 
 
+def _is_inside_worker() -> bool:
+    """Return whether this is a worker process, or an interpreter that is a worker."""
+    return arbiter.is_worker() or not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
+
+
 # A worker on a single CPU cannot avoid other load there, nor be moved to where it is needed. Measured on 2 CPUs with 2
 # worker processes: round trips took 22 us instead of 9, and no task gained.
 MIN_PINNED = 2
@@ -130,6 +144,8 @@ def make_plan(
         return None
     if threads_per_worker is not None and isinstance(policy, policies.Counting):
         raise ValueError(f"threads_per_worker has no meaning with policy={policy.name!r}: each region may use all CPUs")
+    if scope == "machine" and _is_inside_worker() and not isinstance(policy, policies.Counting):
+        scope = "pool"  # it has a part of the worker's budget, which is a part of its program's
     topology = current()
     n_cpus = cpu_count()
     cpus = topology.choose(min(n_cpus, topology.n_cpus))
@@ -139,7 +155,8 @@ def make_plan(
         factor *= n_cpus / len(cpus)
     own = split(cpus, n_workers, cores=topology.cores, threads_per_worker=threads_per_worker, oversubscription=factor)
     if affinity is None:
-        affinity = min(len(share.cpus) for share in own) >= MIN_PINNED
+        is_alone = scope == "pool"  # workers of other programs would be kept on the same CPUs
+        affinity = is_alone and min(len(share.cpus) for share in own) >= MIN_PINNED
     if n_workers > len(cpus):
         # If each were pinned to one CPU, two workers could compete for the same CPU.
         own = tuple(WorkerBudget(share.n_threads, cpus) for share in own)

@@ -118,6 +118,24 @@ def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others
     return [WorkerBudget(min(share.n_threads, most), share.cpus) for share in shares]
 
 
+def fit(shares: Sequence[WorkerBudget], awake: Sequence[bool], n_threads: int) -> Sequence[WorkerBudget]:
+    """Limit budgets to a program's part of the machine: those of active workers to `n_threads` in sum, at least 1 each.
+
+    An idle worker may begin a task at any time, and then has no more than an active one until budgets are divided anew.
+    """
+    n_awake = max(1, sum(awake))
+    if sum(share.n_threads for share, is_awake in zip(shares, awake, strict=True) if is_awake) > n_threads:
+        each, n_more = divmod(n_threads, n_awake)
+    else:
+        each, n_more = n_threads, 0
+    fitted = []
+    for share, is_awake in zip(shares, awake, strict=True):
+        most = max(1, each + (is_awake and n_more > 0))
+        n_more -= is_awake
+        fitted.append(WorkerBudget(min(share.n_threads, most), share.cpus))
+    return fitted
+
+
 _BUILT_IN = {policy.name: policy for policy in (Static(), Exclusive(), Counting(), Dynamic())}
 NAMES = tuple(_BUILT_IN)
 SCOPES = "pool", "machine"

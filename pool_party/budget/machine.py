@@ -1,0 +1,218 @@
+"""This process among the programs that share the CPUs of the machine: for pools with `scope="machine"`.
+
+The threads of the machine are divided among the programs that have work, by max-min fairness: see `programs.divide`.
+A program tells at once that it wants more. A thread, the looker, reads what the others want every 5 ms while this
+program has work, and tells after such a time that it wants less: a gap between two tasks is not told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from time import monotonic
+
+from pool_party._core.log import log_exception
+from pool_party._core.threads import start_thread
+from pool_party.budget.programs import Table, divide, path_of_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pool_party.budget.enforcer import Enforcer
+    from pool_party.budget.programs import Program
+
+LOOK_S = 0.005
+_NOTE_S = 0.5  # how often counts of tasks are told, and the row is locked again if a task has closed the descriptor
+TABLE = ""  # the name of the table, other than the usual one in tests
+
+
+class _Work:
+    """What one pool of this process does."""
+
+    def __init__(self) -> None:
+        self.n_active = self.n_wanted = self.n_threads = 0
+
+
+class Presence:
+    """This program in the table, while it has pools with `scope="machine"`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._table = _table()
+        self._row = _claim(self._table)
+        self._lock = threading.Lock()  # guards what follows
+        self._pools: dict[Enforcer, _Work] = {}
+        self._told = 0  # the threads that others see as wanted
+        self._has_work = threading.Event()
+        self._is_over = threading.Event()
+        self._looker = threading.Thread(target=self._look_after, name="pool_party-looker")
+        start_thread(self._looker)
+
+    def add(self, pool: Enforcer) -> None:
+        """Add a pool that opens."""
+        with self._lock:
+            self._pools[pool] = _Work()
+            self._tell_pools()
+
+    def remove(self, pool: Enforcer) -> bool:
+        """Remove a pool that closes. Return whether it was the last: then the program is in the table no more."""
+        with self._lock:
+            self._pools.pop(pool, None)
+            self._tell_pools()
+            if self._pools:
+                return False
+            self._is_over.set()
+        self._has_work.set()
+        if self._looker is not threading.current_thread():
+            self._looker.join()
+        self._table.free(self._row)
+        return True
+
+    def share(self, pool: Enforcer, n_active: int, n_wanted: int) -> int:
+        """Note the active workers of a pool and the threads that they could use.
+
+        Return how many threads this program may use now. While it has no work: if it had some.
+        """
+        with self._lock:
+            if (work := self._pools.get(pool)) is not None:
+                work.n_active, work.n_wanted = n_active, n_wanted
+            wanted = self._wanted()
+            if wanted > self._told:
+                self._tell(wanted)
+            self._table.set(self._row, n_active=sum(work.n_active for work in self._pools.values()))
+        if wanted:
+            self._has_work.set()
+        rows = self._overlapping()
+        own = next((at for at, (n, _) in enumerate(rows) if n == self._row), None)
+        n_all = pool.plan.n_threads
+        if own is None:  # a task has closed the table's descriptor, until the looker has opened it again
+            return n_all
+        every = [program.n_wanted for _, program in rows]
+        every[own] = wanted or n_all
+        return divide(every, n_all)[own]
+
+    def note(self, pool: Enforcer, n_threads: int) -> None:
+        """Note how many threads the active workers of a pool may use now."""
+        with self._lock:
+            if (work := self._pools.get(pool)) is not None:
+                work.n_threads = n_threads
+            self._table.set(self._row, n_threads=sum(work.n_threads for work in self._pools.values()))
+
+    def _wanted(self) -> int:
+        """Return the threads that this program could use. Called with the lock."""
+        most = max((pool.plan.n_threads for pool in self._pools), default=0)
+        return min(most, sum(work.n_wanted for work in self._pools.values()))
+
+    def _tell(self, wanted: int) -> None:
+        self._told = wanted
+        self._table.set(self._row, n_wanted=wanted)
+
+    def _tell_pools(self) -> None:
+        n_workers = sum(len(pool.plan.own) for pool in self._pools)
+        self._table.set(self._row, n_pools=len(self._pools), n_workers=n_workers)
+
+    def _overlapping(self) -> list[tuple[int, Program]]:
+        """Return the programs that may use some of the same CPUs as this one, itself among them."""
+        rows = list(self._table.programs(self._row))
+        own = next((program.cpus for n, program in rows if n == self._row), 0)
+        return [(n, program) for n, program in rows if program.cpus & own]
+
+    # ---- the looker ----
+
+    def _look_after(self) -> None:
+        seen: list[tuple[int, int]] = []
+        noted_at = 0.0
+        while not self._is_over.is_set():
+            try:
+                if monotonic() - noted_at >= _NOTE_S:
+                    noted_at = monotonic()
+                    self._keep_row()
+                    self._note_counts()
+                now = [(program.pid, program.n_wanted) for n, program in self._overlapping() if n != self._row]
+                if now != seen:
+                    seen = now
+                    self._wake_pools()
+                if self._rests():
+                    self._note_counts()
+                    self._has_work.wait()
+            except Exception:
+                log_exception("the programs that share this machine could not be looked at")
+            self._is_over.wait(LOOK_S)
+
+    def _keep_row(self) -> None:
+        """Lock the row again, or another one, since a task may have closed the table's descriptor."""
+        with self._lock:
+            if not self._table.lock(self._row):
+                self._row = _claim(self._table)
+                self._told = 0
+                self._tell_pools()
+
+    def _rests(self) -> bool:
+        """Tell what this program wants, if that is less. Return whether it wants nothing."""
+        with self._lock:
+            wanted = self._wanted()
+            if wanted != self._told:
+                self._tell(wanted)
+            if wanted or self._is_over.is_set():
+                return False
+            self._has_work.clear()
+            return True
+
+    def _wake_pools(self) -> None:
+        with self._lock:
+            pools = list(self._pools)
+        for pool in pools:
+            pool.reconsider()
+
+    def _note_counts(self) -> None:
+        with self._lock:
+            counts = [pool.task_counts() for pool in self._pools]
+            n_done, n_pending = sum(done for done, _ in counts), sum(pending for _, pending in counts)
+            self._table.set(self._row, n_done=n_done, n_pending=n_pending)
+
+
+def _claim(table: Table) -> int:
+    return table.claim(sum(1 << cpu for cpu in os.sched_getaffinity(0)), " ".join(sys.orig_argv))
+
+
+_opening = threading.Lock()  # guards what follows
+_present: Presence | None = None
+_tables: dict[str, Table] = {}  # never closed: see programs.py
+
+
+def _table() -> Table:
+    path = path_of_table(TABLE)
+    if path not in _tables:
+        _tables[path] = Table(path)
+    return _tables[path]
+
+
+def join(pool: Enforcer) -> Presence:
+    """Add a pool that opens to those that share the machine's CPUs.
+
+    Raises: OSError, as `Table` does.
+    """
+    global _present
+    with _opening:
+        if _present is None:
+            _present = Presence()
+        _present.add(pool)
+        return _present
+
+
+def leave(pool: Enforcer) -> None:
+    """Remove a pool that closes."""
+    global _present
+    with _opening:
+        if _present is not None and _present.remove(pool):
+            _present = None
+
+
+def _forget() -> None:
+    """Forget the parent's row and pools, in a forked child."""
+    global _opening, _present
+    _opening = threading.Lock()
+    _present = None
+    _tables.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
