@@ -224,7 +224,6 @@ def test_the_command_runs_programs_as_well(tmp_path):
         ("--policy none x", "--policy: 'none' is not static, exclusive, counting or dynamic"),
         ("--kind fibre x", "--kind: 'fibre' is not process, thread, interp or auto"),
         ("--scope world x", "--scope: 'world' is not pool or machine"),
-        ("--scope machine x", "--scope machine needs --policy counting or exclusive: "),
         ("--only a --except b x", "--only: 'a' is not "),
         ("--only multiprocessing --except joblib x", "--only and --except exclude each other"),
         ("--trace missing/file x", "--trace: there is no folder "),

@@ -93,6 +93,18 @@ def _run_bench(arguments: argparse.Namespace) -> int:
     return bench.run(arguments)
 
 
+def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
+    from pool_party.cli import top
+
+    top.add_arguments(parser)
+
+
+def _run_top(arguments: argparse.Namespace) -> int:
+    from pool_party.cli import top
+
+    return top.run(arguments)
+
+
 def _add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="FILE", help="what pool.trace(FILE) has written")
     parser.add_argument(
@@ -126,6 +138,7 @@ _COMMANDS = {
         "what pools find on this machine, and what is wrong with it", _add_doctor_arguments, _run_doctor
     ),
     "timeline": _Command("draw what a pool's workers did, from a trace", _add_timeline_arguments, _run_timeline),
+    "top": _Command("the programs whose pools share this machine, and what they do now", _add_top_arguments, _run_top),
 }
 
 

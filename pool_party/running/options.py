@@ -215,5 +215,3 @@ def _check(settings: Settings) -> None:
     """Check values that exclude each other."""
     if settings.only and settings.excluded:
         raise UsageError("--only and --except exclude each other")
-    if settings.scope == "machine" and settings.policy not in ("counting", "exclusive"):
-        raise UsageError("--scope machine needs --policy counting or exclusive: the others share CPUs in one pool only")

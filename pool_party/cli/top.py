@@ -1,0 +1,130 @@
+"""`pool-party top`: the programs of this user whose pools share the machine, as a table that is drawn again and again."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pool_party.budget.programs import Program, Table, path_of_table
+from pool_party.budget.topology import cpu_count
+from pool_party.cli.demo.report import format_table
+
+_HEADINGS = ("program", "pid", "pools", "workers", "active", "threads", "wanted", "waiting", "done", "tasks/s")
+_COMMAND_CHARACTERS = 48
+_NONE = 'no program of this user has a pool with scope="machine" open'
+_QUIT = (ord("q"), ord("Q"))
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("must be from 0.1 to 3600 seconds")
+    return seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add = parser.add_argument
+    add("--once", action="store_true", help="look for one interval, print the table and end")
+    add("--json", action="store_true", help="print a line of JSON for each look instead of a table")
+    add("--interval", type=_interval, default=1.0, metavar="S", help="seconds between looks; default: %(default)s")
+    add("--table", default="", help=argparse.SUPPRESS)  # another one, for tests
+
+
+def _look(path: str) -> dict[int, Program]:
+    """Return the programs by their ids. None of them if there has been no table yet."""
+    if not os.path.exists(path):
+        return {}
+    return {program.pid: program for _, program in Table(path).programs()}
+
+
+class _Looks:
+    """Looks at the table, and what changed between two of them."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._before, self._at_s = _look(path), time.monotonic()
+
+    def next(self) -> list[dict[str, Any]]:
+        """Return what each program does, those with most threads first."""
+        now, at_s = _look(self._path), time.monotonic()
+        passed_s, before = max(at_s - self._at_s, 1e-9), self._before
+        self._before, self._at_s = now, at_s
+        return [_describe(now[pid], before.get(pid), passed_s) for pid in sorted(now, key=lambda pid: _rank(now[pid]))]
+
+
+def _rank(program: Program) -> tuple[int, int]:
+    return -(program.n_threads if program.n_active else 0), program.pid
+
+
+def _describe(program: Program, before: Program | None, passed_s: float) -> dict[str, Any]:
+    is_active = program.n_active > 0
+    return {
+        "command": program.command,
+        "pid": program.pid,
+        "pools": program.n_pools,
+        "workers": program.n_workers,
+        "active": program.n_active,
+        "threads": program.n_threads if is_active else 0,
+        "wanted": program.n_wanted,
+        "waiting": max(0, program.n_pending - program.n_active),
+        "done": program.n_done,
+        "tasks_per_s": round((program.n_done - before.n_done) / passed_s, 1) if before else 0.0,
+    }
+
+
+def _shortened(command: str) -> str:
+    words = command.split(" ")
+    text = " ".join([os.path.basename(words[0]), *words[1:]])
+    return text if len(text) <= _COMMAND_CHARACTERS else f"{text[: _COMMAND_CHARACTERS - 3]}..."
+
+
+def _format(programs: Sequence[Mapping[str, Any]]) -> str:
+    n_threads = sum(program["threads"] for program in programs)
+    head = f"{len(programs)} programs, {n_threads} threads for {cpu_count()} CPUs"
+    if not programs:
+        return f"{head}\n\n{_NONE}"
+    keys = ("pid", "pools", "workers", "active", "threads", "wanted", "waiting", "done", "tasks_per_s")
+    rows = [[_shortened(program["command"]), *(str(program[key]) for key in keys)] for program in programs]
+    return f"{head}\n\n{format_table(_HEADINGS, rows)}"
+
+
+def _draw_until_quit(looks: _Looks, interval_s: float) -> None:
+    import curses
+
+    def draw(screen: curses.window) -> None:
+        curses.curs_set(0)
+        screen.timeout(round(1000 * interval_s))
+        while True:
+            screen.erase()
+            n_lines, n_columns = screen.getmaxyx()
+            for at, line in enumerate([*_format(looks.next()).splitlines(), "", "q ends this."][:n_lines]):
+                screen.addnstr(at, 0, line, n_columns - 1)
+            screen.refresh()
+            if screen.getch() in _QUIT:
+                return
+
+    curses.wrapper(draw)
+
+
+def _print(programs: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    print(json.dumps(programs) if as_json else _format(programs), flush=True)
+
+
+def run(arguments: argparse.Namespace, sleep: Callable[[float], object] = time.sleep) -> int:
+    """Show the programs. Return the exit status of the command."""
+    looks = _Looks(path_of_table(arguments.table))
+    if not arguments.once and not arguments.json and sys.stdout.isatty():
+        try:
+            _draw_until_quit(looks, arguments.interval)
+        except KeyboardInterrupt:
+            pass
+        return 0
+    while True:
+        sleep(arguments.interval)
+        _print(looks.next(), arguments.json)
+        if arguments.once:
+            return 0
