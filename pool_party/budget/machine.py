@@ -134,6 +134,7 @@ class Presence:
                 if self._rests():
                     self._note_counts()
                     self._has_work.wait()
+                    noted_at = 0.0  # the row may have been lost meanwhile
             except Exception:
                 log_exception("the programs that share this machine could not be looked at")
             self._is_over.wait(LOOK_S)

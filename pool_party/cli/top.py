@@ -1,4 +1,4 @@
-"""`pool-party top`: the programs of this user whose pools share the machine, as a table that is drawn again and again."""
+"""`pool-party top`: the programs of this user whose pools share the machine, as a table that is drawn again."""
 
 import argparse
 import json
