@@ -363,12 +363,15 @@ def test_a_task_may_close_all_descriptors(table, path):
 
 
 def test_the_row_may_be_anothers_then(table, path):
-    """A program that has lost its row takes another one, and leaves that of the other program alone."""
+    """A program that has lost its row takes another one, and leaves that of the other program alone.
+
+    It may have locked it again before the other program comes.
+    """
     process = fresh.start(["-c", CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)"), table], stdin=-1)
     assert process.stdout.readline() == "closed\n"
     other = start(path)
     table = programs.Table(path)
-    assert [found.pid for _, found in table.programs()] == [other.pid]
+    assert other.pid in [found.pid for _, found in table.programs()]
     process.stdin.write("\n")
     process.stdin.flush()
     gates.wait_until(lambda: len(list(table.programs())) == 2, "both are there")

@@ -214,7 +214,7 @@ def _create(path: str) -> int:
         os.fchmod(fd, 0o600)
         os.posix_fallocate(fd, 0, _SIZE)
         os.pwrite(fd, struct.pack(f"{len(_HEADER)}Q", *_HEADER), 0)
-        os.link(f"/proc/self/fd/{fd}", path, follow_symlinks=True)
+        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)  # which has Python before 3.14 follow the link
     except BaseException:
         os.close(fd)
         raise
