@@ -7,7 +7,7 @@ import threading
 from pool_party import _native
 from pool_party._core.records import NamedTuple, TypedDict
 from pool_party._native import Gate
-from pool_party.budget import arbiter, policies
+from pool_party.budget import policies
 from pool_party.budget.environment import users_environment
 from pool_party.budget.policies import Scope
 from pool_party.budget.split import WorkerBudget, count_threads, split
@@ -117,6 +117,8 @@ class Plan(NamedTuple):
 
 def _is_inside_worker() -> bool:
     """Return whether this is a worker process, or an interpreter that is a worker."""
+    from pool_party.budget import arbiter
+
     return arbiter.is_worker() or not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
 
 
