@@ -5,6 +5,7 @@ import sys
 import threading
 
 import numpy as np
+import numpy.testing  # here, not by a thread amid a fork: it imports logging, which registers functions for forks
 from probe import gates, main, thread_ids
 
 from pool_party import _native
