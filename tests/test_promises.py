@@ -294,6 +294,22 @@ def test_a_callback_may_end_the_pool(kind, how, make_pool):
     assert not pool._pool
 
 
+def test_a_callback_that_has_ended_the_pool_may_go_on(kind, make_pool):
+    """The outcome of its call is there meanwhile. `get` raised ValueError."""
+    pool, may_end = make_pool(1, kind=kind), threading.Event()
+
+    def end(value):
+        pool.terminate()
+        may_end.wait(TIMEOUT_S)
+
+    call = pool.apply_async(tasks.square, (2,), callback=end)
+    gates.wait_until(lambda: pool._engine._ended.done, "the pool has ended")
+    assert call.get(TIMEOUT_S) == 4
+    may_end.set()
+    pool.join(timeout=TIMEOUT_S)
+    assert call.get() == 4
+
+
 def test_what_interrupts_a_task_at_the_end_is_not_its_outcome(kind, make_pool, gate, monkeypatch):
     """Threads and interpreters are ended by SystemExit, which the caller must not see."""
     pool = make_pool(1, kind=kind)

@@ -169,9 +169,10 @@ static int run_handlers(pp_channel_t *self, _Atomic uint32_t *bell, uint32_t *be
 }
 
 /* The result of a wait that finds the channel closed: 1, or -1 with an exception. A pool decides all outcomes before it
- * closes its channel, so the caller checks once more. */
+ * closes its channel, so the caller checks once more. A callback that has ended the pool may still run: the outcome of
+ * its call is there nevertheless, and nothing is left that this thread could sleep on. */
 static int outcome_of_closed(pp_job_t *job) {
-    if (is_met(job))
+    if (is_met(job) || pp_load_seq_cst(&job->settled))
         return 1;
     pp_channel_raise_closed();
     return -1;
