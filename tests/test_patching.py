@@ -18,6 +18,7 @@ import textwrap
 import threading
 
 import fresh
+import gates
 import pytest
 import tasks
 
