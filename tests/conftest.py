@@ -95,6 +95,12 @@ def context(start_method, _shared_pools):
     return multiprocessing.get_context(start_method)
 
 
+@pytest.fixture
+def may_fork(_shared_pools):
+    """For tests that open pools with multiprocessing's default start method, which was `fork` before 3.14."""
+    _end_shared(_shared_pools, "interp")
+
+
 @pytest.fixture(scope="session")
 def _shared_pools():
     pools = {}

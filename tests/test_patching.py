@@ -29,6 +29,7 @@ from pool_party.patching.settings import Settings
 from pool_party.patching.subclasses import LeaveAlone, ours_for
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
+pytestmark = pytest.mark.usefixtures("may_fork")
 PROGRAM = fresh.TESTS / "isolated" / "patched_program.py"
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "patching.md"
 HAS_INTERPRETERS = sys.version_info >= (3, 14)
