@@ -4,6 +4,7 @@
 """
 
 import concurrent.futures
+import concurrent.futures.process
 import functools
 import importlib
 import importlib.util
