@@ -12,7 +12,6 @@ through run_in_executor.
 
 import argparse
 import importlib.util
-import statistics
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +29,7 @@ from program import (
     finish,
     gather,
     make_parser,
+    medians,
     wanted,
 )
 
@@ -107,10 +107,7 @@ def main() -> int:
             print("server: left out, since aiohttp is not installed\n")
             continue
         runs = _measure(section, options)
-        sums = {
-            way: {key: statistics.median(run[key] for run in found) for key in found[0]}
-            for way, found in runs.figures.items()
-        }
+        sums = {way: medians(found) for way, found in runs.figures.items()}
         print(_format(section, sums, runs), flush=True)
         found: dict[str, Any] = {way: {"summary": sums[way], "runs": runs.figures[way]} for way in sums}
         record.put_section(section, found | {way: {"failure": text} for way, text in runs.failures.items()})

@@ -26,7 +26,6 @@ type Submit = Callable[..., Awaitable[Any]]
 OURS, EXECUTOR, IN_LOOP, NOTHING = "pool_party ", ", executor", "in the loop itself", "nothing is opened"
 ANYIO = {"anyio threads": "to_thread", "anyio processes": "to_process", "anyio interpreters": "to_interpreter"}
 N_CLIENTS = 100
-_N_OPENINGS = 5
 _IDLE_S = 0.05
 
 
@@ -163,7 +162,7 @@ async def _longest_turn_s(block: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def measure_stalls(way: str, n_workers: int, n_calls: int) -> Figures:
-    """Measure for how long opening and ending a pool stop the loop, which nothing else keeps busy."""
+    """Measure for how long opening and ending `n_calls` pools stop the loop, which nothing else keeps busy."""
 
     async def open_and_end() -> None:
         async with ComposablePool.aopen(n_workers, kind=way.removeprefix(OURS)) as pool:
@@ -171,7 +170,7 @@ async def measure_stalls(way: str, n_workers: int, n_calls: int) -> Figures:
         await pool.ajoin()
 
     block = partial(asyncio.sleep, _IDLE_S) if way == NOTHING else open_and_end
-    stalls_s = [await _longest_turn_s(block) for _ in range(min(_N_OPENINGS, n_calls))]
+    stalls_s = [await _longest_turn_s(block) for _ in range(n_calls)]
     return {"median_stall_ms": 1000 * statistics.median(stalls_s), "longest_stall_ms": 1000 * max(stalls_s)}
 
 

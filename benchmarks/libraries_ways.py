@@ -72,7 +72,8 @@ class ThreadSampler:
         seen: set[int] = set()
         while not self._stop.wait(_SAMPLE_S):
             found = self._look()
-            fresh = [name for thread, name, _ in found if thread in seen - self._before]
+            known = seen - self._before
+            fresh = [name for thread, name, _ in found if thread in known]
             seen = {thread for thread, _, _ in found}
             n_services = sum(name.startswith(_SERVICES) for name in fresh)
             self._threads = max(self._threads, len(fresh) - n_services)

@@ -10,13 +10,24 @@ Threads are left out, since they send references.
 """
 
 import argparse
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fresh import Figures, begin, end
 from peers import Peer, available_peers
-from program import Record, Runs, add_only, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
+from program import (
+    Record,
+    Runs,
+    add_only,
+    add_peer,
+    add_repeats,
+    add_workers,
+    finish,
+    gather,
+    make_parser,
+    medians,
+    wanted,
+)
 from reporting.markdown import duration, size_text
 from workloads.objects import FORMS, N_TASKS
 
@@ -48,10 +59,6 @@ def _measure(section: str, options: argparse.Namespace) -> Runs:
 
     names = wanted((peer.name for peer in _peers()), options.peer)
     return gather(section, names, 1 if options.quick else options.repeats, measure)
-
-
-def _sum_up(runs: Sequence[Figures]) -> dict[str, float]:
-    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 def _write(key: str, value: float) -> str:
@@ -88,7 +95,7 @@ def main() -> int:
     has_failed = False
     for section in options.only or (*FORMS, _SCRIPT):
         runs = _measure(section, options)
-        sums = {name: {"summary": _sum_up(found), "runs": found} for name, found in runs.figures.items()}
+        sums = {name: {"summary": medians(found), "runs": found} for name, found in runs.figures.items()}
         print(_format(section, sums, runs), flush=True)
         record.put_section(section, sums | {name: {"failure": text} for name, text in runs.failures.items()})
         has_failed |= any(name.startswith("pool_party") for name in runs.failures)

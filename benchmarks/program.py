@@ -125,6 +125,11 @@ def without_samples(figures: Figures) -> Figures:
     return {key: statistics.median(value) if isinstance(value, list) else value for key, value in figures.items()}
 
 
+def medians(runs: Sequence[Figures]) -> dict[str, float]:
+    """Return the median of each figure over all runs, which have the same ones."""
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
 def _busy_cpus() -> float:
     """Return how many CPUs other programs use while this one waits; load averages only describe the past."""
     from pool_party.cli.demo.measure import cpu_of_machine_s

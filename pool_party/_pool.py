@@ -58,11 +58,12 @@ class ComposablePool:
             your own; see `Policy`.
         threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
         oversubscription: The number of threads for each CPU, which need not be whole.
-        affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several.
+        affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several,
+            except with `scope="machine"`.
         scope: "machine": this pool shares the CPUs with those of all programs of this user that say so. Under
             "exclusive" and "counting" their parallel regions wait for each other. Under other policies the threads of
             the machine are divided evenly among the programs that have work, however many workers each has. "pool":
-            this pool does as if it were alone.
+            this pool shares them with those of its own program only.
         extensions: Names of packages whose extension modules do not support interpreters, and which are nevertheless
             loaded there, at your own risk. NumPy, SciPy, pandas, scikit-learn and others that are known to work
             (docs/packages.md) are loaded without being named, unless this is an empty tuple. It is for kind="interp" on

@@ -19,6 +19,7 @@ import pytest
 from pool_party import ComposablePool, WorkerBudget
 from pool_party.budget import machine, policies, programs
 from pool_party.cli import main as cli
+from pool_party.cli import top
 
 N_CPUS = 8
 CPUS = {"POOL_PARTY_CPU_COUNT": str(N_CPUS)}
@@ -96,7 +97,6 @@ table = programs.Table(sys.argv[1])
 row = table.claim(1, "a holder")
 table.set(row, n_wanted=3)
 if "fork" in sys.argv and os.fork() == 0:
-    print(os.getpid(), flush=True)
     input()
     os._exit(0)
 print(row, flush=True)
@@ -106,7 +106,7 @@ input()
 
 def start(path, *words):
     process = fresh.start(["-c", HOLDER, path, *words], stdin=subprocess.PIPE)
-    process.stdout.readline()
+    process.row = int(process.stdout.readline())
     return process
 
 
@@ -114,13 +114,13 @@ def test_a_program_that_dies_is_gone_at_once(path):
     table = programs.Table(path)
     assert os.stat(path).st_mode & 0o777 == 0o600
     process = start(path)
-    ((row, program),) = table.programs()
+    (program,) = table.programs()
     assert (program.pid, program.n_wanted, program.cpus, program.command) == (process.pid, 3, 1, "a holder")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert list(table.programs()) == []
     other = start(path)
-    assert [(n, found.pid) for n, found in table.programs()] == [(row, other.pid)]
+    assert [found.pid for found in table.programs()] == [other.pid] and other.row == process.row
     fresh.end(other)
     fresh.end(process)
 
@@ -177,7 +177,7 @@ def test_what_stands_in_the_table_is_not_trusted(path):
     """Rows without a lock do not count, and numbers of the others are limited."""
     table = programs.Table(path)
     process = start(path)
-    ((row, _),) = table.programs()
+    assert [found.pid for found in table.programs()] == [process.pid]
     rng = random.Random(7)
     with open(path, "r+b") as file:
         header = file.read(128)
@@ -185,9 +185,9 @@ def test_what_stands_in_the_table_is_not_trusted(path):
         found[: len(header)] = header
         file.seek(0)
         file.write(found)
-        file.seek(128 + 8 * row)
+        file.seek(128 + 8 * process.row)
         file.write(process.pid.to_bytes(8, sys.byteorder))
-    ((_, program),) = table.programs()
+    (program,) = table.programs()
     assert program.pid == process.pid and program.command.isprintable()
     assert max(program[1:6]) <= 1 << 16 and max(program[6:8]) <= 1 << 62
     fresh.end(process)
@@ -302,7 +302,7 @@ def test_programs_that_come_work_rest_and_die_at_random(begin, path):
                 other.gate.release(other.n_tasks)
             else:
                 os.kill(other.process.pid, signal.SIGKILL)
-        rows = [program.pid for _, program in programs.Table(path).programs()]
+        rows = [program.pid for program in programs.Table(path).programs()]
         order = sorted(alive, key=lambda other: rows.index(other.process.pid))
         parts = programs.divide([wants[alive[other][0]](alive[other]) for other in order], N_CPUS)
         for other, part in zip(order, parts, strict=True):
@@ -339,25 +339,25 @@ import os, sys
 from pool_party import ComposablePool
 from pool_party.budget import machine, programs
 
-def close_all():
+def close():
     table = machine._present._table
     os.close(table._fd)
     return os.open("/dev/null", os.O_RDONLY) == table._fd
 
 machine.TABLE = sys.argv[1]
 with ComposablePool(1, kind="thread", scope="machine") as pool:
-    assert pool.apply(close_all)
+    assert pool.apply(close)
     print("closed", flush=True)
     pool.apply(input)
 print("ended")
 """
 
 
-def test_a_task_may_close_all_descriptors(table, path):
+def test_a_task_may_close_the_tables_descriptor(table, path):
     process = fresh.start(["-c", CLOSING, table], stdin=subprocess.PIPE)
     assert process.stdout.readline() == "closed\n"
     other = programs.Table(path)
-    gates.wait_until(lambda: [found.pid for _, found in other.programs()] == [process.pid], "it is in the table again")
+    gates.wait_until(lambda: [found.pid for found in other.programs()] == [process.pid], "it is in the table again")
     fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
     assert list(other.programs()) == []
 
@@ -371,13 +371,27 @@ def test_the_row_may_be_anothers_then(table, path):
     assert process.stdout.readline() == "closed\n"
     other = start(path)
     table = programs.Table(path)
-    assert other.pid in [found.pid for _, found in table.programs()]
+    assert other.pid in [found.pid for found in table.programs()]
     process.stdin.write("\n")
     process.stdin.flush()
     gates.wait_until(lambda: len(list(table.programs())) == 2, "both are there")
     fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
-    assert [found.pid for _, found in table.programs()] == [other.pid]
+    assert [found.pid for found in table.programs()] == [other.pid]
     fresh.end(other)
+
+
+def test_the_row_may_have_been_anothers(table, path):
+    """That program has ended, and nobody has the row."""
+    process = fresh.start(["-c", CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)"), table], stdin=-1)
+    assert process.stdout.readline() == "closed\n"
+    other = start(path)
+    fresh.end(other)
+    table = programs.Table(path)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    gates.wait_until(lambda: [found.pid for found in table.programs()] == [process.pid], "it is in the table again")
+    fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
+    assert list(table.programs()) == []
 
 
 NESTED = """
@@ -389,7 +403,7 @@ def inner(table):
     machine.TABLE = table
     with ComposablePool(1, kind="thread", scope="machine") as pool:
         pool.map(abs, [-1])
-        return [found.pid for _, found in programs.Table(programs.path_of_table(table)).programs()]
+        return [found.pid for found in programs.Table(programs.path_of_table(table)).programs()]
 
 if __name__ == "__main__":
     machine.TABLE = sys.argv[1]
@@ -434,6 +448,30 @@ def test_top_shows_programs(begin, table, capsys, monkeypatch):
     assert found[0]["workers"] == 4 and found[0]["done"] >= 100 and "program.py" in found[0]["command"]
     shown = look(capsys, table)
     assert shown.startswith("2 programs, 8 threads for 8 CPUs\n") and str(other.process.pid) in shown
+
+
+def test_top_says_what_is_wrong(path, table, capsys):
+    make_bad(path, "open to others")
+    assert cli.main(["top", "--once", "--table", table]) == 2
+    assert (
+        capsys.readouterr().err == f"pool-party: {path}: the table of this user's programs is not this user's alone\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "soon"])
+def test_top_refuses_an_interval(text, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["top", "--interval", text])
+    assert f"{text!r} is not a number of seconds from 0.1 to 3600" in capsys.readouterr().err
+
+
+def test_top_opens_the_table_once(begin, table, capsys):
+    begin("thread", "static", 1, 1)
+    looks = top._Looks(programs.path_of_table(table))
+    n_descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert len(looks.next()) == 1
+    assert len(os.listdir("/proc/self/fd")) == n_descriptors
 
 
 def test_top_draws_until_q(table):

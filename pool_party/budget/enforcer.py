@@ -213,8 +213,7 @@ class Enforcer:
         state = policies.State(plan.cpus, plan.n_threads, plan.own, awake, _native.cpus_left(plan.n_threads))
         shares, n_threads = self._shares(state), plan.n_threads
         if self._presence is not None:
-            n_wanted = sum(share.n_threads for share, is_awake in zip(shares, awake, strict=True) if is_awake)
-            n_threads = self._presence.share(self, n_awake, n_wanted)
+            n_threads = self._presence.share(self, n_awake, policies.active_threads(shares, awake))
             shares = policies.fit(shares, awake, n_threads)
         return policies.bound(shares, n_threads, n_awake, neighbours.n_others_awake(self))
 
@@ -246,12 +245,12 @@ class Enforcer:
             changes = [(n, old, new) for n, (old, new) in enumerate(zip(self._now, shares, strict=True)) if old != new]
             for n, old, new in sorted(changes, key=lambda change: change[2].n_threads - change[1].n_threads):
                 self._change(n, old, new)
+            awake = self._channel.awake()
             if self._presence is not None:
-                is_awake = self._channel.awake()
-                self._presence.note(self, sum(share.n_threads for share, n in zip(shares, is_awake, strict=True) if n))
+                self._presence.note(self, policies.active_threads(shares, awake))
             if self.plan.kind != "process":
-                awake = [share for share, is_awake in zip(shares, self._channel.awake(), strict=True) if is_awake]
-                self._limit_process(awake or shares)
+                active = [share for share, is_awake in zip(shares, awake, strict=True) if is_awake]
+                self._limit_process(active or shares)
 
     def _change(self, n: int, old: WorkerBudget, new: WorkerBudget) -> None:
         """Change one budget.

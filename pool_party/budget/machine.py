@@ -19,7 +19,6 @@ from pool_party.budget.programs import Table, divide, path_of_table
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party.budget.enforcer import Enforcer
-    from pool_party.budget.programs import Program
 
 LOOK_S = 0.005
 _NOTE_S = 0.5  # how often counts of tasks are told, and the row is locked again if a task has closed the descriptor
@@ -45,7 +44,11 @@ class Presence:
         self._has_work = threading.Event()
         self._is_over = threading.Event()
         self._looker = threading.Thread(target=self._look_after, name="pool_party-looker")
-        start_thread(self._looker)
+        try:
+            start_thread(self._looker)
+        except BaseException:
+            self._table.free(self._row)
+            raise
 
     def add(self, pool: Enforcer) -> None:
         """Add a pool that opens."""
@@ -81,14 +84,15 @@ class Presence:
             self._table.set(self._row, n_active=sum(work.n_active for work in self._pools.values()))
         if wanted:
             self._has_work.set()
-        rows = self._overlapping()
-        own = next((at for at, (n, _) in enumerate(rows) if n == self._row), None)
         n_all = pool.plan.n_threads
-        if own is None:  # a task has closed the table's descriptor, until the looker has opened it again
+        try:
+            every = dict(self._table.wanted(self._row))
+        except OSError:  # the looker logs it
             return n_all
-        every = [program.n_wanted for _, program in rows]
-        every[own] = wanted or n_all
-        return divide(every, n_all)[own]
+        if self._row not in every:  # another program has the row, until the looker has taken another one
+            return n_all
+        every[self._row] = wanted or n_all
+        return dict(zip(every, divide(list(every.values()), n_all), strict=True))[self._row]
 
     def note(self, pool: Enforcer, n_threads: int) -> None:
         """Note how many threads the active workers of a pool may use now."""
@@ -110,24 +114,19 @@ class Presence:
         n_workers = sum(len(pool.plan.own) for pool in self._pools)
         self._table.set(self._row, n_pools=len(self._pools), n_workers=n_workers)
 
-    def _overlapping(self) -> list[tuple[int, Program]]:
-        """Return the programs that may use some of the same CPUs as this one, itself among them."""
-        rows = list(self._table.programs(self._row))
-        own = next((program.cpus for n, program in rows if n == self._row), 0)
-        return [(n, program) for n, program in rows if program.cpus & own]
-
     # ---- the looker ----
 
     def _look_after(self) -> None:
-        seen: list[tuple[int, int]] = []
-        noted_at = 0.0
+        seen: dict[int, int] = {}  # row -> threads that the other program wants
+        noted_at, has_failed = 0.0, False
         while not self._is_over.is_set():
             try:
                 if monotonic() - noted_at >= _NOTE_S:
                     noted_at = monotonic()
                     self._keep_row()
                     self._note_counts()
-                now = [(program.pid, program.n_wanted) for n, program in self._overlapping() if n != self._row]
+                now = dict(self._table.wanted(self._row))
+                now.pop(self._row, None)
                 if now != seen:
                     seen = now
                     self._wake_pools()
@@ -135,14 +134,17 @@ class Presence:
                     self._note_counts()
                     self._has_work.wait()
                     noted_at = 0.0  # the row may have been lost meanwhile
+                has_failed = False
             except Exception:
-                log_exception("the programs that share this machine could not be looked at")
+                if not has_failed:  # log it once, rather than every 5 ms
+                    log_exception("the programs that share this machine cannot be seen; until they can, none counts")
+                has_failed = True
             self._is_over.wait(LOOK_S)
 
     def _keep_row(self) -> None:
-        """Lock the row again, or another one, since a task may have closed the table's descriptor."""
+        """Lock the row again, or take another one, since a task may have closed the table's descriptor."""
         with self._lock:
-            if not self._table.lock(self._row):
+            if not self._table.keep(self._row):
                 self._row = _claim(self._table)
                 self._told = 0
                 self._tell_pools()
@@ -177,14 +179,14 @@ def _claim(table: Table) -> int:
 
 _opening = threading.Lock()  # guards what follows
 _present: Presence | None = None
-_tables: dict[str, Table] = {}  # never closed: see programs.py
+_tables: dict[tuple[int, str], Table] = {}  # by process and path; never closed: see programs.py
 
 
 def _table() -> Table:
     path = path_of_table(TABLE)
-    if path not in _tables:
-        _tables[path] = Table(path)
-    return _tables[path]
+    if (os.getpid(), path) not in _tables:
+        _tables[os.getpid(), path] = Table(path)
+    return _tables[os.getpid(), path]
 
 
 def join(pool: Enforcer) -> Presence:
@@ -213,7 +215,6 @@ def _forget() -> None:
     global _opening, _present
     _opening = threading.Lock()
     _present = None
-    _tables.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

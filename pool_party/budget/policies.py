@@ -118,13 +118,18 @@ def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others
     return [WorkerBudget(min(share.n_threads, most), share.cpus) for share in shares]
 
 
+def active_threads(shares: Sequence[WorkerBudget], awake: Sequence[bool]) -> int:
+    """Return the sum of the budgets of active workers."""
+    return sum(share.n_threads for share, is_awake in zip(shares, awake, strict=True) if is_awake)
+
+
 def fit(shares: Sequence[WorkerBudget], awake: Sequence[bool], n_threads: int) -> Sequence[WorkerBudget]:
     """Limit budgets to a program's part of the machine: those of active workers to `n_threads` in sum, at least 1 each.
 
     An idle worker may begin a task at any time, and then has no more than an active one until budgets are divided anew.
     """
     n_awake = max(1, sum(awake))
-    if sum(share.n_threads for share, is_awake in zip(shares, awake, strict=True) if is_awake) > n_threads:
+    if active_threads(shares, awake) > n_threads:
         each, n_more = divmod(n_threads, n_awake)
     else:
         each, n_more = n_threads, 0

@@ -30,6 +30,7 @@ _PIDS = slice(16, 16 + N_ROWS)  # words of the head: the program of each row, or
 _HEAD_BYTES, _ROW_BYTES = _WORD * _HEAD_WORDS, _WORD * _ROW_WORDS
 _SIZE = _HEAD_BYTES + _ROW_BYTES * N_ROWS
 _FIELDS = ("n_pools", "n_workers", "n_active", "n_wanted", "n_threads", "n_done", "n_pending")  # words of a row
+_WANTED = _FIELDS.index("n_wanted")
 _LIMITS = (*[THREADS_MAX] * 5, 1 << 62, 1 << 62)
 _MASK, _COMMAND = slice(16, 32), slice(32, 64)  # words of a row: 1,024 CPUs, and 256 bytes
 _LOCK = struct.Struct("hhqqi4x")  # `struct flock` of 64-bit Linux
@@ -80,12 +81,27 @@ class Table:
         self._pids = words[_PIDS]
         self._rows = [words[at : at + _ROW_WORDS] for at in range(_HEAD_WORDS, len(words), _ROW_WORDS)]
 
-    def programs(self, own: int | None = None) -> Iterator[tuple[int, Program]]:
-        """Yield the programs that are alive, with the numbers of their rows. own: the caller's row, which it locks."""
+    def programs(self) -> Iterator[Program]:
+        """Yield the other programs that are alive, in the order of their rows."""
+        for n, pid in self._alive():
+            yield self._read(n, pid)
+
+    def wanted(self, own: int) -> Iterator[tuple[int, int]]:
+        """Yield the row and the wanted threads of each program that may use some of the CPUs of the caller's row.
+
+        The caller's is among them, if it is still there. This reads little, since it is done every few milliseconds.
+        """
+        cpus = self._cpus_of(own)
+        for n, _ in self._alive(own):
+            if self._cpus_of(n) & cpus:
+                yield n, min(self._rows[n][_WANTED], THREADS_MAX)
+
+    def _alive(self, own: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield the row and the id of each program that is alive. own: the caller's row."""
         self._reopen_if_closed()
         for n, pid in enumerate(self._pids.tolist()):
-            if pid and (n == own or self._holder_of(n) == pid):
-                yield n, self._read(n, pid)
+            if pid and (pid == os.getpid() if n == own else self._holder_of(n) == pid):
+                yield n, pid
 
     def claim(self, cpus: int, command: str) -> int:
         """Lock a free row, and return its number. Once for each process.
@@ -93,7 +109,7 @@ class Table:
         Raises: OSError if there is none, or no lock can be taken.
         """
         for n, row in enumerate(self._rows):
-            if self.lock(n):
+            if self._lock(n):
                 row[:] = memoryview(bytes(_ROW_BYTES)).cast("Q")
                 row[_MASK] = memoryview(cpus.to_bytes(1 << 14, "little")[:128]).cast("Q")
                 row[_COMMAND] = memoryview(command.encode(errors="replace")[:256].ljust(256, b"\0")).cast("Q")
@@ -101,11 +117,20 @@ class Table:
                 return n
         raise OSError(errno.ENOSPC, f"{N_ROWS} programs share the CPUs of this machine already", self.path)
 
-    def lock(self, n: int) -> bool:
-        """Lock a row, or find that this process has locked it already. False: another one has.
+    def keep(self, n: int) -> bool:
+        """Lock the caller's row again if its lock is lost. Return False if another program has had the row meanwhile.
 
         Raises: OSError if the table's descriptor is gone, and its file as well.
         """
+        if not self._lock(n):
+            return False
+        if self._pids[n] == os.getpid():
+            return True
+        self._unlock(n)
+        return False
+
+    def _lock(self, n: int) -> bool:
+        """Lock a row, or find that this process has locked it already. False: another one has."""
         self._reopen_if_closed()
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, _ROW_BYTES, _start_of(n))
@@ -124,7 +149,10 @@ class Table:
         if self._pids[n] == os.getpid():
             self._pids[n] = 0
             if _identity(self._fd) == self._file:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, _ROW_BYTES, _start_of(n))
+                self._unlock(n)
+
+    def _unlock(self, n: int) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, _ROW_BYTES, _start_of(n))
 
     def _reopen_if_closed(self) -> None:
         """Open the file again if a task has closed its descriptor, with which all locks were lost."""
@@ -138,13 +166,15 @@ class Table:
         kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
         return 0 if kind == fcntl.F_UNLCK else int(pid)
 
+    def _cpus_of(self, n: int) -> int:
+        return int.from_bytes(self._rows[n][_MASK].tobytes(), "little")
+
     def _read(self, n: int, pid: int) -> Program:
         row = self._rows[n].tobytes()
         words = struct.unpack_from(f"{len(_FIELDS)}Q", row)
         numbers = [min(word, limit) for word, limit in zip(words, _LIMITS, strict=True)]
-        cpus = int.from_bytes(row[_WORD * _MASK.start : _WORD * _MASK.stop], "little")
         command = row[_WORD * _COMMAND.start :].partition(b"\0")[0].decode(errors="replace")
-        return Program._make((pid, *numbers, cpus, "".join(c if c.isprintable() else "?" for c in command)))
+        return Program._make((pid, *numbers, self._cpus_of(n), "".join(c if c.isprintable() else "?" for c in command)))
 
 
 def _identity(fd: int) -> tuple[int, int]:

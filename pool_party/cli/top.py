@@ -10,19 +10,14 @@ from typing import Any
 
 from pool_party.budget.programs import Program, Table, path_of_table
 from pool_party.budget.topology import cpu_count
+from pool_party.cli import values
 from pool_party.cli.demo.report import format_table
 
 _HEADINGS = ("program", "pid", "pools", "workers", "active", "threads", "wanted", "waiting", "done", "tasks/s")
 _COMMAND_CHARACTERS = 48
 _NONE = 'no program of this user has a pool with scope="machine" open'
+_REFUSED = 2
 _QUIT = (ord("q"), ord("Q"))
-
-
-def _interval(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("must be from 0.1 to 3600 seconds")
-    return seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,15 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--once", action="store_true", help="look for one interval, print the table and end")
     add("--json", action="store_true", help="print a line of JSON for each look instead of a table")
-    add("--interval", type=_interval, default=1.0, metavar="S", help="seconds between looks; default: %(default)s")
+    add("--interval", type=values.interval_s, default=1.0, metavar="S", help="seconds between looks; default: 1")
     add("--table", default="", help=argparse.SUPPRESS)  # another one, for tests
-
-
-def _look(path: str) -> dict[int, Program]:
-    """Return the programs by their ids. None of them if there has been no table yet."""
-    if not os.path.exists(path):
-        return {}
-    return {program.pid: program for _, program in Table(path).programs()}
 
 
 class _Looks:
@@ -46,11 +34,18 @@ class _Looks:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._before, self._at_s = _look(path), time.monotonic()
+        self._table: Table | None = None
+        self._before, self._at_s = self._look(), time.monotonic()
+
+    def _look(self) -> dict[int, Program]:
+        """Return the programs by their ids. None of them if there has been no table yet."""
+        if self._table is None and os.path.lexists(self._path):
+            self._table = Table(self._path)
+        return {} if self._table is None else {program.pid: program for program in self._table.programs()}
 
     def next(self) -> list[dict[str, Any]]:
         """Return what each program does, those with most threads first."""
-        now, at_s = _look(self._path), time.monotonic()
+        now, at_s = self._look(), time.monotonic()
         passed_s, before = max(at_s - self._at_s, 1e-9), self._before
         self._before, self._at_s = now, at_s
         return [_describe(now[pid], before.get(pid), passed_s) for pid in sorted(now, key=lambda pid: _rank(now[pid]))]
@@ -116,7 +111,11 @@ def _print(programs: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 def run(arguments: argparse.Namespace, sleep: Callable[[float], object] = time.sleep) -> int:
     """Show the programs. Return the exit status of the command."""
-    looks = _Looks(path_of_table(arguments.table))
+    try:
+        looks = _Looks(path_of_table(arguments.table))
+    except OSError as error:
+        print(f"pool-party: {error.filename}: {error.strerror}", file=sys.stderr)
+        return _REFUSED
     if not arguments.once and not arguments.json and sys.stdout.isatty():
         try:
             _draw_until_quit(looks, arguments.interval)

@@ -15,6 +15,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def interval_s(text: str) -> float:
+    """Return a number of seconds from 0.1 to 3600.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
+    return seconds
+
+
 def size_px(text: str) -> tuple[int, int]:
     """Return the width and the height that a text such as "640x480" names, in pixels.
 
