@@ -61,15 +61,23 @@ def submit_four(executor, gate_path, log_path):
 def left(kind, gate_path, log_path, where="within", method=None):
     """An executor whose `with` block is left by Ctrl-C: its tasks are interrupted, and its futures have outcomes.
 
-    The test sends it after "ready", once both tasks stand at the gate.
+    The test sends it after "ready", once both tasks stand at the gate. At the end of the block that is said within
+    `__exit__`: Python may raise KeyboardInterrupt before the first line of a function, which nobody could catch there.
     """
     workers.GRACE_S = TIMEOUT_S
+
+    def say_and_join():
+        del executor._engine.join
+        print("ready", flush=True)
+        return executor._engine.join()
+
     try:
         with ComposableExecutor(2, kind=kind, context=method) as executor:
             calls = submit_four(executor, gate_path, log_path)
-            print("ready", flush=True)
             if where == "within":
+                print("ready", flush=True)
                 calls[0].result()
+            executor._engine.join = say_and_join
     except KeyboardInterrupt:
         errors = [type(call.exception(TIMEOUT_S)).__name__ for call in calls]
     # The workers get the terminal's SIGINT, too: one that takes it late may answer before its call is over.
