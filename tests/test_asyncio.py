@@ -16,6 +16,7 @@ import pytest
 import tasks
 
 from pool_party import ComposableExecutor, ComposablePool, PoolClosed, PoolTerminated, WorkerLost, _native
+from pool_party._core import awaiting
 from pool_party._core.engine import Engine
 
 TIMEOUT_S = 60
@@ -989,6 +990,26 @@ def test_trio_uses_a_pool_through_its_threads(pool):
         return await trio.to_thread.run_sync(pool.map, tasks.square, range(N))
 
     assert trio.run(main) == [x * x for x in range(N)]
+
+
+def test_a_call_may_be_done_between_two_looks_at_it():
+    class Flips:
+        has_parts = False
+        n_looks = 0
+
+        @property
+        def engine(self):
+            return self
+
+        def cancel(self, call):
+            return False
+
+        @property
+        def done(self):
+            self.n_looks += 1
+            return self.n_looks > 2
+
+    run(awaiting.give_up([Flips()], "wait"))
 
 
 # ---- at random ---------------------------------------------------------------

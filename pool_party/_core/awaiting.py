@@ -110,6 +110,14 @@ async def _wait(call: "Call") -> None:
         call.discard_awaiter(tell)
 
 
+async def _wait_for_first(calls: "list[Call]") -> None:
+    """Wait for the first of the calls that are not done. There may be none any more."""
+    for call in calls:
+        if not call.done:
+            await _wait(call)
+            return
+
+
 # ---- awaiting ----
 
 
@@ -151,7 +159,7 @@ async def give_up(calls: "list[Call]", on_cancel: str) -> None:
     if not left or on_cancel == "abandon":
         return
     if on_cancel == "wait" and not left[0].has_parts:
-        await until(lambda: all(call.done for call in left), lambda: _wait(next(c for c in left if not c.done)))
+        await until(lambda: all(call.done for call in left), lambda: _wait_for_first(left))
     else:
         await in_thread(partial(_end, left, on_cancel == "kill"), is_patient=True)
 
