@@ -618,6 +618,67 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     return done;
 }
 
+/* ---- one task at a time, by reference ----
+ *
+ * A worker that passes its tasks on to another machine takes each with `claim` and answers it later with `reply`, in
+ * any thread that has the GIL, but in one at a time. */
+
+/* Waits for a task. 0, ETIMEDOUT or EINTR: claim again; ECANCELED: the pool ends. */
+static int wait_task(worker_t *self) {
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = pp_worker_wait(&self->end);
+    Py_END_ALLOW_THREADS
+    return error;
+}
+
+PyDoc_STRVAR(claim_doc, "claim(waits) -> (function, argument, mode, call) or None\n\n"
+                        "Takes a task of a channel whose values pass by reference. None: there is no task; with `waits`, the pool ends.");
+static PyObject *worker_claim(worker_t *self, PyObject *waits) {
+    if (!self->end.segment->by_reference) {
+        PyErr_SetString(PyExc_TypeError, "claim is for channels whose values pass by reference");
+        return NULL;
+    }
+    int must_wait = PyObject_IsTrue(waits);
+    if (must_wait < 0)
+        return NULL;
+    pp_slot_t task;
+    for (;;) {
+        if (pp_worker_must_stop(&self->end))
+            Py_RETURN_NONE;
+        if (pp_worker_claim(&self->end, &task, self->ring_copy))
+            break;
+        int error = must_wait ? wait_task(self) : ECANCELED;
+        if (error == ECANCELED)
+            Py_RETURN_NONE;
+        if (error && PyErr_CheckSignals() < 0)
+            return NULL;
+    }
+    PyObject **pair = (PyObject **)task.data;   /* references that are ours now */
+    return Py_BuildValue("(NNIK)", pair[0], pair[1], (unsigned)(task.mode & ~(unsigned)PP_IS_TIMED), (unsigned long long)task.job);
+}
+
+PyDoc_STRVAR(reply_doc, "reply(status, value)\n\nAnswers the task that `claim` has taken. It is dropped if the pool ends.");
+static PyObject *worker_reply(worker_t *self, PyObject *args) {
+    unsigned status;
+    PyObject *value;
+    if (!PyArg_ParseTuple(args, "IO", &status, &value))
+        return NULL;
+    pp_worker_slot_t *own = self->end.own;
+    if (!self->end.segment->by_reference || !pp_load_acquire(&own->holds)) {
+        PyErr_SetString(PyExc_RuntimeError, "reply is for a task that claim has taken");
+        return NULL;
+    }
+    pp_frame_t frame = {.job = pp_load_relaxed(&own->job), .index = pp_load_relaxed(&own->index), .status = (uint16_t)status};
+    frame.size = sizeof value;
+    Py_INCREF(value);
+    int error = write_frame(self, &frame, &value);
+    if (error)
+        Py_DECREF(value);
+    pp_worker_finish(&self->end);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(report_doc, "report_broken(description)\n\nTells the parent that the initializer failed.");
 static PyObject *worker_report_broken(worker_t *self, PyObject *description) {
     pp_frame_t frame = {.status = PP_STATUS_BROKEN_INIT};
@@ -671,6 +732,8 @@ static PyMethodDef methods[] = {
     {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},
     {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nEnds what `enter` began: the worker is no longer active."},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
+    {"claim", (PyCFunction)worker_claim, METH_O, claim_doc},
+    {"reply", (PyCFunction)worker_reply, METH_VARARGS, reply_doc},
     {"report_broken", (PyCFunction)worker_report_broken, METH_O, report_doc},
     {"ready", (PyCFunction)worker_ready, METH_NOARGS, "ready()\n\nTells the parent that the initializer has run."},
     {"exited", (PyCFunction)worker_exited, METH_NOARGS, "exited()\n\nTells the parent that this worker ends."},
