@@ -41,7 +41,8 @@ def reducers(is_local: bool, others: Iterable[Any]) -> Any:
     return ChainMap(local_reducers()[0] if is_local else {}, pickler._extra_reducers, *others)
 
 
-def _dumps_plainly(value: object, buffer_callback: Callable[[Any], Any], is_local: bool) -> bytes:
+def dumps_plainly(value: object, buffer_callback: Callable[[Any], Any], is_local: bool) -> bytes:
+    """Pickle a value by plain pickle's rules and the registered reducers. Raises: whatever that raises."""
     import copyreg
     import io
 
@@ -123,16 +124,17 @@ def encode(value: object, receivers: Receivers | None = None, is_local: bool = F
     shared: list[memoryview | bytes] = []
     collect = collector(shared)
     try:
-        pickle = _dumps_plainly(value, collect, is_local)
+        pickle = dumps_plainly(value, collect, is_local)
     except Exception as refusal:
         shared.clear()
         pickle = dumps(value, collect, refusal, is_local, receivers)
     else:
-        pickle = _with_definitions(pickle, collect, receivers)
+        pickle = with_definitions(pickle, collect, receivers)
     return (pickle, shared) if shared else pickle
 
 
-def _with_definitions(pickle: bytes, collect: Callable[[Any], bool], receivers: Receivers | None) -> bytes:
+def with_definitions(pickle: bytes, collect: Callable[[Any], bool], receivers: Receivers | None) -> bytes:
+    """Put the definitions that the receivers need before a pickle of `dumps_plainly`."""
     is_sent = False
     try:
         if b"_main__" in pickle:

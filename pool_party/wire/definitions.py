@@ -166,6 +166,7 @@ class Receivers:
     """
 
     is_reply = False
+    has_our_memory = True  # they can open shared memory by its name
 
     def __init__(self, method: "str | None") -> None:
         self.is_session = is_session()
@@ -304,7 +305,7 @@ class Receivers:
             return known[1]
         from pool_party.wire.main_module import pickle_definition
 
-        entry = pickle_definition(name, value, self.is_local)
+        entry = pickle_definition(name, value, self.is_local, self.has_our_memory)
         if not self.is_session:
             self._entries[name] = _reference(value), entry
         return entry
@@ -319,7 +320,7 @@ class Receivers:
             return self._values[name], False
         from pool_party.wire.main_module import pickle_global
 
-        part = pickle_global(name, value, named, self.is_local)
+        part = pickle_global(name, value, named, self.is_local, self.has_our_memory)
         if not is_newest:
             self._values[name] = part
         return part, is_newest

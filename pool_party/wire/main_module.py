@@ -385,13 +385,18 @@ def _lasting_table(is_local: bool) -> Mapping[type, Any]:
     return ChainMap(lasting_reducers(is_local), registered, *BY_VALUE.maps)
 
 
-def _pickle_apart(value: object, is_local: bool, name: str = "", definition: Any = None) -> Apart:
+def _keep_in_pickle(buffer: object) -> bool:
+    return True
+
+
+def _pickle_apart(value: object, is_local: bool, has_our_memory: bool, name: str = "", definition: Any = None) -> Apart:
     from pool_party.wire.interrupts import is_from_handler
 
     shared: list[Any] = []
     token = _token_of(definition) if isinstance(definition, type) else None
     with io.BytesIO() as file:
-        pickler = Pickler(file, collector(shared), _lasting_table(is_local), name, definition)
+        collect = collector(shared) if has_our_memory else _keep_in_pickle
+        pickler = Pickler(file, collect, _lasting_table(is_local), name, definition)
         try:
             pickler.dump(value)
         except Exception as error:
@@ -405,18 +410,27 @@ def _pickle_apart(value: object, is_local: bool, name: str = "", definition: Any
     return Apart(mark, token, body, None, pickler.read, pickler.named, shared)
 
 
-def pickle_definition(name: str, value: Any, is_local: bool = False) -> Apart:
-    """Pickle a definition for `Receivers.define`. is_local: whether the receivers are interpreters of this process."""
-    part = _pickle_apart(value, is_local, sys.intern(name), value)
+def pickle_definition(name: str, value: Any, is_local: bool = False, has_our_memory: bool = True) -> Apart:
+    """Pickle a definition for `Receivers.define`.
+
+    is_local: whether the receivers are interpreters of this process. has_our_memory: whether they open shared memory
+    by its name; otherwise they get copies.
+    """
+    part = _pickle_apart(value, is_local, has_our_memory, sys.intern(name), value)
     if part.error is not None:
         part.error.add_note(f"pool_party: {name!r} of __main__ does not pickle, and the workers do not have it")
     return part
 
 
-def pickle_global(name: str, value: Any, named: Iterable[str], is_local: bool = False) -> Apart:
-    """Pickle a value that functions of `__main__` read; a package includes imported submodules that are named."""
+def pickle_global(
+    name: str, value: Any, named: Iterable[str], is_local: bool = False, has_our_memory: bool = True
+) -> Apart:
+    """Pickle a value that functions of `__main__` read; a package includes imported submodules that are named.
+
+    is_local, has_our_memory: as in `pickle_definition`.
+    """
     parts = [value, *_submodules(value, set(named))] if isinstance(value, types.ModuleType) else [value]
-    part = _pickle_apart(parts, is_local)
+    part = _pickle_apart(parts, is_local, has_our_memory)
     if part.error is not None:
         part.error.add_note(f"pool_party: the global {name!r} of __main__, which a function reads, does not pickle")
     return part
