@@ -41,6 +41,7 @@ _TITLES = {
     "science": "NumPy, SciPy, pandas and scikit-learn",
     "libraries": "joblib, scikit-learn and Dask in pools",
     "asyncio-calls": "Calls that asyncio awaits",
+    "cluster": "Tasks on a Dask cluster",
     "unmodified": "Programs as they are",
 }
 _BUSY_CPUS = 0.25
