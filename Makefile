@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-elsewhere test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 # Tests start thousands of processes and interpreters. Each would compile all that it imports if none kept the bytecode.
@@ -27,6 +27,11 @@ test:      ## the tests but the slow ones
 
 test-all:  ## all tests
 	$(call with_env,test) $(pytest) $(ARGS)
+
+elsewhere = pool imap executor options_of_calls promises state main_module asyncio data outcomes contexts definitions identity arrays references
+test-elsewhere:  ## the tests of what all kinds have in common, with kind="dask", and those of clusters; on CPython 3.14
+	@set -e; python=$$(tools/setup-env test); POOL_PARTY_TEST_KINDS=dask "$$python" $(pytest) -m 'not slow' tests/test_broker.py tests/test_cluster.py \
+	  $(elsewhere:%=tests/test_%.py) $(ARGS)
 
 test-nightly:  ## the tests with development versions of NumPy and others; make test has these from then on, until make clean
 	@set -e; python=$$(tools/setup-env test); "$$python" -m pip install -q --upgrade --pre --only-binary=:all: \

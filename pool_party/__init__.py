@@ -1,6 +1,6 @@
 """Worker pools of threads, processes and own-GIL interpreters behind the interface of `multiprocessing.Pool`.
 
-    with ComposablePool(kind="interp") as pool:      # or "thread", "process"
+    with ComposablePool(kind="interp") as pool:      # or "thread", "process", "dask"
         pool.map(f, xs)
 
 Names are resolved when first used: a worker that imports pool_party for its own needs loads only those.
@@ -14,6 +14,7 @@ if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
 
 TYPE_CHECKING = False  # importing typing would cost a fresh interpreter as much again as this package
 if TYPE_CHECKING:
+    from pool_party._core.broken import ClusterLost as ClusterLost
     from pool_party._core.broken import InitializerFailed as InitializerFailed
     from pool_party._core.broken import TaskTimeout as TaskTimeout
     from pool_party._core.broken import WorkerLost as WorkerLost
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ClusterLost": "_core.broken",
     "ComposableExecutor": "_executor",
     "ComposablePool": "_pool",
     "DefaultExecutor": "_default",

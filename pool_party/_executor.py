@@ -36,10 +36,12 @@ class ComposableExecutor(Executor):
     """A `concurrent.futures.Executor` of workers of any kind.
 
     Args:
-        max_workers: The number of workers. None: one for each CPU that this process may use; see `cpu_count`.
+        max_workers: The number of workers. None: one for each CPU that this process may use; see `cpu_count`. With
+            kind="dask" it is the number on each machine, and None stands for the threads of its Dask worker.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
-        kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
+        kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or "dask": workers on the
+            machines of a Dask cluster.
         context: A `multiprocessing` context, or its name. Other kinds than "process" ignore it. None: Python's default.
             With kind="thread", True or False: whether tasks have the caller's context variables; see `ComposablePool`.
         max_tasks_per_child: The number of tasks after which a fresh worker replaces a worker. None: never.
@@ -56,6 +58,10 @@ class ComposableExecutor(Executor):
         memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". It bounds
             the number of workers; see `ComposablePool`.
         worker_memory_limit: The memory that a worker process may have, in bytes or as a text; see `ComposablePool`.
+        address: With kind="dask": where the scheduler is; see `ComposablePool`.
+        client: With kind="dask": the program's own `distributed.Client`.
+        worker_kind: With kind="dask": the kind of the workers on each machine. None: "process".
+        insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -63,6 +69,7 @@ class ComposableExecutor(Executor):
         PoolClosed: By `submit`, after `shutdown`. It is a RuntimeError, too.
         WorkerLost: By the future whose worker died. The others go on.
         InitializerFailed: By all futures, once no worker can be made.
+        ClusterLost: By all futures, with kind="dask", once the scheduler does not answer any more.
         PoolPartyError: By all calls in a forked child, since the executor belongs to its parent.
 
     Guarantees:
@@ -98,6 +105,10 @@ class ComposableExecutor(Executor):
         propagate: Iterable[ContextVar[Any] | str] = (),
         memory_per_worker: int | str | None = None,
         worker_memory_limit: int | str | None = None,
+        address: Any = None,
+        client: Any = None,
+        worker_kind: str | None = None,
+        insecure: bool = False,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -121,6 +132,10 @@ class ComposableExecutor(Executor):
             oversubscription=oversubscription,
             affinity=affinity,
             scope=scope,
+            address=address,
+            client=client,
+            worker_kind=worker_kind,
+            insecure=insecure,
         )
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pool_party._core.contexts import Carrier
     from pool_party.observe.relay import Relay
+    from pool_party.workers.cluster.broker import Transport
 
 KINDS = {
     "thread": "thread",
@@ -29,7 +30,9 @@ KINDS = {
     "subprocess": "process",
     "interp": "interp",
     "subinterpreter": "interp",
+    "dask": "dask",
 }
+N_REMOTE_SLOTS = 1024  # tasks that a cluster may have under way at a time; guess
 
 
 def resolve_kind(kind: str) -> str:
@@ -135,6 +138,17 @@ def _choose_carrier(kind: str, context: Any, propagate: Iterable[ContextVar[Any]
     return choose_carrier(kind, context, propagate)
 
 
+def _check_workers(n_workers: int, initializer: object, max_tasks: object) -> None:
+    if n_workers < 1:
+        raise ValueError("Number of processes must be at least 1")
+    if n_workers > _native.MAX_WORKERS:
+        raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
+    if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
+        raise ValueError("maxtasksperchild must be a positive int or None")
+    if initializer is not None and not callable(initializer):
+        raise TypeError("initializer must be a callable")
+
+
 def arguments_of(initializer: Callable[..., object] | None, initargs: Iterable[Any]) -> tuple[Any, ...]:
     """Return the arguments of an initializer. Without one they may be None, as with the standard library's pools."""
     return () if initializer is None else tuple(initargs)
@@ -155,6 +169,10 @@ def open_engine(
     propagate: Iterable[ContextVar[Any] | str] = (),
     memory_per_worker: int | str | None = None,
     worker_memory_limit: int | str | None = None,
+    address: Any = None,
+    client: Any = None,
+    worker_kind: str | None = None,
+    insecure: bool = False,
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
     """Open an engine. Return it with its keeper, which keeps it running.
@@ -162,18 +180,31 @@ def open_engine(
     Raises: ValueError and TypeError for bad arguments, with the standard library's messages.
     """
     kind = resolve_kind(kind)
+    if kind == "dask":
+        if log or output is not None:
+            raise ValueError("log and output are for workers on this machine, and not for kind='dask'")
+        terms = {
+            "worker_kind": worker_kind or "process",
+            "processes": n_workers,
+            "maxtasksperchild": max_tasks,
+            "extensions": extensions,
+            "preload": preloading.choose(preload),
+            "memory_per_worker": memory_per_worker,
+            "worker_memory_limit": worker_memory_limit,
+            **limits,
+        }
+        carrier = _choose_carrier(kind, context, propagate)
+        _choose_context(kind, _start_context(context))
+        call = initializer and (initializer, arguments_of(initializer, initargs))
+        return _open_on_dask(terms, call, address, client, insecure, on_broken, carrier)
+    for name, value in {"address": address, "client": client, "worker_kind": worker_kind, "insecure": insecure}.items():
+        if value:
+            raise ValueError(f"{name} is for kind='dask', not {kind!r}: all workers are on this machine")
     memory_limit = _choose_memory(kind, "worker_memory_limit", worker_memory_limit)
     n_workers = _choose_number(n_workers)
-    if n_workers < 1:
-        raise ValueError("Number of processes must be at least 1")
-    if n_workers > _native.MAX_WORKERS:
-        raise ValueError(f"Number of processes must be at most {_native.MAX_WORKERS}, not {n_workers}")
+    _check_workers(n_workers, initializer, max_tasks)
     if n_bytes := _choose_memory(kind, "memory_per_worker", memory_per_worker):
         n_workers = _bound_number(n_workers, n_bytes)
-    if max_tasks is not None and (not isinstance(max_tasks, int) or max_tasks <= 0):
-        raise ValueError("maxtasksperchild must be a positive int or None")
-    if initializer is not None and not callable(initializer):
-        raise TypeError("initializer must be a callable")
     carrier = _choose_carrier(kind, context, propagate)
     context = _choose_context(kind, _start_context(context))
     backlog: deque[Any] = deque()
@@ -198,3 +229,59 @@ def open_engine(
     except BaseException:
         prestart.give_up(interpreters)
         raise
+
+
+def _open_on_dask(
+    terms: dict[str, Any],
+    initializer: tuple[Callable[..., object], tuple[Any, ...]] | None,
+    address: Any,
+    client: Any,
+    insecure: bool,
+    on_broken: Callable[[BaseException], object] | None,
+    carrier: Carrier | None,
+) -> tuple[Engine, _native.Keeper]:
+    """Open an engine whose workers are on the machines of a Dask cluster. terms: the arguments of their pools."""
+    n_workers = _choose_number(terms["processes"])
+    _check_terms(terms, n_workers, initializer and initializer[0])
+    from pool_party.wire import distant
+    from pool_party.workers.cluster.broker import Broker
+
+    receivers = distant.Machines()
+    terms["initializer"] = initializer and distant.encode_whole(initializer, receivers)
+    backlog: deque[Any] = deque()
+    channel = _native.Channel(N_REMOTE_SLOTS, True, backlog)
+    broker = Broker(_transport_to(address, client, insecure, terms, n_workers), channel, N_REMOTE_SLOTS, receivers)
+    setup = Setup(None, (), 0, broker=broker)
+    engine = Engine("dask", N_REMOTE_SLOTS, channel, backlog, setup, on_broken, carrier)
+    return engine, engine.open(setup)
+
+
+def _check_terms(terms: dict[str, Any], n_workers: int, initializer: object) -> None:
+    """Check here what each machine would refuse as well. Raises: ValueError and TypeError."""
+    kind = resolve_kind(terms["worker_kind"])
+    if kind == "dask":
+        raise ValueError("worker_kind is one of 'thread', 'process' and 'interp'")
+    _check_workers(n_workers, initializer, terms["maxtasksperchild"])
+    for option in ("memory_per_worker", "worker_memory_limit"):
+        _choose_memory(kind, option, terms[option])
+    if kind != "interp" and terms["extensions"] is not None:
+        _choose_extensions(kind, terms["extensions"])
+    make_plan(kind, n_workers, **{name: terms[name] for name in Limits.__annotations__ if name in terms})
+
+
+def _transport_to(address: Any, client: Any, insecure: bool, terms: dict[str, Any], n_workers: int) -> Transport:
+    """Return what reaches a Dask cluster, or a node inside this process if none is named here or in Dask's settings."""
+    try:
+        import dask.config
+
+        if address is None and client is None:
+            address = dask.config.get("scheduler-address", None)
+        if address is not None or client is not None:
+            from pool_party.workers.cluster.dask import DaskTransport
+
+            return DaskTransport(address, client, terms, insecure)
+    except ImportError as error:
+        raise ImportError(f"kind='dask' needs Dask: pip install composable-pool[dask] ({error})") from error
+    from pool_party.workers.cluster.here import Here
+
+    return Here(n_workers, terms)

@@ -41,7 +41,8 @@ class ComposablePool:
     """A pool of workers with the interface of `multiprocessing.Pool`.
 
     Args:
-        processes: The number of workers. None: one for each CPU that this process may use; see `cpu_count`.
+        processes: The number of workers. None: one for each CPU that this process may use; see `cpu_count`. With
+            kind="dask" it is the number on each machine, and None stands for the threads of its Dask worker.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
         maxtasksperchild: The number of tasks after which a fresh worker replaces a worker. A chunk of a map is one
@@ -50,7 +51,8 @@ class ComposablePool:
             start, and other kinds ignore it. None: Python's default. With kind="thread" it may be True: each task runs
             in a copy of the caller's context variables; or False: it does not. None does as `threading.Thread` does,
             which inherits them on free-threaded builds of Python 3.14 and later.
-        kind: "process" (alias "subprocess"), "thread", or "interp" (alias "subinterpreter").
+        kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or "dask": workers on the
+            machines of a Dask cluster.
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its
             part of the CPUs. "dynamic": the CPUs of workers without a task are lent to the others. "exclusive": a
             parallel region may use all CPUs, and only one runs at a time. "counting": as many regions run at a time as
@@ -82,6 +84,12 @@ class ComposablePool:
         worker_memory_limit: The memory that a worker process may have, in bytes or as a text. One that has more after
             a task is replaced. One that has more during a task is killed, and the task raises WorkerLost. It is
             for kind="process" only, as is `memory_per_worker`.
+        address: With kind="dask": the scheduler's address such as "tls://host:8786", the path of a scheduler file, or a
+            cluster object, as of `dask-jobqueue`. None: that of `client`, or of Dask's configuration. If there is none,
+            tasks run as with `worker_kind` on this machine, so that the program can be tried without a cluster.
+        client: With kind="dask": the program's own `distributed.Client`. The pool leaves it open.
+        worker_kind: With kind="dask": the kind of the workers on each machine. None: "process".
+        insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -89,6 +97,7 @@ class ComposablePool:
         PoolClosed: By calls, after `close`. It is a ValueError, too.
         WorkerLost: By the call whose worker died. Other tasks go on.
         InitializerFailed: By all calls, once no worker can be made.
+        ClusterLost: By all calls, with kind="dask", once the scheduler does not answer any more.
         PoolPartyError: By all calls in a forked child, since the pool belongs to its parent.
 
     Guarantees:
@@ -122,6 +131,10 @@ class ComposablePool:
         propagate: Iterable[ContextVar[Any] | str] = (),
         memory_per_worker: int | str | None = None,
         worker_memory_limit: int | str | None = None,
+        address: Any = None,
+        client: Any = None,
+        worker_kind: str | None = None,
+        insecure: bool = False,
     ) -> None:
         self._context = context
         self._engine, self._keeper = open_engine(
@@ -143,6 +156,10 @@ class ComposablePool:
             oversubscription=oversubscription,
             affinity=affinity,
             scope=scope,
+            address=address,
+            client=client,
+            worker_kind=worker_kind,
+            insecure=insecure,
         )
         self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
 
@@ -421,7 +438,7 @@ class ComposablePool:
         _check_callable(func)
         items = list(iterable)
         if chunksize is None:
-            chunksize = max(1, -(-len(items) // (4 * self._processes)))
+            chunksize = max(1, -(-len(items) // (4 * self._engine.n_workers)))
             if self._options is not None and self._options.is_per_item:
                 chunksize = 1
         elif chunksize < 1:
@@ -531,7 +548,7 @@ class ComposablePool:
             call = StreamCall(engine, len(items), chunksize, ordered)
             engine.submit_map(call, func, items, False, self._options)
         else:
-            window = self._processes * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
+            window = self._engine.n_workers * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
             call = StreamCall(engine, 0, chunksize, ordered, window)
             engine.submit_stream(call, func, iter(iterable), self._options)
         return IMapIterator(engine, call, self, follow_stream(call, total, watch))
@@ -602,7 +619,7 @@ class ComposablePool:
             on_cancel = "abandon" if self._options is None else self._options.on_cancel
         check_on_cancel(on_cancel, self._engine.kind)
         if limit is None:
-            limit = self._processes * WINDOW_PER_WORKER
+            limit = self._engine.n_workers * WINDOW_PER_WORKER
         elif limit < 1:
             raise ValueError(f"limit must be None or 1+, not {limit}")
         source = iterable if isinstance(iterable, AsyncIterable) else iter(iterable)
@@ -718,7 +735,7 @@ class ComposablePool:
 
     @property
     def kind(self) -> str:
-        """The kind of the workers: "thread", "process" or "interp", never an alias."""
+        """The kind of the workers: "thread", "process", "interp" or "dask", never an alias."""
         return self._engine.kind
 
     @property

@@ -108,6 +108,20 @@ def test_smallest_case_of_asyncio_runs(section, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("section", ["tasks", "calls", "array", "nested"])
+def test_smallest_case_of_clusters_runs(section, tmp_path):
+    pytest.importorskip("distributed")
+    file = tmp_path / "figures.json"
+    done = run(
+        "cluster.py", "--quick", "--json", str(file), "--only", section, "--peer", "process", "--peer", "Client.map"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["sections"][section]
+    assert {"Client.map", "pool_party, dask, process"} <= set(found)
+    assert all(value > 0 for figures in found.values() for value in figures["summary"].values())
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
 def test_smallest_case_of_packing_runs(tmp_path):
     file = tmp_path / "figures.json"

@@ -18,7 +18,7 @@ import pool_party
 
 LAYERS = (  # from the top; a row has the parts of one layer, which do not import each other
     ("cli", "__main__"),
-    ("running",),
+    ("running", "nodes"),
     ("__init__",),
     ("patching",),
     ("integrations",),
@@ -43,6 +43,8 @@ ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
     ("observe.trace", "workers.base"): "a trace names workers",
 }
 WHEN_CALLED = {  # upward imports inside a function
+    ("workers.cluster.dask", "nodes.dask"): "it runs in the Dask worker",
+    ("workers.cluster.here", "nodes.session"): "the other side of a session, which is in this process",
     ("_core.errors", "_core.broken"): "importing it takes long, and errors that need it are seldom",
 }
 

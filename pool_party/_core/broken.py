@@ -51,3 +51,11 @@ class TaskTimeout(PoolPartyError, multiprocessing.TimeoutError, TimeoutError):
     It is also a `multiprocessing.TimeoutError` and the built-in `TimeoutError`, which are two classes. It can be
     pickled.
     """
+
+
+class ClusterLost(PoolPartyError, BrokenProcessPool):
+    """The cluster that ran a pool's tasks cannot be reached any more. It is also a `BrokenProcessPool`.
+
+    All pending calls raise it, and so does every later one. It is unknown which of the pending tasks have run. Open a
+    new pool once the cluster is there again.
+    """

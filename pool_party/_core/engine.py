@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from pool_party._core.contexts import Carrier
     from pool_party._core.options import Options
+    from pool_party._core.remote_slots import RemoteSlots
     from pool_party._core.results import Call
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import StreamCall
@@ -63,6 +64,14 @@ def _receivers(method: str | None) -> Receivers:
     return Receivers(method)
 
 
+def _worker_set(kind: str, n_workers: int, setup: Setup, channel: _native.Channel) -> WorkerSet | RemoteSlots:
+    if setup.broker is None:
+        return WorkerSet(kind, n_workers, setup, channel)
+    from pool_party._core.remote_slots import RemoteSlots
+
+    return RemoteSlots(setup.broker)
+
+
 class Engine:
     """The engine of a pool, which runs from `open` on. Thread-safe, also inside signal handlers."""
 
@@ -77,17 +86,18 @@ class Engine:
         carrier: Carrier | None = None,
     ) -> None:
         self.kind = kind
-        self.n_workers = n_workers
         self.state = INIT
         self.is_foreign = False  # this process is a child that was forked from the pool's process
         self.drains_at_exit = False  # at exit, what was submitted runs to its end first
         self._on_broken = on_broken
         self._carrier = carrier  # wraps the functions of calls, so that they have the caller's context variables
         self._channel = channel
-        setup.receivers = None if kind == "thread" else _receivers(start_method(setup.context))
-        self._submitter = Submitter(channel, setup.receivers, backlog)
+        is_by_reference = kind == "thread" or setup.broker is not None
+        setup.receivers = None if is_by_reference else _receivers(start_method(setup.context))
+        self._submitter = Submitter(channel, setup.receivers, backlog, setup.broker)
         self._callbacks = Callbacks(channel)
-        self._workers = WorkerSet(kind, n_workers, setup, channel)
+        self._workers = _worker_set(kind, n_workers, setup, channel)
+        self._broker = setup.broker
         self._supervisor: Supervisor | None = None  # made for the first call with options
         self._stopped = _native.Job()  # set once `terminate` has done its work
         self._ended = _native.Job()  # set once the last worker has ended and all resources are released
@@ -151,6 +161,11 @@ class Engine:
         self._ask_for_end()
         self._workers.give_up()
 
+    @property
+    def n_workers(self) -> int:
+        """The number of workers. Nodes that join or are lost change it."""
+        return self._workers.n_workers
+
     # ---- submitting ----
 
     @property
@@ -181,7 +196,7 @@ class Engine:
         options: Options | None = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
-        carried = self._carried(fn)
+        carried, options = self._limited(self._carried(fn), options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (carried, args, kwargs))
         self._note(self._submitter.call(call, carried, args, kwargs), call, fn, args)
@@ -190,7 +205,7 @@ class Engine:
 
     def submit_map(self, call: Call, fn: Any, items: list[Any], star: bool, options: Options | None = None) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
-        carried = self._carried(fn)
+        carried, options = self._limited(self._carried(fn), options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda i: (carried, tuple(items[i]) if star else (items[i],), {}))
         self._note(self._submitter.map(call, carried, items, star), call, fn)
@@ -225,6 +240,8 @@ class Engine:
 
         Of the options only `timeout_s` is for feeds.
         """
+        call.limit_s = None if self._broker is None or options is None else options.timeout_s
+        _, options = self._limited(fn, options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (fn, (), {}))
             call.is_fed = True
@@ -235,7 +252,7 @@ class Engine:
         self.check_running()
         if not call.reserve():
             raise self._why_not_running()
-        self._submitter.add(call, self._carried(fn), index, value)
+        self._submitter.add(call, self._limit(self._carried(fn), call.limit_s), index, value)
         if call.care is not None:
             self.supervisor.note_admitted(call)
 
@@ -245,6 +262,21 @@ class Engine:
 
     def _carried(self, fn: Any) -> Any:
         return fn if self._carrier is None else self._carrier(fn)
+
+    def _limited(self, fn: Any, options: Options | None) -> tuple[Any, Options | None]:
+        """Leave the time that tasks may run to the nodes, if there are any: they know when a worker begins one."""
+        if self._broker is None or options is None or options.timeout_s is None:
+            return fn, options
+        from dataclasses import replace
+
+        return self._limit(fn, options.timeout_s), replace(options, timeout_s=None)
+
+    def _limit(self, fn: Any, limit_s: float | None) -> Any:
+        if limit_s is None:
+            return fn
+        from pool_party.workers.cluster.slots import Limited
+
+        return Limited(fn, limit_s)
 
     def _note(self, is_admitted: bool, call: Call, fn: Any, args: tuple[Any, ...] = ()) -> None:
         if not is_admitted:
@@ -283,7 +315,15 @@ class Engine:
 
     def cancel(self, call: Call) -> bool:
         """Withdraw the tasks of a call that no worker has begun. Return False if it is too late."""
-        return self._channel.cancel(call)
+        if self._broker is None:
+            return self._channel.cancel(call)
+        if self._channel.cancel(call):
+            self._broker.withdraw(call.id, is_settled=True)
+            return True
+        if call.settled or not self._broker.withdraw(call.id, is_settled=False):
+            return False
+        self._channel.settle(call, _native.STATUS_CANCELLED, None)  # unless the broker's answer was faster
+        return True
 
     def kill(self, call: Call) -> bool:
         """Cancel a call, and kill the processes that run tasks of it. Return False if it has its outcome."""
@@ -472,6 +512,8 @@ class Engine:
         if self._is_damaged:
             return pool_damaged()
         assert self._cause is not None
+        if self._broker is not None and type(self._cause).__name__ == "ClusterLost":
+            return type(self._cause)(str(self._cause))  # type: ignore[return-value]
         error = initializer_failed(f"the pool is broken, since no worker can be made: {describe_cause(self._cause)}")
         error.__cause__ = self._cause
         return error
@@ -624,6 +666,8 @@ class Engine:
         """Start recording what the workers do."""
         from pool_party.observe.trace import Tracing
 
+        if self._broker is not None:
+            raise PoolPartyError(f"a pool of kind={self.kind!r} cannot be traced: its workers are on other machines")
         if max_events < 1:
             raise ValueError(f"max_events must be 1 or more, not {max_events}")
         self.check_running()

@@ -18,10 +18,12 @@ class StreamCall(Call):
     """An imap in progress.
 
     is_fed: whether its tasks are added one by one, and it is pending without one, too.
+    limit_s: the seconds that nodes let each task run, if it is fed to a pool on other machines; None: any number.
     window: how many tasks may be read ahead of the consumer; 0 if the input has n_items items.
     """
 
     is_fed = False
+    limit_s: float | None = None
 
     def __init__(self, engine: "Engine", n_items: int, chunk: int, ordered: bool, window: int = 0) -> None:
         super().__init__(engine, n_items, chunk, _native.JOB_STREAM, window)

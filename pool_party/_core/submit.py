@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pool_party._core.streams import StreamCall
     from pool_party.wire.definitions import Receivers
+    from pool_party.workers.cluster.broker import Broker
 
 
 N_TRIES = 3  # attempts to put a task when the channel is full and no worker will notify us of new room
@@ -45,16 +46,23 @@ class Submitter:
     """Makes tasks of calls. Thread-safe. The channel calls `put_waiting`, in one thread at a time."""
 
     def __init__(
-        self, channel: _native.Channel, receivers: Receivers | None, backlog: deque[_native.Task | _Map]
+        self,
+        channel: _native.Channel,
+        receivers: Receivers | None,
+        backlog: deque[_native.Task | _Map],
+        broker: Broker | None = None,
     ) -> None:
-        """receivers: what the workers have of `__main__`; None if they share our objects."""
+        """receivers: what the workers have of `__main__`; None if they share our objects, or are behind a broker."""
         self._channel = channel
         self._by_reference = receivers is None
+        self._broker = broker
         self._backlog = backlog
         self._functions = Functions(channel)
         self._putting: tuple[_native.Task | _Map, ...] = ()  # entries being put; several if pickling one uses the pool
         self.must_retry = False  # asks the background thread to put the backlog again a little later
         self._entering: dict[int, Call] = {}  # thread ident -> the call that it is submitting
+        if broker is not None:
+            broker.is_lasting = is_global
         channel.put_waiting = self.put_waiting
         channel.receivers = receivers
 
@@ -90,6 +98,8 @@ class Submitter:
         return True
 
     def _task(self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Task:
+        if self._broker is not None:
+            return _native.Task(job, index, *self._broker.pack(fn, args, kwargs))
         if self._by_reference:
             return _native.Task(job, index, fn, (args, kwargs))
         if is_global(fn):

@@ -28,6 +28,7 @@ from pool_party._core.threads import start_thread
 from pool_party.workers.loop import safe_repr
 
 if TYPE_CHECKING:
+    from pool_party._core.remote_slots import RemoteSlots
     from pool_party._core.results import Call
     from pool_party._core.submit import Submitter
     from pool_party._core.workers import WorkerSet
@@ -84,7 +85,9 @@ class _Overdue:
 class Supervisor:
     """Enforces the options of a pool's calls. Any thread may call methods, unless their heading says otherwise."""
 
-    def __init__(self, channel: _native.Channel, submitter: "Submitter", workers: "WorkerSet", kind: str) -> None:
+    def __init__(
+        self, channel: _native.Channel, submitter: "Submitter", workers: "WorkerSet | RemoteSlots", kind: str
+    ) -> None:
         self.n_retried = 0
         self._channel = channel
         self._submitter = submitter

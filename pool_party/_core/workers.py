@@ -379,6 +379,11 @@ class WorkerSet:
 
     # ---- looking; any thread ----
 
+    @property
+    def n_workers(self) -> int:
+        """The number of worker slots."""
+        return len(self.places)
+
     def budget(self) -> tuple[str | None, tuple[int, ...], int, int, int, float]:
         """The policy, each worker's threads now, the numbers of lends, reclaims and waits at the gate, and seconds
         waited.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pool_party.budget.plan import Plan
     from pool_party.observe.relay import Relay
     from pool_party.wire.definitions import Receivers
+    from pool_party.workers.cluster.broker import Broker
 else:
     Protocol = object
 
@@ -26,7 +27,8 @@ class Setup:
     extensions: packages whose extension modules interpreters load as private copies.
     preload: modules to import before the initializer. begun: interpreters that were made early, until a worker takes
     them. relay: what handles what workers log and print; None: nothing does. names_records: threads name themselves on
-    what they log. memory_limit: the bytes that a worker process may have; 0: any number.
+    what they log. memory_limit: the bytes that a worker process may have; 0: any number. broker: what runs tasks on
+    other machines, which know the rest; None: workers are on this one.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Setup:
         relay: Relay | None = None,
         names_records: bool = False,
         memory_limit: int = 0,
+        broker: Broker | None = None,
     ) -> None:
         self.initializer = initializer
         self.initargs = initargs
@@ -55,6 +58,7 @@ class Setup:
         self.relay = relay
         self.names_records = names_records
         self.memory_limit = memory_limit
+        self.broker = broker
         self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
 
     def relay_terms(self, n: int) -> tuple[Any, ...] | None:

@@ -36,8 +36,11 @@ def safe_repr(value: object) -> str:
         return f"<{type(value).__name__} object whose repr raised {type(error).__name__}>"
 
 
-def describe(error: BaseException) -> "tuple[object, str, str]":
-    """Make what is sent for an exception: its payload, or why it does not pickle as a str; its repr; its traceback."""
+def describe(error: BaseException, encode: "Callable[[object], object] | None" = None) -> "tuple[object, str, str]":
+    """Make what is sent for an exception: its payload, or why it does not pickle as a str; its repr; its traceback.
+
+    encode: makes the payload; None: for a receiver on this machine.
+    """
     from pool_party.wire import codec
 
     try:
@@ -47,13 +50,15 @@ def describe(error: BaseException) -> "tuple[object, str, str]":
     error.__traceback__ = None
     payload: object
     try:
-        payload = codec.encode(error, is_local=_is_interpreter)
+        payload = codec.encode(error, is_local=_is_interpreter) if encode is None else encode(error)
     except Exception as reason:
         payload = safe_repr(reason)
     return payload, safe_repr(error), text
 
 
-def describe_unencodable(error: BaseException, result: object) -> "tuple[str, str, tuple[object, str, str]]":
+def describe_unencodable(
+    error: BaseException, result: object, encode: "Callable[[object], object] | None" = None
+) -> "tuple[str, str, tuple[object, str, str]]":
     """Make what is sent for a result that does not pickle: the reprs of reason and result, and the reason as
     `describe`.
 
@@ -62,7 +67,7 @@ def describe_unencodable(error: BaseException, result: object) -> "tuple[str, st
     text = safe_repr(result)
     if len(text) > REPR_MAX:
         text = f"{text[:REPR_MAX]}... ({len(text)} characters)"
-    return safe_repr(error), text, describe(error)
+    return safe_repr(error), text, describe(error, encode)
 
 
 def keep(error: BaseException) -> BaseException:

@@ -1,0 +1,475 @@
+"""The broker: it takes the tasks of a pool, sends them to nodes, and answers them with the outcomes that come back.
+
+It has two threads. The dispatcher takes tasks from the channel by free slots, and encodes them. The receiver handles
+everything that a transport tells: nodes that join and are lost, and the messages of their sessions. It decodes outcomes
+and is the only one that answers tasks.
+
+A node has more tasks than workers, so that none of its workers waits for the network. How many more is found out: a
+worker that had nothing to do while tasks waited here doubles the number, and one in which half the tasks always waited
+lowers it. When workers are idle and no task waits here, tasks that have not begun are called back from nodes with more.
+
+A transport (`Transport`) carries the messages, which `nodes/session.py` describes. What it tells are tuples in `inbox`:
+
+    ("joined", name, n_workers, send)    a node has opened its session; `send` sends it a message and does not block
+    ("messages", name, list)             messages of its session
+    ("lost", name, reason)               the node is lost, and all that it had
+    ("failed", error)                    the cluster is lost; this ends the pool
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from queue import SimpleQueue
+from time import monotonic
+
+from pool_party import _native
+from pool_party._core.errors import worker_lost
+from pool_party._core.log import log_exception
+from pool_party._core.threads import start_thread
+from pool_party.wire import distant
+from pool_party.workers.cluster.functions import Function, Functions
+from pool_party.workers.cluster.slots import Limited, Packed, Slot, Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+else:
+    Protocol = object
+
+BATCH_MAX = 256  # tasks that are encoded before the first of them is sent
+ANSWER_S = 2.0  # how long cancelling a call waits for the node that has it
+AHEAD = 2  # tasks of a node for each of its workers, at least and at first
+
+
+class Transport(Protocol):
+    """Finds nodes, and carries messages to and from their sessions."""
+
+    def open(self, inbox: SimpleQueue[tuple[Any, ...] | None]) -> None:
+        """Connect to the nodes that are there, and begin to tell what happens. Blocks. Raises whatever prevents it."""
+
+    def close(self, drains: bool) -> None:
+        """End all sessions, wait until they have ended, and release what `open` has made. Blocks for some seconds.
+
+        drains: workers that are still starting do that first, as those of any pool that is closed.
+        """
+
+
+class _Node:
+    def __init__(self, name: str, n_workers: int, send: Callable[[tuple[Any, ...]], None]) -> None:
+        self.name = name
+        self.n_workers = n_workers
+        self.send = send
+        self.tasks: dict[int, Task] = {}
+        self.limit = AHEAD * n_workers  # tasks that it may have
+        self.functions: set[int] = set()
+        self.dropped: list[int] = []  # functions that it is to forget
+        self.is_asked = False  # to give back tasks; until it has, or after it had none until its next outcome
+
+    @property
+    def n_idle(self) -> int:
+        return max(0, self.n_workers - len(self.tasks))
+
+    @property
+    def n_spare(self) -> int:
+        return max(0, len(self.tasks) - self.n_workers)
+
+    @property
+    def room(self) -> int:
+        return max(0, self.limit - len(self.tasks))
+
+    def run(self, batch: list[Task]) -> None:
+        """Send tasks, with the functions that the node does not have."""
+        functions = {task.function.number: task.function.encoded for task in batch if task.function is not None}
+        fresh = {number: encoded for number, encoded in functions.items() if number not in self.functions}
+        self.functions |= fresh.keys()
+        dropped, self.dropped = [number for number in self.dropped if number not in functions], []
+        self.functions.difference_update(dropped)
+        self.tasks.update({task.number: task for task in batch})
+        self.send(("run", fresh, dropped, [task.message for task in batch]))
+
+
+class Broker:
+    """Runs the tasks of a channel, whose values pass by reference, on nodes.
+
+    Any thread may call the methods, unless they say otherwise.
+    """
+
+    def __init__(
+        self, transport: Transport, channel: _native.Channel, n_slots: int, receivers: distant.Machines
+    ) -> None:
+        self.n_started = self.n_lost = 0  # workers of nodes that have ever joined, and of those that were lost
+        self.is_over = False
+        self.is_lasting: Callable[[Any], bool] = lambda function: False  # whether nodes find a function by its name
+        self._transport = transport
+        self._channel = channel
+        self.n_slots = n_slots
+        self._slots: list[Slot] = []
+        self._free: deque[Slot] = deque()  # the dispatcher takes slots, and the receiver returns them
+        self._numbers = itertools.count(1)
+        self._receivers = receivers
+        self._functions = Functions(self._receivers)
+        self._inbox: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        self._changed = threading.Condition()  # guards the next four
+        self._nodes: dict[str, _Node] = {}
+        self._waiting: deque[Task] = deque()  # encoded, and with no node
+        self._verdicts: dict[int, bool | None] = {}  # whether tasks were withdrawn, for `withdraw`; None: not decided
+        self._is_ending = False
+        self._dispatcher = threading.Thread(target=self._dispatch, name="pool_party-dispatcher")
+        self._receiver = threading.Thread(target=self._receive, name="pool_party-receiver")
+
+    # ---- its life; the pool's background thread ----
+
+    def open(self) -> None:
+        """Connect to the cluster. Blocks. Raises whatever prevents it."""
+        self._transport.open(self._inbox)
+        while not self._inbox.empty():  # so that the number of workers is known
+            told = self._inbox.get() or ()
+            if told[0] == "failed":
+                raise told[1]
+            self._take(told)
+
+    def start(self) -> None:
+        """Begin to run tasks."""
+        for n in range(self.n_slots):
+            self._channel.open_slot(n)
+            self._slots.append(Slot(self._channel.worker(n)))
+            self._slots[n].worker.ready()
+        self._free.extend(self._slots)
+        start_thread(self._receiver)
+        start_thread(self._dispatcher)
+
+    def end(self) -> None:
+        """Begin to end, once the channel was stopped. Does not block.
+
+        Tasks that nodes have are waited for if the channel was not stopped at once.
+        """
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        if self._dispatcher.ident is None:  # `start` was not reached
+            self._transport.close(drains=False)
+            self.is_over = True
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait for the end of the sessions, and return whether they have ended."""
+        if self._dispatcher.ident is not None:
+            self._dispatcher.join(timeout)
+        return self.is_over
+
+    @property
+    def n_workers(self) -> int:
+        """The number of workers on all nodes."""
+        with self._changed:
+            return sum(node.n_workers for node in self._nodes.values())
+
+    def give_up(self, n: int) -> None:
+        """Have a node end the task of a slot, if it can: nobody wants the outcome any more."""
+        number = self._slots[n].number
+        with self._changed:
+            for node in self._nodes.values():
+                if number in node.tasks:
+                    node.send(("stop", number))
+
+    def withdraw(self, call: int, is_settled: bool) -> bool:
+        """Withdraw tasks of a call that slots have and no worker has begun. Return whether it was all that slots had.
+
+        is_settled: the call has its outcome. Waits for the answers of nodes, at most ANSWER_S.
+        """
+        deadline = monotonic() + ANSWER_S
+        with self._changed:
+            verdicts = dict.fromkeys(slot.number for slot in self._slots if slot.call == call)
+            self._verdicts |= verdicts
+            asked: set[int] = set()
+            try:
+                while open_ones := {number for number in verdicts if self._verdicts[number] is None}:
+                    for task in [task for task in self._waiting if task.number in open_ones]:
+                        self._waiting.remove(task)
+                        self._verdicts[task.number] = True
+                        self._inbox.put(("withdrawn", task.slot))
+                    for node in self._nodes.values():
+                        if fresh := (open_ones - asked) & node.tasks.keys():
+                            asked |= fresh
+                            node.send(("withdraw", list(fresh), not is_settled))
+                    if (left := deadline - monotonic()) <= 0:
+                        break
+                    self._changed.wait(left)
+                return bool(verdicts) and all(self._verdicts[number] for number in verdicts)
+            finally:
+                for number in verdicts:
+                    self._verdicts.pop(number, None)
+
+    def pack(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Packed]:
+        """Return the function and the argument of a single call as the channel is to pass them, with copies of values.
+
+        function: what nodes find by its name is sent to each once, and anything else with its call. Raises: whatever
+        pickling raises.
+        """
+        timeout_s = None
+        if isinstance(function, Limited):
+            timeout_s, function = function.timeout_s, function.function
+        if self.is_lasting(function):
+            return function, Packed(self._encode((args, kwargs), is_copied=True), timeout_s)
+        return None, Packed(self._encode((function, args, kwargs), is_copied=True), timeout_s)
+
+    def _encode(self, value: Any, is_copied: bool = False) -> distant.Frames:
+        frames = distant.encode(value, self._receivers)
+        return distant.copied(frames) if is_copied else frames
+
+    # ---- the dispatcher ----
+
+    def _dispatch(self) -> None:
+        try:
+            while (room := self._wait_for_room()) and (claimed := self._claim(room)):
+                self._encode_all(claimed)
+                del claimed
+            self._wait_for_outcomes()
+            self._transport.close(drains=not self._must_stop())
+        except BaseException:
+            log_exception("a pool on other machines could not go on")
+        finally:
+            self._inbox.put(None)
+            self._receiver.join()
+            self.is_over = True
+            self._channel.notify_all()
+
+    def _wait_for_room(self) -> int:
+        """Return how many tasks the nodes would take, once they take any. 0: the pool ends."""
+        with self._changed:
+            while True:
+                room = sum(node.room for node in self._nodes.values()) - len(self._waiting)
+                if self._is_ending:
+                    return 0
+                if room > 0 and self._free:
+                    return min(room, len(self._free), BATCH_MAX)
+                self._changed.wait()
+
+    def _claim(self, n: int) -> list[tuple[Any, ...]]:
+        """Take up to n tasks, of which the first is waited for. None: the pool ends."""
+        claimed: list[tuple[Any, ...]] = []
+        while len(claimed) < n:
+            slot = self._free.popleft()
+            task = slot.worker.claim(not claimed)
+            if task is None:
+                self._free.appendleft(slot)
+                break
+            *_, slot.call = task
+            slot.number = next(self._numbers)
+            claimed.append((slot, *task))
+            del task
+        return claimed
+
+    def _encode_all(self, claimed: list[tuple[Any, ...]]) -> None:
+        for slot, function, argument, mode, call in claimed:
+            timeout_s = None
+            if isinstance(function, Limited):
+                timeout_s, function = function.timeout_s, function.function
+            encoded = forgotten = None
+            try:
+                if function is not None:
+                    encoded, forgotten = self._functions.encode(function, call)
+                if isinstance(argument, Packed):
+                    timeout_s, frames = argument.timeout_s, argument.frames
+                else:
+                    frames = self._encode(argument)
+            except BaseException as error:
+                self._inbox.put(("unsent", slot, error))
+                continue
+            with self._changed:
+                if forgotten is not None:
+                    self._forget(forgotten)
+                self._waiting.append(Task(slot, slot.number, encoded, mode, timeout_s, frames))
+        with self._changed:
+            self._place()
+            if self._verdicts:  # a thread waits for such a task to be somewhere
+                self._changed.notify_all()
+
+    def _forget(self, function: Function) -> None:
+        for node in self._nodes.values():
+            if function.number in node.functions:
+                node.dropped.append(function.number)
+
+    def _wait_for_outcomes(self) -> None:
+        """Wait until the pool ends the broker. If the channel was not stopped at once, wait for nodes' tasks, too.
+
+        The pool first gives its calls the outcomes that its end has. Those of nodes that end come too late then.
+        """
+        with self._changed:
+            while not self._is_ending:
+                self._changed.wait()
+            while not self._must_stop() and (self._waiting or any(node.tasks for node in self._nodes.values())):
+                self._changed.wait()
+
+    def _must_stop(self) -> bool:
+        return not self._slots or self._slots[0].worker.must_stop
+
+    # ---- which node gets what; under the lock ----
+
+    def _place(self) -> None:
+        """Send waiting tasks to nodes that take them: first one for each idle worker, then evenly."""
+        nodes = [node for node in self._nodes.values() if node.room]
+        batches: dict[str, list[Task]] = {node.name: [] for node in nodes}
+
+        def give(node: _Node, n: int) -> None:
+            batch = batches[node.name]
+            for _ in range(min(n, node.room - len(batch), len(self._waiting))):
+                batch.append(self._waiting.popleft())
+
+        for node in nodes:
+            give(node, node.n_idle)
+        while self._waiting and (nodes := [node for node in nodes if node.room > len(batches[node.name])]):
+            share = -(-len(self._waiting) // len(nodes))
+            for node in nodes:
+                give(node, share)
+        for name, batch in batches.items():
+            if batch:
+                self._nodes[name].run(batch)
+
+    def _balance(self) -> None:
+        """If workers are idle and no task waits, call tasks back from nodes that have more than workers."""
+        if self._waiting or self._channel.n_waiting:
+            return
+        n_idle = sum(node.n_idle for node in self._nodes.values())
+        for node in sorted(self._nodes.values(), key=lambda node: -node.n_spare) if n_idle else ():
+            n = min(n_idle, node.n_spare)
+            if n and not node.is_asked:
+                node.is_asked = True
+                node.send(("give_back", n))
+                n_idle -= n
+
+    # ---- the receiver ----
+
+    def _receive(self) -> None:
+        while (told := self._inbox.get()) is not None:
+            try:
+                self._take(told)
+            except BaseException:
+                log_exception("news of a cluster could not be handled")
+            del told  # before the wait: it may be large
+
+    def _take(self, told: tuple[Any, ...]) -> None:
+        what, *args = told
+        verbs: dict[str, Callable[..., None]] = {
+            "joined": self._join,
+            "messages": self._take_messages,
+            "lost": self._lose,
+            "failed": self._break,
+            "unsent": self._refuse,
+            "withdrawn": self._cancel,
+        }
+        verbs[what](*args)
+        with self._changed:
+            self._place()
+            self._balance()
+            self._changed.notify_all()
+
+    def _join(self, name: str, n_workers: int, send: Callable[[tuple[Any, ...]], None]) -> None:
+        with self._changed:
+            self._nodes[name] = _Node(name, n_workers, send)
+            self.n_started += n_workers
+
+    def _take_messages(self, name: str, messages: list[tuple[Any, ...]]) -> None:
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        lowest = None
+        for message in messages:
+            if message[0] == "outcome":
+                _, number, status, value, n_more = message
+                lowest = n_more if lowest is None else min(lowest, n_more)
+                self._finish(node, number, status, value)
+            elif message[0] == "given_back":
+                self._take_back(node, message[1])
+            elif message[0] == "withdrawn":
+                self._take_withdrawn(node, *message[1:])
+            elif message[0] == "unusable":
+                node.send(("end", False))
+                self._lose(name, message[1])
+                return
+            else:
+                self._break(message[1])
+        if lowest is not None:
+            node.is_asked = False
+            self._adapt(node, lowest)
+
+    def _finish(self, node: _Node, number: int, status: int, value: Any) -> None:
+        with self._changed:
+            task = node.tasks.pop(number, None)
+        if task is not None:
+            self._answer(task.slot, *_decode(status, value))
+
+    def _answer(self, slot: Slot, status: int, value: Any) -> None:
+        if status != _native.STATUS_CANCELLED:
+            self._decide(slot.number, False)
+        slot.worker.reply(status, value)
+        slot.call = 0
+        self._free.append(slot)
+
+    def _take_back(self, node: _Node, numbers: list[int]) -> None:
+        with self._changed:
+            given = [node.tasks.pop(number) for number in numbers if number in node.tasks]
+            self._waiting.extendleft(given)  # the newest was given back first
+            node.is_asked = not given
+
+    def _take_withdrawn(self, node: _Node, numbers: list[int], refused: list[int], is_asked: bool) -> None:
+        """Take an answer to `withdraw`. is_asked: the call has no outcome, so tasks go on if nobody waits for this."""
+        for number in refused:
+            self._decide(number, False)
+        for number in numbers:
+            with self._changed:
+                task = node.tasks.pop(number, None)
+            if task is None:
+                continue
+            if self._decide(number, True) or not is_asked:
+                self._cancel(task.slot)
+            else:  # whoever waited was told that the task goes on
+                with self._changed:
+                    self._waiting.append(task)
+
+    def _cancel(self, slot: Slot) -> None:
+        self._answer(slot, _native.STATUS_CANCELLED, None)
+
+    def _decide(self, number: int, is_withdrawn: bool) -> bool:
+        """Tell a thread in `withdraw`, if there is one. Return whether there is."""
+        with self._changed:
+            if number not in self._verdicts:
+                return False
+            self._verdicts[number] = is_withdrawn
+            return True
+
+    def _adapt(self, node: _Node, lowest: int) -> None:
+        """Change how many tasks a node may have. lowest: how many more than workers it had, when it had fewest."""
+        with self._changed:
+            if lowest < 0 and (self._waiting or self._channel.n_waiting):
+                node.limit = min(2 * node.limit, self.n_slots)
+            elif lowest > node.limit // 2:
+                node.limit = max(AHEAD * node.n_workers, node.limit - lowest // 2)
+
+    def _lose(self, name: str, reason: str) -> None:
+        with self._changed:
+            node = self._nodes.pop(name, None)
+        if node is None:
+            return
+        self.n_lost += node.n_workers
+        for task in node.tasks.values():
+            what = f"the node {name} was lost ({reason}) while it had this task, which it may have run or not"
+            self._answer(task.slot, _native.STATUS_RAISED, worker_lost(what, None, None))
+
+    def _break(self, report: Any) -> None:
+        """Break the pool. report: an exception, or what `loop.describe` made of one."""
+        self._slots[0].worker.report_broken(report)
+
+    def _refuse(self, slot: Slot, error: BaseException) -> None:
+        self._answer(slot, _native.STATUS_RAISED, error)
+
+
+def _decode(status: int, value: Any) -> tuple[int, Any]:
+    """Return the status and the value that a task is answered with."""
+    try:
+        if status == _native.STATUS_OK:
+            return status, distant.decode(value)
+        return status, distant.decode([value]) if status == _native.STATUS_RAISED else value
+    except BaseException as error:
+        return _native.STATUS_UNDECODABLE, error

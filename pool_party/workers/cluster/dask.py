@@ -1,0 +1,257 @@
+"""Nodes that are workers of Dask (`dask.distributed`): finding them, and the connections to their sessions.
+
+Dask's own tasks are not used. The scheduler is asked which workers there are, and has each new one install our handler
+(`nodes/dask.py`). The program then connects to it directly, and tasks and outcomes pass without the scheduler. So
+nothing is run again that may have run, and no keyword of a task is taken for one of Dask's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import sys
+import threading
+from collections.abc import Coroutine
+from queue import SimpleQueue
+from typing import Any
+
+import distributed
+from distributed.comm import connect
+from distributed.protocol.serialize import ToPickle
+
+from pool_party._core.broken import ClusterLost
+from pool_party._core.errors import PoolPartyError
+from pool_party._core.log import log_exception
+from pool_party.wire.distant import Envelope
+from pool_party.workers.cluster.outbox import Outbox
+
+LOOK_S = 0.5  # between questions to the scheduler which workers it has
+PATIENCE_S = 5.0  # how long the scheduler may not answer before the cluster is lost
+OPEN_S = 30.0  # how long opening waits for the workers that are there
+END_S = 10.0  # how long the end waits for sessions; they kill tasks after 3 s
+VERSION: str = sys.modules["pool_party"].__version__
+N_TRIES = 3  # to use a worker that joins later, before it is left alone
+
+
+def _install(dask_worker: Any) -> dict[str, Any]:
+    """Run in each Dask worker, which has this module if it has pool_party."""
+    from pool_party.nodes.dask import install
+
+    return install(dask_worker)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_protected(address: str) -> bool:
+    """Whether nobody on the way can read or change what a connection carries: it is encrypted, or does not leave us."""
+    scheme, _, rest = address.partition("://")
+    return scheme in ("tls", "wss", "inproc", "ucxx+tls") or _is_loopback(rest.rpartition(":")[0].strip("[]"))
+
+
+class _Connection:
+    """The connection to one Dask worker."""
+
+    def __init__(self, comm: Any, outbox: Outbox) -> None:
+        self.comm = comm
+        self.outbox = outbox
+        self.ended = asyncio.Event()
+
+
+class DaskTransport:
+    """Carries the messages of a pool to and from the workers of a Dask cluster.
+
+    Args:
+        address: Of the scheduler, or a path of a scheduler file, or a cluster object; None: that of `client`.
+        client: The program's own `distributed.Client`, which is left open.
+        terms: What sessions open their pools with; see `nodes/session.py`.
+        insecure: Whether connections that others may read and change are used.
+
+    Raises:
+        ValueError: The loop of the client would wait for itself.
+    """
+
+    def __init__(self, address: Any, client: Any, terms: dict[str, Any], insecure: bool) -> None:
+        if client is not None and client.asynchronous:  # which it is only in the thread of its loop
+            raise ValueError("client must not be asynchronous: the loop that it runs in would wait for itself")
+        self._address = address
+        self._client = client
+        self._terms = terms
+        self._insecure = insecure
+        self._owns_client = client is None
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._connections: dict[str, _Connection] = {}
+        self._numbers = itertools.count()  # of sessions, which make the names of nodes: one may have several in turn
+        self._tasks: set[asyncio.Task[None]] = set()  # of the loop, which would forget them
+        self._n_refused: dict[str, int] = {}
+        self._is_closing = False
+        self._closing = threading.Lock()
+
+    # ---- for the broker ----
+
+    def open(self, inbox: SimpleQueue[Any]) -> None:
+        self._inbox = inbox
+        try:
+            if isinstance(self._address, str) and "://" in self._address:
+                self._check_safety(self._address)
+            self._find_client()
+            self._check_safety(self._client.scheduler.address)
+            self._await(self._begin(), OPEN_S)
+        except BaseException:
+            self.close(drains=False)
+            raise
+
+    def close(self, drains: bool) -> None:
+        with self._closing:
+            if self._is_closing:
+                return
+            self._is_closing = True
+        try:
+            if self._client is not None and self._client.status != "closed":
+                self._await(self._end(drains), END_S)
+        except Exception:
+            log_exception("the sessions of a pool on Dask did not end in time")
+        finally:
+            if self._owns_client and self._client is not None:
+                self._client.close()
+
+    # ---- the cluster ----
+
+    def _find_client(self) -> None:
+        if self._client is None:
+            is_file = isinstance(self._address, str) and ":" not in self._address
+            where = {"scheduler_file": self._address} if is_file else {"address": self._address}
+            self._client = distributed.Client(**where, set_as_default=False, timeout=OPEN_S)
+
+    def _check_safety(self, address: str) -> None:
+        if not self._insecure and not is_protected(address):
+            raise ValueError(
+                f"the connection to {address} is not encrypted, so that others on its way can read the tasks and run "
+                "code in your name: use tls:// (docs/howto/clusters.md), or pass insecure=True if you trust the network"
+            )
+
+    def _await[Value](self, coroutine: Coroutine[Any, Any, Value], timeout: float) -> Value:
+        """Run a coroutine in the client's loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop).result(timeout)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self) -> None:
+        """Connect to the workers that are there. An error of one of them is raised, since all are probably alike."""
+        found = await self._client.scheduler.ncores()
+        await asyncio.gather(*(self._connect(address) for address in found))
+        self._spawn(self._watch())
+
+    async def _watch(self) -> None:
+        """Connect to workers that come, and notice if the scheduler goes."""
+        while not self._is_closing:
+            await asyncio.sleep(LOOK_S)
+            found = await self._ask_scheduler()
+            if found is None or self._is_closing:
+                return
+            fresh = [address for address in found if address not in self._connections]
+            await asyncio.gather(*(self._try_to_connect(address) for address in fresh))
+
+    async def _ask_scheduler(self) -> dict[str, int] | None:
+        """Return the addresses of all workers. None: it has not answered for PATIENCE_S, which is told."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        reason: Exception = TimeoutError("no answer")
+        while (left := deadline - loop.time()) > 0:
+            try:
+                found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), left)
+                return found
+            except (OSError, TimeoutError, RuntimeError) as error:
+                reason = error
+                await asyncio.sleep(min(LOOK_S, max(0.0, deadline - loop.time())))
+        if not self._is_closing:
+            self._inbox.put(("failed", ClusterLost(f"the Dask scheduler does not answer: {reason!r}")))
+        return None
+
+    # ---- connections ----
+
+    async def _try_to_connect(self, address: str) -> None:
+        if self._n_refused.get(address, 0) >= N_TRIES:
+            return
+        try:
+            await self._connect(address)
+        except Exception:
+            self._n_refused[address] = self._n_refused.get(address, 0) + 1
+            if self._n_refused[address] == N_TRIES and not self._is_closing:
+                log_exception("the Dask worker %s is not used", address)
+
+    async def _connect(self, address: str) -> None:
+        """Open a session in a Dask worker. Raises: why it cannot be used."""
+        self._check_safety(address)
+        await self._install(address)
+        comm = await connect(address, **self._client.connection_args)
+        try:
+            await comm.write({"op": "pool_party", "reply": False, "terms": ToPickle(Envelope(self._terms))})
+            hello = await comm.read()
+            if "refused" in hello:
+                raise PoolPartyError(f"the Dask worker {address} cannot open a pool: {hello['refused']}")
+        except BaseException:
+            comm.abort()
+            raise
+        connection = self._connections[address] = _Connection(comm, Outbox(asyncio.get_running_loop()))
+        name = f"{address}, session {next(self._numbers)}"
+        self._inbox.put(("joined", name, hello["n_workers"], connection.outbox.put))
+        self._spawn(self._write(connection))
+        self._spawn(self._read(address, name, connection))
+
+    async def _install(self, address: str) -> None:
+        answers = await self._client._run(_install, workers=[address], on_error="return")
+        answer = answers.get(address)
+        if isinstance(answer, ImportError):
+            raise PoolPartyError(
+                f"the Dask worker {address} has no pool_party: install composable-pool {VERSION} there ({answer!r})"
+            )
+        if not isinstance(answer, dict):
+            raise PoolPartyError(f"the Dask worker {address} does not answer: {answer!r}")
+        if answer["version"] != VERSION:
+            raise PoolPartyError(
+                f"the Dask worker {address} has version {answer['version']} of pool_party, and this program has "
+                f"{VERSION}: install the same"
+            )
+
+    async def _write(self, connection: _Connection) -> None:
+        try:
+            await connection.outbox.write_to(connection.comm)
+        except OSError:
+            connection.comm.abort()  # whoever reads sees it, too
+
+    async def _read(self, address: str, name: str, connection: _Connection) -> None:
+        """Pass on the messages of a session, and notice if it is lost."""
+        reason = "the session has ended"
+        try:
+            while True:
+                answer = await connection.comm.read()
+                self._inbox.put(("messages", name, answer["messages"].message))
+        except OSError as error:
+            reason = str(error) or repr(error)
+        finally:
+            connection.comm.abort()
+            connection.ended.set()
+            del self._connections[address]
+        if not self._is_closing and await self._ask_scheduler() is not None:  # otherwise that is told, for all nodes
+            self._inbox.put(("lost", name, reason))
+
+    async def _end(self, drains: bool) -> None:
+        """Ask all sessions to end, and wait until they have."""
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.outbox.put(("end", drains))
+        waits = [asyncio.wait_for(connection.ended.wait(), END_S - 1) for connection in connections]
+        await asyncio.gather(*waits, return_exceptions=True)
+        for connection in connections:
+            connection.comm.abort()
+        for task in self._tasks.copy():
+            task.cancel()

@@ -1,0 +1,276 @@
+"""The broker of pools on other machines, with nodes whose steps a random choice decides, and with a real session."""
+
+import random
+
+import gates
+import nets
+import pytest
+import tasks
+
+from pool_party import ClusterLost, ComposableExecutor, ComposablePool, PoolPartyError, WorkerLost, _native, _options
+from pool_party.nodes import session
+from pool_party.wire import distant
+from pool_party.workers.cluster import here
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def open_pool(monkeypatch):
+    """Return a function that opens a pool on a transport."""
+    opened = []
+
+    def open_on(transport, make=ComposablePool, **options):
+        monkeypatch.setattr(_options, "_transport_to", lambda *args: transport)
+        opened.append(make(2, kind="dask", **options))
+        return opened[-1]
+
+    nets.begun.clear()
+    yield open_on
+    for pool in opened:
+        if isinstance(pool, ComposablePool):
+            pool.terminate()
+            pool.join(TIMEOUT_S)
+        else:
+            pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def local_pool(open_pool):
+    """Return a function that opens a pool whose one node is in this process."""
+
+    def open_here(**options):
+        terms = {"worker_kind": "thread", "processes": 2, "initializer": None, "preload": (), **options}
+        return open_pool(here.Here(2, terms))
+
+    return open_here
+
+
+@pytest.mark.parametrize("losses", [0, 5])
+@pytest.mark.parametrize("seed", range(8))
+def test_each_task_has_one_outcome_and_is_begun_once(open_pool, seed, losses):
+    pool = open_pool(nets.Net(seed, losses=losses))
+    chosen = random.Random(seed)
+    results = {x: pool.apply_async(nets.note, (x,)) for x in range(300)}
+    cancelled = {x for x in chosen.sample(range(300), 40) if results[x].cancel()}
+    n_lost = 0
+    for x, result in results.items():
+        if x in cancelled:
+            assert nets.begun[x] == 0
+            continue
+        try:
+            assert result.get(TIMEOUT_S) == -x and nets.begun[x] == 1
+        except WorkerLost:
+            n_lost += 1
+            assert nets.begun[x] <= 1
+    assert n_lost <= 300 if losses else n_lost == 0
+    pool.close()
+    pool.join(TIMEOUT_S)
+    assert max(nets.begun.values()) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_maps_and_streams_survive_losses_with_retries(open_pool, seed):
+    pool = open_pool(nets.Net(seed, losses=6)).options(retries=20)
+    assert pool.map(nets.note, range(200)) == [-x for x in range(200)]
+    assert list(pool.imap(nets.note, range(100))) == [-x for x in range(100)]
+    assert sorted(pool.imap_unordered(nets.note, range(100))) == sorted(-x for x in range(100))
+
+
+def test_a_node_that_joins_gets_tasks_back_from_others(open_pool):
+    """As long as no worker of theirs has begun them."""
+    net = nets.Net(1, n_nodes=1)
+    net._steps_of = lambda node: steps_of(node) if not node.running or node is not net.nodes[0] else messages_of(node)
+    steps_of = nets.Net._steps_of.__get__(net)
+
+    def messages_of(node):  # its tasks never end
+        steps = steps_of(node)
+        return [step for step in steps if step.__defaults__ is None]
+
+    pool = open_pool(net)
+    held = net.nodes[0].n_workers
+    results = [pool.apply_async(nets.note, (x,)) for x in range(2 * held)]
+    net.join()
+    for result in results[held:]:
+        result.wait(TIMEOUT_S)
+    assert [result.ready() for result in results] == [False] * held + [True] * held
+
+
+def test_a_lost_cluster_fails_what_is_pending_and_what_comes(open_pool):
+    net = nets.Net(1, n_nodes=0)
+    pool = open_pool(net)
+    pending = pool.map_async(nets.note, range(10))
+    net._inbox.put(("failed", ClusterLost("the scheduler does not answer")))
+    with pytest.raises(ClusterLost, match="does not answer"):
+        pending.get(TIMEOUT_S)
+    with pytest.raises(ClusterLost, match="does not answer"):
+        pool.apply(nets.note, (1,))
+
+
+def test_an_error_while_opening_is_raised(open_pool):
+    class Fails:
+        def open(self, inbox):
+            raise PoolPartyError("as the test wants it")
+
+        def close(self, drains):
+            pass
+
+    with pytest.raises(PoolPartyError, match="as the test wants it"):
+        open_pool(Fails())
+
+
+def test_functions_are_sent_once_to_each_node(open_pool):
+    net = nets.Net(3, n_nodes=2)
+    pool = open_pool(net)
+    seen = []
+    for node in net.nodes:
+        run = node.run
+        node.run = lambda functions, *args, run=run: (seen.extend(functions), run(functions, *args))
+    for _ in range(5):
+        pool.map(nets.note, range(20), 1)
+    assert len(seen) == len(net.nodes)
+
+
+def test_changed_functions_are_sent_again_and_old_ones_forgotten(open_pool):
+    net = nets.Net(3, n_nodes=1)
+    pool = open_pool(net)
+    for n in range(300):
+        assert pool.apply(lambda x, n=n: x + n, (1,)) == n + 1
+    counts = [0]
+    for n in range(3):
+        counts[0] = n
+        assert pool.map(lambda x: counts[0] + x, [1, 2]) == [n + 1, n + 2]
+    assert len(net.nodes[0].functions) <= 130
+
+
+# ---- a session in this process ----
+
+
+def test_values_are_copied(local_pool):
+    pool = local_pool()
+    values = [1, 2]
+    assert pool.apply(tasks.identity, (values,)) == values
+    assert pool.apply(tasks.identity, (values,)) is not values
+
+
+def test_every_mode(local_pool):
+    pool = local_pool()
+    assert pool.apply(tasks.affine, (2,), {"a": 3, "b": 1}) == 7
+    assert pool.map(tasks.square, range(10), 3) == [x * x for x in range(10)]
+    assert pool.starmap(tasks.multiply, [(1, 2), (3, 4)], 1) == [2, 12]
+    assert pool.starmap(tasks.multiply, [(1, 2), (3, 4)], 2) == [2, 12]
+    assert list(pool.imap(tasks.square, range(10), 4)) == [x * x for x in range(10)]
+
+
+def test_a_result_that_does_not_pickle_is_named(local_pool):
+    import multiprocessing.pool
+
+    with pytest.raises(multiprocessing.pool.MaybeEncodingError, match="lock"):
+        local_pool().apply(tasks.make_lock)
+
+
+def test_an_argument_that_does_not_pickle_fails_its_call_alone(local_pool):
+    import threading
+
+    pool = local_pool()
+    with pytest.raises(TypeError, match="lock"):
+        pool.apply(tasks.identity, (threading.Lock(),))
+    assert pool.apply(tasks.square, (3,)) == 9
+
+
+def test_the_traceback_begins_in_the_task(local_pool):
+    with pytest.raises(ZeroDivisionError) as caught:
+        local_pool().apply(divmod, (1, 0))
+    assert "nodes/tasks" not in str(caught.value.__cause__)
+
+
+def test_a_failing_initializer_breaks_the_pool(local_pool):
+    from pool_party import InitializerFailed
+
+    pool = local_pool(initializer=distant.encode_whole((divmod, (1, 0)), distant.Machines()))
+    with pytest.raises(InitializerFailed, match="ZeroDivisionError"):
+        pool.apply(tasks.square, (3,))
+
+
+def test_options_for_other_kinds_and_for_this_one():
+    with pytest.raises(ValueError, match="address is for kind='dask', not 'thread'"):
+        ComposablePool(1, kind="thread", address="tcp://localhost:8786")
+    with pytest.raises(ValueError, match="worker_kind is for kind='dask', not 'process'"):
+        ComposableExecutor(1, worker_kind="thread")
+    with pytest.raises(ValueError, match="worker_kind is one of"):
+        ComposablePool(1, kind="dask", worker_kind="dask")
+    with pytest.raises(ValueError, match="kind must be one of"):
+        ComposablePool(1, kind="dask", worker_kind="fibre")
+    with pytest.raises(ValueError, match="log and output"):
+        ComposablePool(1, kind="dask", log=True)
+    with pytest.raises(ValueError, match="policy"):
+        ComposablePool(1, kind="dask", policy="typo")
+    with pytest.raises(ValueError, match="at least 1"):
+        ComposablePool(0, kind="dask")
+
+
+def test_such_a_pool_cannot_be_traced(local_pool, tmp_path):
+    with pytest.raises(PoolPartyError, match="cannot be traced"):
+        local_pool().trace(tmp_path / "trace.json")
+
+
+def test_a_task_that_is_withdrawn_and_sent_again_has_one_outcome(gate):
+    """However late the thread is that runs the callbacks of the withdrawn one."""
+    told = []
+    terms = {"worker_kind": "thread", "processes": 1, "initializer": None, "preload": ()}
+    node = session.Session(terms, 1, told.append)
+    encoded = distant.encode_whole(tasks.pass_gate)
+
+    def send(number, path):
+        frames = distant.encode(((path, number), {}))
+        node.handle(("run", {1: encoded}, [], [(number, 1, _native.MODE_CALL, None, frames)]))
+
+    try:
+        send(0, gate.path)
+        gate.wait_arrived()
+        for _ in range(200):
+            send(1, gate.path)
+            node.handle(("give_back", 1))
+        send(1, gate.path)
+        gate.release(2)
+        gates.wait_until(lambda: sum(what == "outcome" for what, *_ in told) == 2, "both have their outcome")
+    finally:
+        node.close()
+    assert [message[1] for message in told if message[0] == "given_back"] == [[1]] * 200
+    outcomes = [message for message in told if message[0] == "outcome"]
+    assert {number: distant.decode(value) for _, number, _, value, _ in outcomes} == {0: 0, 1: 1}
+
+
+def test_a_node_that_can_make_no_workers_is_left_alone(open_pool):
+    net = nets.Net(1, n_nodes=2)
+    pool = open_pool(net)
+    lost, ended = net.nodes[0], []
+    lost.end = lambda drains: ended.append(lost)
+    net._inbox.put(("messages", lost.name, [("unusable", "as the test wants it")]))
+    gates.wait_until(lambda: ended, "its session ends")
+    assert pool.map(nets.note, range(50), 1) == [-x for x in range(50)]
+    assert pool.statistics().n_workers_lost == lost.n_workers
+
+
+# ---- the native side ----
+
+
+def test_claim_and_reply_are_for_channels_by_reference():
+    channel = _native.Channel(1, False)
+    channel.open_slot(0)
+    worker = channel.worker(0)
+    with pytest.raises(TypeError, match="by reference"):
+        worker.claim(False)
+    with pytest.raises(RuntimeError, match="claim has taken"):
+        worker.reply(_native.STATUS_OK, 1)
+    channel.close()
+
+
+def test_claim_without_a_task_or_after_the_end():
+    channel = _native.Channel(1, True)
+    channel.open_slot(0)
+    worker = channel.worker(0)
+    assert worker.claim(False) is None
+    channel.stop(_native.STOP_NOW)
+    assert worker.claim(True) is None
+    channel.close()
