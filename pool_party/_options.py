@@ -195,7 +195,7 @@ def open_engine(
         }
         carrier = _choose_carrier(kind, context, propagate)
         _choose_context(kind, _start_context(context))
-        call = initializer and (initializer, arguments_of(initializer, initargs))
+        call = None if initializer is None else (initializer, arguments_of(initializer, initargs))
         return _open_on_dask(terms, call, address, client, insecure, on_broken, carrier)
     for name, value in {"address": address, "client": client, "worker_kind": worker_kind, "insecure": insecure}.items():
         if value:

@@ -111,6 +111,26 @@ def _add_one(array):
     return array
 
 
+@pytest.mark.parametrize("worker_kind", ["thread", "process"])
+def test_results_are_as_they_were_when_their_task_ended(client, worker_kind):
+    """Although each task returns the same array, which the next one fills with other numbers."""
+    with ComposablePool(1, kind="dask", client=client, worker_kind=worker_kind) as pool:
+        results = pool.map(_fill, range(100), 1)
+    assert [set(result.tolist()) for result in results] == [{n} for n in range(100)]
+
+
+_filled = []
+
+
+def _fill(n):
+    import numpy
+
+    if not _filled:
+        _filled.append(numpy.empty(10_000))
+    _filled[0][:] = n
+    return _filled[0]
+
+
 def test_shared_memory_travels_as_a_copy(client):
     array = pool_party.share(b"some bytes" * 10_000)
     with ComposablePool(kind="dask", client=client) as pool:
@@ -303,6 +323,18 @@ def test_a_lost_scheduler_fails_all_calls_soon(fragile):
             pending.get(TIMEOUT_S)
         with pytest.raises(ClusterLost, match="does not answer"):
             pool.apply(tasks.square, (3,))
+
+
+def test_a_stopped_worker_delays_only_the_opening(fragile, monkeypatch):
+    from pool_party.workers.cluster import dask
+
+    monkeypatch.setattr(dask, "CONNECT_S", 2.0)
+    fragile.workers[0].send_signal(signal.SIGSTOP)
+    with ComposablePool(kind="dask", address=fragile.address) as pool:
+        assert pool.map(tasks.square, range(20), 1) == [x * x for x in range(20)]
+        assert pool.statistics().n_workers == 1
+        fragile.workers[0].send_signal(signal.SIGCONT)
+        gates.wait_until(lambda: pool.statistics().n_workers == 2, "it has joined", TIMEOUT_S)
 
 
 def test_tls(tmp_path):

@@ -71,7 +71,10 @@ class Session:
         drains = False
         try:
             while (message := inbox.get())[0] != "end":
-                self.handle(message)
+                try:
+                    self.handle(message)
+                except Exception:
+                    log_exception("a node could not do what a program asked for")
                 del message  # before the wait: it may be large
             _, drains = message
         finally:

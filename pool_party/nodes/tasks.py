@@ -40,7 +40,9 @@ def run(key: tuple[str, int], function: bytes | None, mode: int, frames: Frames)
         _drop_own_frames(error)
         return _native.STATUS_FAILED, loop.describe(error, distant.encode_whole)
     try:
-        return _native.STATUS_OK, distant.encode(result)
+        encoded = distant.encode(result)
+        # A worker that is a thread hands over the result itself, which a later task may change before it is sent.
+        return _native.STATUS_OK, encoded if loop.is_remote else distant.copied(encoded)
     except Exception as error:
         return _native.STATUS_UNENCODABLE, loop.describe_unencodable(error, result, distant.encode_whole)
 

@@ -226,14 +226,21 @@ class Broker:
                 self._encode_all(claimed)
                 del claimed
             self._wait_for_outcomes()
-            self._transport.close(drains=not self._must_stop())
-        except BaseException:
-            log_exception("a pool on other machines could not go on")
+        except BaseException as error:
+            log_exception("a pool on other machines cannot go on")
+            self._inbox.put(("failed", error))
         finally:
+            self._close_transport()
             self._inbox.put(None)
             self._receiver.join()
             self.is_over = True
             self._channel.notify_all()
+
+    def _close_transport(self) -> None:
+        try:
+            self._transport.close(drains=not self._must_stop())
+        except BaseException:
+            log_exception("the sessions of a pool could not be ended")
 
     def _wait_for_room(self) -> int:
         """Return how many tasks the nodes would take, once they take any. 0: the pool ends."""
@@ -345,8 +352,9 @@ class Broker:
         while (told := self._inbox.get()) is not None:
             try:
                 self._take(told)
-            except BaseException:
+            except BaseException as error:  # some task may get no outcome any more, so all do now
                 log_exception("news of a cluster could not be handled")
+                self._break(error)
             del told  # before the wait: it may be large
 
     def _take(self, told: tuple[Any, ...]) -> None:

@@ -28,7 +28,8 @@ from pool_party.workers.cluster.outbox import Outbox
 
 LOOK_S = 0.5  # between questions to the scheduler which workers it has
 PATIENCE_S = 5.0  # how long the scheduler may not answer before the cluster is lost
-OPEN_S = 30.0  # how long opening waits for the workers that are there
+OPEN_S = 30.0  # how long opening waits for the scheduler
+CONNECT_S = 15.0  # how long it waits for the workers that are there, which may import much first
 END_S = 10.0  # how long the end waits for sessions; they kill tasks after 3 s
 VERSION: str = sys.modules["pool_party"].__version__
 N_TRIES = 3  # to use a worker that joins later, before it is left alone
@@ -88,7 +89,8 @@ class DaskTransport:
         self._connections: dict[str, _Connection] = {}
         self._numbers = itertools.count()  # of sessions, which make the names of nodes: one may have several in turn
         self._tasks: set[asyncio.Task[None]] = set()  # of the loop, which would forget them
-        self._n_refused: dict[str, int] = {}
+        self._connecting: set[str] = set()  # addresses that `_watch` has found
+        self._n_refused: dict[str, int] = {}  # by address: how often no session could be opened, or it had no workers
         self._is_closing = False
         self._closing = threading.Lock()
 
@@ -137,7 +139,11 @@ class DaskTransport:
 
     def _await[Value](self, coroutine: Coroutine[Any, Any, Value], timeout: float) -> Value:
         """Run a coroutine in the client's loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop).result(timeout)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
+        try:
+            return future.result(timeout)
+        finally:
+            future.cancel()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -145,9 +151,16 @@ class DaskTransport:
         task.add_done_callback(self._tasks.discard)
 
     async def _begin(self) -> None:
-        """Connect to the workers that are there. An error of one of them is raised, since all are probably alike."""
+        """Connect to the workers that are there, unless they do not answer.
+
+        If one refuses, its error is raised, since others probably would as well.
+        """
         found = await self._client.scheduler.ncores()
-        await asyncio.gather(*(self._connect(address) for address in found))
+        outcomes = await asyncio.gather(*(self._connect_in_time(address) for address in found), return_exceptions=True)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        refusals = [error for error in errors if not isinstance(error, OSError)]  # TimeoutError is an OSError
+        if refusals or len(errors) == len(outcomes) > 0:
+            raise (refusals or errors)[0]
         self._spawn(self._watch())
 
     async def _watch(self) -> None:
@@ -157,8 +170,10 @@ class DaskTransport:
             found = await self._ask_scheduler()
             if found is None or self._is_closing:
                 return
-            fresh = [address for address in found if address not in self._connections]
-            await asyncio.gather(*(self._try_to_connect(address) for address in fresh))
+            for address in found.keys() - self._connections.keys() - self._connecting:
+                if self._n_refused.get(address, 0) < N_TRIES:
+                    self._connecting.add(address)
+                    self._spawn(self._try_to_connect(address))
 
     async def _ask_scheduler(self) -> dict[str, int] | None:
         """Return the addresses of all workers. None: it has not answered for PATIENCE_S, which is told."""
@@ -179,14 +194,23 @@ class DaskTransport:
     # ---- connections ----
 
     async def _try_to_connect(self, address: str) -> None:
-        if self._n_refused.get(address, 0) >= N_TRIES:
-            return
         try:
-            await self._connect(address)
+            await self._connect_in_time(address)
         except Exception:
-            self._n_refused[address] = self._n_refused.get(address, 0) + 1
-            if self._n_refused[address] == N_TRIES and not self._is_closing:
+            if self._note_refusal(address) == N_TRIES and not self._is_closing:
                 log_exception("the Dask worker %s is not used", address)
+        finally:
+            self._connecting.discard(address)
+
+    def _note_refusal(self, address: str) -> int:
+        self._n_refused[address] = self._n_refused.get(address, 0) + 1
+        return self._n_refused[address]
+
+    async def _connect_in_time(self, address: str) -> None:
+        try:
+            await asyncio.wait_for(self._connect(address), CONNECT_S)
+        except TimeoutError:
+            raise TimeoutError(f"the Dask worker {address} has not answered for {CONNECT_S:g} s") from None
 
     async def _connect(self, address: str) -> None:
         """Open a session in a Dask worker. Raises: why it cannot be used."""
@@ -204,7 +228,7 @@ class DaskTransport:
         connection = self._connections[address] = _Connection(comm, Outbox(asyncio.get_running_loop()))
         name = f"{address}, session {next(self._numbers)}"
         self._inbox.put(("joined", name, hello["n_workers"], connection.outbox.put))
-        self._spawn(self._write(connection))
+        self._spawn(connection.outbox.write_to(comm))
         self._spawn(self._read(address, name, connection))
 
     async def _install(self, address: str) -> None:
@@ -222,19 +246,16 @@ class DaskTransport:
                 f"{VERSION}: install the same"
             )
 
-    async def _write(self, connection: _Connection) -> None:
-        try:
-            await connection.outbox.write_to(connection.comm)
-        except OSError:
-            connection.comm.abort()  # whoever reads sees it, too
-
     async def _read(self, address: str, name: str, connection: _Connection) -> None:
         """Pass on the messages of a session, and notice if it is lost."""
         reason = "the session has ended"
         try:
             while True:
                 answer = await connection.comm.read()
-                self._inbox.put(("messages", name, answer["messages"].message))
+                messages = answer["messages"].message
+                self._inbox.put(("messages", name, messages))
+                if any(what == "unusable" for what, *_ in messages):
+                    self._note_refusal(address)
         except OSError as error:
             reason = str(error) or repr(error)
         finally:

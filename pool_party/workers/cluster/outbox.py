@@ -8,6 +8,7 @@ from typing import Any
 
 from distributed.protocol.serialize import ToPickle
 
+from pool_party._core.log import log_exception
 from pool_party.wire.distant import Envelope
 
 
@@ -32,7 +33,10 @@ class Outbox:
             pass  # the loop has ended, and the connection with it
 
     async def write_to(self, comm: Any) -> None:
-        """Write messages as they come, as many at once as there are, until this is cancelled or the connection ends."""
+        """Write messages as they come, as many at once as there are, until this is cancelled or the connection ends.
+
+        If a message cannot be written, the connection is ended.
+        """
         while True:
             await self._is_filled.wait()
             self._is_filled.clear()
@@ -40,5 +44,12 @@ class Outbox:
             batch = []
             while self._messages:
                 batch.append(self._messages.popleft())
-            if batch:
+            try:
                 await comm.write({"messages": ToPickle(Envelope(batch))})
+            except OSError:
+                comm.abort()  # whoever reads sees it, too
+                return
+            except Exception:
+                log_exception("a message could not be written, so its session ends")
+                comm.abort()
+                return
