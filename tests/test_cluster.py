@@ -275,6 +275,45 @@ def test_an_asynchronous_client_is_refused(cluster):
     asyncio.run(main())
 
 
+# ---- the doctor ----
+
+
+def test_the_doctor_names_what_differs(cluster, client, capsys):
+    from pool_party.cli import main
+
+    client.run(_set_version, "0.0.0", workers=[min(client.nthreads())])
+    try:
+        assert main.main(["doctor", "--cluster", cluster.address]) == 1
+    finally:
+        client.run(_set_version, pool_party.__version__)
+    text = capsys.readouterr().out
+    assert f"pool_party is 0.0.0 at {min(client.nthreads())}, and {pool_party.__version__} here" in text
+    assert "has 2 Dask workers" in text and "MB/s" in text
+    assert main.main(["doctor", "--cluster", str(cluster.file)]) == 1
+    assert "pool_party is" not in capsys.readouterr().out
+
+
+def test_the_doctor_says_that_no_scheduler_answers(monkeypatch, capsys):
+    from pool_party.cli import clusters, main
+
+    monkeypatch.setattr(clusters, "PATIENCE_S", 0.5)
+    assert main.main(["doctor", "--cluster", "tcp://127.0.0.1:1"]) == 1
+    assert "does not answer" in capsys.readouterr().out
+
+
+def test_the_doctor_names_nodes_that_cannot_be_used():
+    from pool_party.cli import clusters
+    from pool_party.nodes import checks
+
+    node = checks.look()
+    older = {**node, "python": "3.9.1", "packages": {**node["packages"], "numpy": None}}
+    found = {"one": ImportError("No module named 'pool_party'"), "two": OSError("lost"), "three": older}
+    problems = list(clusters._problems({"one": 1, "two": 1, "three": 10_000}, found))
+    for expected in ("one has no pool_party", "two does not answer", "Python is 3.9.1 at three", "10000 threads"):
+        assert sum(expected in problem for problem in problems) == 1
+    assert next(iter(clusters._problems({}, {}))).startswith("the cluster has no worker")
+
+
 # ---- losses ----
 
 

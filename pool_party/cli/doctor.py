@@ -33,10 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="import these packages in an interpreter worker, some seconds each; default: those that are listed",
     )
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS", help="look at the workers of a Dask cluster instead: tcp://host:8786, or a file"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what it finds. Return 1 if there is something to warn of, else 0."""
+    if arguments.cluster is not None:
+        return _run_cluster(arguments.cluster)
     n_workers = arguments.workers or topology.cpu_count()
     print(f"Python {platform.python_version()} ({platform.python_implementation()}), Linux {platform.release()}")
     _print("CPUs", describe_cpus(topology.read()))
@@ -52,6 +57,23 @@ def run(arguments: argparse.Namespace) -> int:
     if warnings:
         _print("Warnings", sorted(set(warnings)))
     return 1 if warnings or any("failed: " in line for line in in_interpreters) else 0
+
+
+def _run_cluster(address: str) -> int:
+    from pool_party.cli import clusters
+
+    try:
+        lines, problems = clusters.check(address)
+    except ImportError as error:
+        print(f"--cluster needs Dask: pip install composable-pool[dask] ({error})")
+        return 1
+    except OSError as error:
+        print(f"the scheduler at {address} does not answer: {error}")
+        return 1
+    _print(f"Workers of {address}", lines)
+    if problems:
+        _print("Warnings", problems)
+    return int(bool(problems))
 
 
 def _print(title: str, lines: Iterable[str]) -> None:
