@@ -4,6 +4,7 @@ A worker that unpickles a test class's method imports this module to find the cl
 """
 
 import functools
+import importlib.util
 import multiprocessing
 import multiprocessing.pool
 import os
@@ -21,8 +22,11 @@ TITLE = "Pool tests on ComposablePool"
 FEWEST_TESTS = 20  # CPython 3.12 has 28 tests for a kind, 3.14 has 31
 ROOT = str(pathlib.Path(pool_party.__file__).resolve().parents[1])
 CLASSES = ("_TestPool", "_TestPoolWorkerErrors", "_TestPoolWorkerLifetime")
-KINDS = ("thread", "process", "interp")
+IS_PATCHED = "POOL_PARTY_CPYTHON_PATCHED" in os.environ
+HAS_DASK = importlib.util.find_spec("dask") is not None and not IS_PATCHED  # `patch` knows three kinds
+KINDS = ("thread", "process", "interp", *(["dask"] if HAS_DASK else []))
 MIXINS = {
+    "dask": cpython_tests.ProcessesMixin,
     "thread": cpython_tests.ThreadsMixin,
     "process": cpython_tests.ProcessesMixin,
     "interp": cpython_tests.ProcessesMixin,
@@ -43,7 +47,8 @@ LEFT_OUT = {
         (kind, "_TestPoolWorkerErrors", "test_unpickleable_result"): (
             "its result is a lambda, which pickles by value here; test_data.py has results that do not"
         )
-        for kind in ("process", "interp")
+        for kind in KINDS
+        if kind != "thread"
     },
     **{
         (kind, "_TestPool", "test_resource_warning"): (
@@ -54,7 +59,11 @@ LEFT_OUT = {
 }
 
 
-IS_PATCHED = "POOL_PARTY_CPYTHON_PATCHED" in os.environ
+if HAS_DASK:
+    LEFT_OUT["dask", "_TestPool", "test_make_pool"] = "reads the private list of workers, which other machines have"
+    LEFT_OUT["dask", "_TestPoolWorkerLifetime", "test_pool_worker_lifetime"] = (
+        "compares pids of worker processes, which other machines have"
+    )
 
 
 def make_replaced_pool(kind, *args, **kwargs):

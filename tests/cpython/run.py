@@ -4,8 +4,8 @@
 
 The tests are those of the running interpreter's `test` package. From `test._test_multiprocessing` they are _TestPool,
 _TestPoolWorkerErrors and _TestPoolWorkerLifetime. For kind="process" these run as the type "processes", for "thread" as
-"threads", and for "interp" as "processes", since its values are pickled. From `test.test_concurrent_futures` they are
-the classes in executor_cases.CLASSES.
+"threads", and for "interp" and "dask" as "processes", since their values are pickled. From
+`test.test_concurrent_futures` they are the classes in executor_cases.CLASSES, without "dask".
 
 With --patched the tests use CPython's own classes, under `pool_party.patch`. Some more tests are left out then, since
 only replaced pools read attributes of CPython's.
@@ -63,7 +63,7 @@ def run_all(cases, kinds, verbosity, hang_s):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=("pool", "executor"))
-    parser.add_argument("--kind", choices=("thread", "process", "interp"), action="append")
+    parser.add_argument("--kind", choices=("thread", "process", "interp", "dask"), action="append")
     parser.add_argument("--start-method", choices=multiprocessing.get_all_start_methods())
     parser.add_argument("--patched", action="store_true")
     parser.add_argument("--hang-s", type=float, default=300)
@@ -79,7 +79,8 @@ def main():
     lines, problems = [], []
     for only, cases in {"pool": pool_cases, "executor": executor_cases}.items():
         if args.only in (None, only):
-            more = run_all(cases, args.kind or cases.KINDS, 2 if args.verbose else 1, args.hang_s)
+            kinds = [kind for kind in args.kind or cases.KINDS if kind in cases.KINDS]
+            more = run_all(cases, kinds, 2 if args.verbose else 1, args.hang_s)
             lines += more[0]
             problems += more[1]
     print("", *lines, *(f"FAILED {problem}" for problem in problems), sep="\n")
