@@ -16,7 +16,13 @@ MODULES = sorted(
 )
 
 
-NEED_JOBLIB = {"pool_party.integrations.joblib", "pool_party.patching.backends"}
+NEED = {  # what else must be installed
+    "pool_party.integrations.joblib": "joblib",
+    "pool_party.nodes.dask": "distributed",
+    "pool_party.patching.backends": "joblib",
+    "pool_party.workers.cluster.dask": "distributed",
+    "pool_party.workers.cluster.outbox": "distributed",
+}
 IMPORT_EACH = """
 import os, sys
 for module in sys.argv[1:]:
@@ -30,7 +36,7 @@ for module in sys.argv[1:]:
 
 def test_modules_are_imported_alone():
     """Each in a child of a process that has imported nothing, which is faster than a new process for each."""
-    modules = [name for name in MODULES if name not in NEED_JOBLIB or importlib.util.find_spec("joblib")]
+    modules = [name for name in MODULES if name not in NEED or importlib.util.find_spec(NEED[name])]
     assert len(modules) > 100
     fresh.check(fresh.run(["-c", IMPORT_EACH, *modules], options=("-W", "error")), "")
 
