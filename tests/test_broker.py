@@ -1,6 +1,7 @@
 """The broker of pools on other machines, with nodes whose steps a random choice decides, and with a real session."""
 
 import random
+from queue import SimpleQueue
 
 import gates
 import nets
@@ -190,6 +191,21 @@ def test_a_failing_initializer_breaks_the_pool(local_pool):
     pool = local_pool(initializer=distant.encode_whole((divmod, (1, 0)), distant.Machines()))
     with pytest.raises(InitializerFailed, match="ZeroDivisionError"):
         pool.apply(tasks.square, (3,))
+
+
+def test_an_initializer_that_has_failed_already_is_told():
+    """Before the session begins to handle messages, which is where others are."""
+    told, inbox = [], SimpleQueue()
+    encoded = distant.encode_whole((divmod, (1, 0)), distant.Machines())
+    node = session.Session(
+        {"worker_kind": "thread", "processes": 1, "initializer": encoded, "preload": ()}, 1, told.append
+    )
+    gates.wait_until(lambda: not node._pool._engine.is_running, "its pool is broken")
+    frames = distant.encode(((1,), {}))
+    inbox.put(("run", {1: distant.encode_whole(tasks.square)}, [], [(0, 1, _native.MODE_CALL, None, frames)]))
+    inbox.put(("end", False))
+    node.handle_all(inbox)
+    assert [what for what, *_ in told] == ["broken"]
 
 
 def test_options_for_other_kinds_and_for_this_one():

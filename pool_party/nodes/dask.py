@@ -50,16 +50,18 @@ async def serve(comm: Any, terms: Any, n_threads: int) -> Any:
     inbox: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
     thread = threading.Thread(target=session.handle_all, args=(inbox,), name="pool_party-session")
     start_thread(thread)
-    writer = asyncio.create_task(outbox.write_to(comm))
+    writer = None
     try:
         await comm.write({"n_workers": session.n_workers})
+        writer = asyncio.create_task(outbox.write_to(comm))  # messages come behind the answer
         await _read_all(comm, inbox)
     except OSError:
         pass  # the other side is lost
     finally:
         inbox.put(("end", False))
         await asyncio.to_thread(thread.join)
-        writer.cancel()
+        if writer is not None:
+            writer.cancel()
         comm.abort()  # the other side waits for this, and knows then that all has ended
     return Status.dont_reply
 

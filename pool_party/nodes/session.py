@@ -61,8 +61,7 @@ class Session:
         self._is_broken = False
         self._pool = _open_pool(terms, n_workers)
         self.n_workers = self._pool._processes
-        if terms["initializer"] is not None or terms["preload"]:  # tell if that fails, even if no task comes
-            self._pool.apply_async(int, error_callback=self._note_failure)
+        self._may_fail = terms["initializer"] is not None or bool(terms["preload"])
 
     # ---- messages ----
 
@@ -70,6 +69,7 @@ class Session:
         """Handle messages until one asks for the end, and end the session."""
         drains = False
         try:
+            self._watch_start()
             while (message := inbox.get())[0] != "end":
                 try:
                     self.handle(message)
@@ -79,6 +79,14 @@ class Session:
             _, drains = message
         finally:
             self.close(drains)
+
+    def _watch_start(self) -> None:
+        """Have it told if an initializer fails, even if no task comes."""
+        if self._may_fail:
+            try:
+                self._pool.apply_async(int, error_callback=self._note_failure)
+            except InitializerFailed as error:  # it has failed already
+                self._break(error)
 
     def handle(self, message: tuple[Any, ...]) -> None:
         """Do what a message asks for."""
@@ -99,6 +107,8 @@ class Session:
         for number, function, mode, timeout_s, frames in batch:
             try:
                 self._begin(number, function, mode, timeout_s, frames)
+            except InitializerFailed as error:
+                self._break(error)
             except BaseException as error:
                 self._end(_Entry(number), _native.STATUS_RAISED, distant.encode_whole(_as_exception(error)))
 

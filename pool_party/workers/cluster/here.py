@@ -42,8 +42,8 @@ class Here:
             self._terms, self._n_workers, lambda message: inbox.put(("messages", NAME, [_copied(message)]))
         )
         self._thread = threading.Thread(target=session.handle_all, args=(self._messages,), name="pool_party-session")
-        start_thread(self._thread)
         inbox.put(("joined", NAME, session.n_workers, lambda message: self._messages.put(_copied(message))))
+        start_thread(self._thread)  # what it tells comes behind
 
     def close(self, drains: bool) -> None:
         if self._thread is not None:
