@@ -8,7 +8,16 @@ import nets
 import pytest
 import tasks
 
-from pool_party import ClusterLost, ComposableExecutor, ComposablePool, PoolPartyError, WorkerLost, _native, _options
+from pool_party import (
+    ClusterLost,
+    ComposableExecutor,
+    ComposablePool,
+    InitializerFailed,
+    PoolPartyError,
+    WorkerLost,
+    _native,
+    _options,
+)
 from pool_party.nodes import session
 from pool_party.wire import distant
 from pool_party.workers.cluster import here
@@ -186,8 +195,6 @@ def test_the_traceback_begins_in_the_task(local_pool):
 
 
 def test_a_failing_initializer_breaks_the_pool(local_pool):
-    from pool_party import InitializerFailed
-
     pool = local_pool(initializer=distant.encode_whole((divmod, (1, 0)), distant.Machines()))
     with pytest.raises(InitializerFailed, match="ZeroDivisionError"):
         pool.apply(tasks.square, (3,))
@@ -206,6 +213,17 @@ def test_an_initializer_that_has_failed_already_is_told():
     inbox.put(("end", False))
     node.handle_all(inbox)
     assert [what for what, *_ in told] == ["broken"]
+
+
+def test_an_initializer_may_fail_while_the_pool_is_being_opened(open_pool):
+    class Broken(nets.Net):
+        def open(self, inbox):
+            super().open(inbox)
+            inbox.put(("messages", self.nodes[0].name, [("broken", ZeroDivisionError("as the test wants it"))]))
+
+    pool = open_pool(Broken(1))
+    with pytest.raises(InitializerFailed, match="as the test wants it"):
+        pool.apply(nets.note, (1,))
 
 
 def test_options_for_other_kinds_and_for_this_one():

@@ -125,11 +125,17 @@ class Broker:
     def open(self) -> None:
         """Connect to the cluster. Blocks. Raises whatever prevents it."""
         self._transport.open(self._inbox)
-        while not self._inbox.empty():  # so that the number of workers is known
+        later = []
+        while not self._inbox.empty():
             told = self._inbox.get() or ()
-            if told[0] == "failed":
+            if told[0] == "joined":  # so that the number of workers is known
+                self._take(told)
+            elif told[0] == "failed":
                 raise told[1]
-            self._take(told)
+            else:  # such as an initializer that has failed: for the receiver
+                later.append(told)
+        for told in later:
+            self._inbox.put(told)
 
     def start(self) -> None:
         """Begin to run tasks."""
