@@ -222,6 +222,7 @@ def test_an_initializer_may_fail_while_the_pool_is_being_opened(open_pool):
             inbox.put(("messages", self.nodes[0].name, [("broken", ZeroDivisionError("as the test wants it"))]))
 
     pool = open_pool(Broken(1))
+    gates.wait_until(lambda: not pool._engine.is_running, "the pool is broken")
     with pytest.raises(InitializerFailed, match="as the test wants it"):
         pool.apply(nets.note, (1,))
 
