@@ -82,12 +82,13 @@ def descendants(pid):
 def shared_memory():
     """How many memfds this process has open or mapped, and the library's names in /dev/shm.
 
-    The machine-wide gates are left out: they stay, and other programs make them as well.
+    What programs of a machine have in common is left out: gates stay, and others make both at any time.
     """
     n_open = sum("memfd:" in target for target in open_fds())
     with open("/proc/self/maps") as maps:
         n_mapped = sum("memfd:" in line for line in maps)
-    names = [name for name in os.listdir("/dev/shm") if "pool_party" in name and not name.startswith("pool_party-gate")]
+    common = ("pool_party-gate", "pool_party-programs")
+    names = [name for name in os.listdir("/dev/shm") if "pool_party" in name and not name.startswith(common)]
     return n_open, n_mapped, sorted(names)
 
 
