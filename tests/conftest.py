@@ -118,6 +118,16 @@ def may_fork(_shared_pools):
     _end_shared(_shared_pools, "interp")
 
 
+@pytest.fixture
+def no_shared_pools(_shared_pools):
+    """End the shared pools.
+
+    Their workers are still active for a moment after the last result has come, and share the CPUs with all others then.
+    """
+    for kind in list(_shared_pools):
+        _end_shared(_shared_pools, kind)
+
+
 @pytest.fixture(scope="session")
 def _shared_pools():
     pools = {}

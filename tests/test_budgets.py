@@ -20,6 +20,8 @@ from pool_party.workers.interp.extensions import IS_SUPPORTED
 HERE = pathlib.Path(__file__).parent
 N_CPUS = 4
 
+pytestmark = pytest.mark.usefixtures("no_shared_pools")
+
 
 @pytest.fixture
 def four_cpus(monkeypatch):

@@ -15,6 +15,7 @@ from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 np = pytest.importorskip("numpy")
 
+pytestmark = pytest.mark.usefixtures("no_shared_pools")
 needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
 
 
