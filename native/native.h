@@ -276,6 +276,7 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
 int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out);   /* a block that stays while `kept` does */
 int pp_memory_share(size_t size, pp_memory_t **out);
 int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);
+bool pp_memory_has(const pp_handle_t *handle);             /* whether this process has it open */
 bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around a range */
 void pp_memory_protect(pp_memory_t *m);                   /* makes it read-only, also for processes that attach it later */
 bool pp_memory_is_readonly(const pp_memory_t *m);

@@ -166,8 +166,9 @@ PyObject *pp_read_only(PyObject *view);
 PyObject *pp_share(PyObject *module, PyObject *size);
 PyObject *pp_is_shared(PyObject *module, PyObject *object);
 PyObject *pp_name_shared(PyObject *module, PyObject *buffer);
+PyObject *pp_has_shared(PyObject *module, PyObject *name);
 PyObject *pp_open_shared(PyObject *module, PyObject *name);
-extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_open_shared_doc[];
+extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_has_shared_doc[], pp_open_shared_doc[];
 
 /* job.c: a call in progress, and a task of it that waits for room in the channel. The job's critical section guards its
  * fields */

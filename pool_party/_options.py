@@ -243,14 +243,16 @@ def _open_on_dask(
     """Open an engine whose workers are on the machines of a Dask cluster. terms: the arguments of their pools."""
     n_workers = _choose_number(terms["processes"])
     _check_terms(terms, n_workers, initializer and initializer[0])
+    from pool_party._core.functions import is_global
     from pool_party.wire import distant
     from pool_party.workers.cluster.broker import Broker
 
     receivers = distant.Machines()
-    terms["initializer"] = initializer and distant.encode_whole(initializer, receivers)
+    terms["initializer"] = initializer and distant.encode(initializer, receivers, apart=distant.Shared)
     backlog: deque[Any] = deque()
     channel = _native.Channel(N_REMOTE_SLOTS, True, backlog)
-    broker = Broker(_transport_to(address, client, insecure, terms, n_workers), channel, N_REMOTE_SLOTS, receivers)
+    transport = _transport_to(address, client, insecure, terms, n_workers)
+    broker = Broker(transport, channel, N_REMOTE_SLOTS, receivers, is_lasting=is_global)
     setup = Setup(None, (), 0, broker=broker)
     engine = Engine("dask", N_REMOTE_SLOTS, channel, backlog, setup, on_broken, carrier)
     return engine, engine.open(setup)

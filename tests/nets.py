@@ -28,6 +28,7 @@ class Node:
         self.sent = SimpleQueue()  # messages on their way here
         self.answers = deque()  # messages on their way back
         self.functions = {}
+        self.parts = {}
         self.waiting = {}
         self.running = {}
 
@@ -35,11 +36,16 @@ class Node:
         what, *args = message
         getattr(self, what)(*args)
 
-    def run(self, functions, dropped, batch):
-        for number in dropped:
-            del self.functions[number]
+    def forget(self, numbers):
+        for number in numbers:
+            self.functions.pop(number, None)
+            self.parts.pop(number, None)
+
+    def run(self, functions, parts, batch):
         self.functions |= functions
+        self.parts |= {number: bytes(part.buffer) for number, part in parts.items()}
         for number, function, mode, _, frames in batch:
+            frames = [self.parts[frame] if isinstance(frame, int) else frame for frame in frames]
             self.waiting[number] = (self.id, function), function and self.functions[function], mode, frames
         self.begin()
 

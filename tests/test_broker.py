@@ -17,10 +17,11 @@ from pool_party import (
     WorkerLost,
     _native,
     _options,
+    share,
 )
 from pool_party.nodes import session
 from pool_party.wire import distant
-from pool_party.workers.cluster import here
+from pool_party.workers.cluster import here, parts
 
 TIMEOUT_S = 30
 
@@ -153,6 +154,132 @@ def test_changed_functions_are_sent_again_and_old_ones_forgotten(open_pool):
     assert len(net.nodes[0].functions) <= 130
 
 
+# ---- shared memory ----
+
+SIZE = distant.APART_MIN
+
+
+def first_and_number(array, number):
+    return array[0], number
+
+
+def firsts_in(net):
+    """Return the first bytes of the parts that each node keeps."""
+    return [{part[0] for part in list(node.parts.values())} for node in net.nodes]
+
+
+def test_a_part_is_sent_once_to_each_node(open_pool):
+    net = nets.Net(3, n_nodes=2)
+    pool = open_pool(net)
+    seen = []
+    for node in net.nodes:
+        run = node.run
+        node.run = lambda functions, parts, batch, run=run: (seen.extend(parts), run(functions, parts, batch))
+    array = share(b"a" * SIZE)
+    arguments = [(array, n) for n in range(50)]
+    expected = [(ord("a"), n) for n in range(50)]
+    for _ in range(5):
+        assert pool.starmap(first_and_number, arguments, 1) == expected
+    for argument, outcome in list(zip(arguments, expected, strict=True))[:10]:
+        assert pool.apply(first_and_number, argument) == outcome
+    assert len(seen) == len(set(seen)) + 1 == len(net.nodes)
+
+
+@pytest.mark.parametrize("make", ["map", "apply"])
+def test_each_call_has_the_memory_as_it_was_made(open_pool, make):
+    pool = open_pool(nets.Net(3))
+    array = share(bytes(SIZE))
+    for n in range(5):
+        array[0] = n
+        if make == "map":
+            result = pool.starmap_async(first_and_number, [(array, 0)] * 20, 1)
+            assert result.get(TIMEOUT_S) == [(n, 0)] * 20
+        else:
+            result = pool.apply_async(first_and_number, (array, 0))
+            array[0] = 99  # comes too late
+            assert result.get(TIMEOUT_S) == (n, 0)
+
+
+def test_a_view_that_cannot_be_written_to_may_change(open_pool):
+    pool = open_pool(nets.Net(3))
+    array = share(bytes(SIZE))
+    view = array.toreadonly()
+    for n in range(5):
+        array[0] = n
+        assert pool.apply(first_and_number, (view, 0)) == (n, 0)
+
+
+def test_nodes_forget_what_the_program_frees(open_pool):
+    net = nets.Net(3, n_nodes=2)
+    pool = open_pool(net)
+    kept = share(b"k" * SIZE, readonly=True)
+    freed = [share(b"f" * SIZE, readonly=n % 2 == 0) for n in range(4)]
+    pool.starmap(first_and_number, [(array, 0) for array in [kept, *freed] for _ in range(20)], 1)
+    assert set().union(*firsts_in(net)) == {*b"kf"}
+    del freed
+    gates.wait_until(lambda: set().union(*firsts_in(net)) == {*b"k"}, "the nodes have forgotten")
+    assert pool.apply(first_and_number, (kept, 1)) == (ord("k"), 1)
+
+
+def test_no_node_keeps_more_parts_than_it_may_have_open(open_pool):
+    net = nets.Net(3, n_nodes=1)
+    pool = open_pool(net)
+    arrays = [share(bytes([n]) * SIZE, readonly=True) for n in range(parts.KEPT_MAX + 50)]
+    for _ in range(2):
+        assert pool.map(bytes, arrays, 1) == [bytes(array) for array in arrays]
+    gates.wait_until(lambda: len(net.nodes[0].parts) <= parts.KEPT_MAX, "the node has forgotten some")
+
+
+def test_a_lost_node_is_replaced_by_one_that_gets_the_parts(open_pool):
+    pool = open_pool(nets.Net(5, losses=5))
+    array = share(b"a" * SIZE)
+    results = [pool.apply_async(first_and_number, (array, n)) for n in range(300)]
+    for n, result in enumerate(results):
+        try:
+            assert result.get(TIMEOUT_S) == (ord("a"), n)
+        except WorkerLost:
+            pass
+
+
+@pytest.mark.parametrize("worker_kind", ["thread", "process", "interp"])
+def test_the_workers_of_a_node_see_the_same_memory(local_pool, worker_kind):
+    pool = local_pool(worker_kind=worker_kind)
+    array = share(b"a" * 2 * SIZE)
+    places = set(pool.starmap(tasks.name_of_memory, [(array[:-5], n) for n in range(20)], 1))
+    assert len(places) == 1
+    assert places != {tasks.name_of_memory(array[:-5], 0)}
+
+
+@pytest.mark.parametrize("worker_kind", ["thread", "process"])
+def test_a_write_to_it_is_refused(local_pool, worker_kind):
+    numpy = pytest.importorskip("numpy")
+    pool = local_pool(worker_kind=worker_kind)
+    array = share(numpy.zeros(SIZE))
+    with pytest.raises(ValueError, match="read-only"):
+        pool.apply(tasks.add_in_place, (array, 1))
+    assert not array.any()
+
+
+def test_arrays_arrive_as_they_are(local_pool):
+    numpy = pytest.importorskip("numpy")
+    pool = local_pool(worker_kind="process")
+    array = share(numpy.asfortranarray(numpy.random.default_rng(1).random((300, 400))))
+    for part in (array, array[:, 30:], array.T, array.T[7:]):
+        result = pool.apply(tasks.identity, (part,))
+        assert (result == part).all()
+        assert result.strides == part.strides
+
+
+def test_initializers_get_it_once_for_each_node(local_pool):
+    array = share(b"a" * SIZE)
+    call = (tasks.keep, (array,))
+    encoded = distant.encode(call, distant.Machines(), apart=distant.Shared)
+    pool = local_pool(worker_kind="process", initializer=encoded)
+    places = {pool.apply(tasks.name_of_kept_memory) for _ in range(20)}
+    assert len(places) == 1
+    assert places != {tasks.name_of_memory(array, 0)}
+
+
 # ---- a session in this process ----
 
 
@@ -195,7 +322,7 @@ def test_the_traceback_begins_in_the_task(local_pool):
 
 
 def test_a_failing_initializer_breaks_the_pool(local_pool):
-    pool = local_pool(initializer=distant.encode_whole((divmod, (1, 0)), distant.Machines()))
+    pool = local_pool(initializer=distant.encode((divmod, (1, 0)), distant.Machines()))
     with pytest.raises(InitializerFailed, match="ZeroDivisionError"):
         pool.apply(tasks.square, (3,))
 
@@ -203,13 +330,13 @@ def test_a_failing_initializer_breaks_the_pool(local_pool):
 def test_an_initializer_that_has_failed_already_is_told():
     """Before the session begins to handle messages, which is where others are."""
     told, inbox = [], SimpleQueue()
-    encoded = distant.encode_whole((divmod, (1, 0)), distant.Machines())
+    encoded = distant.encode((divmod, (1, 0)), distant.Machines())
     node = session.Session(
         {"worker_kind": "thread", "processes": 1, "initializer": encoded, "preload": ()}, 1, told.append
     )
     gates.wait_until(lambda: not node._pool._engine.is_running, "its pool is broken")
     frames = distant.encode(((1,), {}))
-    inbox.put(("run", {1: distant.encode_whole(tasks.square)}, [], [(0, 1, _native.MODE_CALL, None, frames)]))
+    inbox.put(("run", {1: distant.encode_whole(tasks.square)}, {}, [(0, 1, _native.MODE_CALL, None, frames)]))
     inbox.put(("end", False))
     node.handle_all(inbox)
     assert [what for what, *_ in told] == ["broken"]

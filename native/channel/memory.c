@@ -327,6 +327,12 @@ int pp_memory_attach(const pp_handle_t *h, pp_memory_t **out) {
     return 0;
 }
 
+bool pp_memory_has(const pp_handle_t *h) {
+    pp_memory_t *m = find_attached(h);
+    pp_memory_unref(m);
+    return m != NULL;
+}
+
 bool pp_memory_find(const void *start, size_t size, pp_handle_t *h, pp_memory_t **out) {
     if (pp_load_relaxed(&n_shared) == 0)
         return false;

@@ -449,6 +449,7 @@ static PyMethodDef functions[] = {
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
     {"call_apart", pp_call_apart, METH_O, pp_call_apart_doc},
     {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
+    {"has_shared", pp_has_shared, METH_O, pp_has_shared_doc},
     {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},
     {"shows_bars", pp_shows_bars, METH_NOARGS, pp_shows_bars_doc},
     {"open_bar", pp_open_bar, METH_VARARGS, pp_open_bar_doc},

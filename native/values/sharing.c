@@ -104,15 +104,28 @@ PyObject *pp_name_shared(PyObject *module, PyObject *object) {
     return PyBytes_FromStringAndSize((const char *)&handle, sizeof handle);
 }
 
+static bool read_name(PyObject *name, pp_handle_t *handle) {
+    if (!PyBytes_Check(name) || PyBytes_GET_SIZE(name) != sizeof *handle) {
+        PyErr_SetString(PyExc_ValueError, "that is no name of shared memory");
+        return false;
+    }
+    memcpy(handle, PyBytes_AS_STRING(name), sizeof *handle);
+    return true;
+}
+
+const char pp_has_shared_doc[] = PyDoc_STR("has_shared(name) -> bool\n\nWhether this process still has the shared memory that `name_shared` has named.");
+PyObject *pp_has_shared(PyObject *module, PyObject *name) {
+    (void)module;
+    pp_handle_t handle;
+    if (!read_name(name, &handle))
+        return NULL;
+    return PyBool_FromLong(pp_memory_has(&handle));
+}
+
 const char pp_open_shared_doc[] = PyDoc_STR("open_shared(name) -> memoryview\n\nThe shared memory that `name_shared` has named.");
 PyObject *pp_open_shared(PyObject *module, PyObject *name) {
     pp_handle_t handle;
-    if (!PyBytes_Check(name) || PyBytes_GET_SIZE(name) != sizeof handle) {
-        PyErr_SetString(PyExc_ValueError, "that is no name of shared memory");
-        return NULL;
-    }
-    memcpy(&handle, PyBytes_AS_STRING(name), sizeof handle);
-    return pp_memory_attached(PyModule_GetState(module), &handle);
+    return read_name(name, &handle) ? pp_memory_attached(PyModule_GetState(module), &handle) : NULL;
 }
 
 /* No writable view of the memory may exist, because a write to it would end the process. */

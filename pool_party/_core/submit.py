@@ -61,8 +61,6 @@ class Submitter:
         self._putting: tuple[_native.Task | _Map, ...] = ()  # entries being put; several if pickling one uses the pool
         self.must_retry = False  # asks the background thread to put the backlog again a little later
         self._entering: dict[int, Call] = {}  # thread ident -> the call that it is submitting
-        if broker is not None:
-            broker.is_lasting = is_global
         channel.put_waiting = self.put_waiting
         channel.receivers = receivers
 

@@ -56,6 +56,7 @@ class Session:
         self._tell = tell
         self._id = uuid.uuid4().hex
         self._functions: dict[int, bytes] = {}
+        self._parts: dict[int, memoryview] = {}  # of shared memory
         self._changing = threading.Lock()  # guards the next two
         self._entries: dict[int, _Entry] = {}  # tasks without an outcome, in the order in which they came
         self._is_broken = False
@@ -93,17 +94,20 @@ class Session:
         what, *args = message
         verbs: dict[str, Callable[..., None]] = {
             "run": self._run,
+            "forget": self._forget,
             "give_back": self._give_back,
             "withdraw": self._withdraw_all,
             "stop": self._stop,
         }
         verbs[what](*args)
 
-    def _run(self, functions: dict[int, bytes], dropped: list[int], batch: list[tuple[Any, ...]]) -> None:
-        """Begin tasks: number, function's number or None, mode, seconds that it may run or None, encoded argument."""
-        for number in dropped:
-            self._functions.pop(number, None)
+    def _run(self, functions: dict[int, bytes], parts: dict[int, memoryview], batch: list[tuple[Any, ...]]) -> None:
+        """Begin tasks: number, function's number or None, mode, seconds that it may run or None, encoded argument.
+
+        functions, parts: more of them, by numbers, which the tasks of this message and later ones name.
+        """
         self._functions.update(functions)
+        self._parts.update(parts)
         for number, function, mode, timeout_s, frames in batch:
             try:
                 self._begin(number, function, mode, timeout_s, frames)
@@ -115,6 +119,7 @@ class Session:
     def _begin(self, number: int, function: int | None, mode: int, timeout_s: float | None, frames: Frames) -> None:
         pool = self._pool if timeout_s is None else self._pool.options(timeout_s=timeout_s)
         encoded = None if function is None else self._functions[function]
+        frames = [self._parts[frame] if isinstance(frame, int) else frame for frame in frames]
         args = (self._id, function or 0), encoded, mode, distant.as_buffers(frames)
         entry = _Entry(number)
         with self._changing:  # its outcome may come before it is entered
@@ -122,6 +127,12 @@ class Session:
             entry.result = pool.apply_async(
                 tasks.run, args, callback=partial(self._finish, entry), error_callback=partial(self._fail, entry)
             )
+
+    def _forget(self, numbers: list[int]) -> None:
+        """Drop functions and parts that no later message names."""
+        for number in numbers:
+            self._functions.pop(number, None)
+            self._parts.pop(number, None)
 
     def _give_back(self, n: int) -> None:
         """Give back up to n tasks that no worker has begun, the newest first."""
@@ -211,7 +222,7 @@ def _open_pool(terms: dict[str, Any], n_workers: int) -> ComposablePool:
     initializer = options.pop("initializer")
     kind = _options.resolve_kind(options.pop("worker_kind"))
     if initializer is not None:
-        options |= {"initializer": tasks.initialize, "initargs": (initializer,)}
+        options |= {"initializer": tasks.initialize, "initargs": (distant.as_buffers(initializer),)}
     if kind == "process":
         options["context"] = "forkserver"  # the node's process has threads, which a fork would not survive
     return ComposablePool(options.pop("processes") or n_workers, kind=kind, **options)

@@ -21,9 +21,9 @@ FUNCTIONS_MAX = 256  # functions that a worker keeps decoded; they are decoded a
 _functions: dict[tuple[str, int], Any] = {}  # by session and number
 
 
-def initialize(encoded: bytes) -> None:
+def initialize(frames: Frames) -> None:
     """Call the initializer of a pool."""
-    function, args = distant.decode([encoded])
+    function, args = distant.decode(frames)
     function(*args)
 
 

@@ -49,6 +49,11 @@ def collector(shared: "list[Any]") -> "Callable[[Any], bool]":
     return collect
 
 
+def keep_in_pickle(buffer: object) -> bool:
+    """Be a buffer callback that leaves all buffers in the pickle."""
+    return True
+
+
 def names_of(buffers: "Iterable[Any]") -> "list[bytes]":
     """Return names by which other processes can open the buffers while any process retains them."""
     return [_native.name_shared(buffer) for buffer in buffers]

@@ -1,25 +1,31 @@
 """Values on their way to another machine and back: a pickle, and its large buffers beside it.
 
 Nothing in them refers to memory, descriptors or definitions of this machine. A pickle that names something of
-`__main__` therefore contains what the receiver needs of it, and shared memory travels as a copy.
+`__main__` therefore contains what the receiver needs of it. Large buffers in shared memory may be sent apart, once for
+each machine, which puts them into shared memory of its own.
 """
 
 from __future__ import annotations
 
 import _pickle
 
+from pool_party import _native
 from pool_party.wire import codec
+from pool_party.wire.beside import keep_in_pickle
 from pool_party.wire.definitions import Receivers, replying
+from pool_party.wire.shared import share
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    # The pickle, and its buffers: of type PickleBuffer where the value was encoded, later anything with a buffer.
+    # The pickle, and its buffers: of type PickleBuffer where the value was encoded, later anything with a buffer. What
+    # `apart` of `encode` has returned stands for others.
     type Frames = list[Any]
 
 BESIDE_MIN = 1 << 14  # bytes; smaller buffers are copied into the pickle, which costs less than a frame each; guess
+APART_MIN = 1 << 18  # bytes; smaller parts of shared memory are not sent apart, since each needs a descriptor; guess
 
 
 class Machines(Receivers):
@@ -44,34 +50,53 @@ class Envelope:
         return Envelope, (self.message,)
 
 
-def _collector(beside: list[Any]) -> Callable[[Any], bool]:
+class Shared:
+    """A buffer on its way into shared memory of another machine, where it is a memoryview that cannot be written to."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from pickle import PickleBuffer
+
+        return _share_readonly, (PickleBuffer(self.buffer),)
+
+
+def _share_readonly(buffer: Any) -> Any:
+    return share(buffer, readonly=True)
+
+
+def _collector(beside: list[Any], apart: Callable[[memoryview], Any] | None) -> Callable[[Any], bool]:
     """Return a buffer callback that keeps small buffers in the pickle."""
 
     def collect(buffer: Any) -> bool:
-        is_small: bool = buffer.raw().nbytes < BESIDE_MIN
-        if not is_small:
-            beside.append(buffer)
-        return is_small
+        raw = buffer.raw()
+        if raw.nbytes < BESIDE_MIN:
+            return True
+        is_apart = apart is not None and raw.nbytes >= APART_MIN and _native.is_shared(raw)
+        beside.append(apart(raw) if is_apart else buffer)  # type: ignore[misc]
+        return False
 
     return collect
 
 
-def _in_band(buffer: object) -> bool:
-    return True
-
-
-def encode(value: object, receivers: Machines | None = None) -> Frames:
+def encode(
+    value: object, receivers: Machines | None = None, apart: Callable[[memoryview], Any] | None = None
+) -> Frames:
     """Encode a value. receivers: what the workers have of `__main__`; None: the value is a reply.
 
-    Raises: whatever pickling it raises.
+    apart: called with large buffers in shared memory; what it returns takes their places. None: they travel as others.
+    Raises: whatever pickling it raises, and whatever `apart` raises.
     """
     beside: list[Any] = []
-    return [_dumps(value, _collector(beside), receivers), *beside]
+    return [_dumps(value, _collector(beside, apart), receivers), *beside]
 
 
 def encode_whole(value: object, receivers: Machines | None = None) -> bytes:
     """As `encode`, but with all buffers in the pickle, so that `pickle.loads` suffices to decode it."""
-    return _dumps(value, _in_band, receivers)
+    return _dumps(value, keep_in_pickle, receivers)
 
 
 def _dumps(value: object, collect: Callable[[Any], bool], receivers: Receivers | None) -> bytes:
@@ -101,5 +126,6 @@ def as_buffers(frames: Frames) -> Frames:
 
 def copied(frames: Frames) -> Frames:
     """Return frames of `encode` with copies of the buffers, which the sender may change from then on."""
-    pickle, *beside = frames
-    return as_buffers([pickle, *map(bytearray, beside)])
+    from pickle import PickleBuffer
+
+    return [PickleBuffer(bytearray(frame)) if isinstance(frame, PickleBuffer) else frame for frame in frames]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pool_party import _native
-from pool_party.wire.beside import collector, load, names_of
+from pool_party.wire.beside import collector, keep_in_pickle, load, names_of
 from pool_party.wire.namespace import (
     MODULES,
     attribute,
@@ -385,17 +385,13 @@ def _lasting_table(is_local: bool) -> Mapping[type, Any]:
     return ChainMap(lasting_reducers(is_local), registered, *BY_VALUE.maps)
 
 
-def _keep_in_pickle(buffer: object) -> bool:
-    return True
-
-
 def _pickle_apart(value: object, is_local: bool, has_our_memory: bool, name: str = "", definition: Any = None) -> Apart:
     from pool_party.wire.interrupts import is_from_handler
 
     shared: list[Any] = []
     token = _token_of(definition) if isinstance(definition, type) else None
     with io.BytesIO() as file:
-        collect = collector(shared) if has_our_memory else _keep_in_pickle
+        collect = collector(shared) if has_our_memory else keep_in_pickle
         pickler = Pickler(file, collect, _lasting_table(is_local), name, definition)
         try:
             pickler.dump(value)

@@ -29,6 +29,9 @@ def share(array: Any, *, readonly: bool = False) -> Any:
             no buffer.
         OSError: There is not enough memory, or no file descriptor is left.
 
+    With kind="dask", whose workers are on other machines, tasks get the memory as it was when their call was made, and
+    cannot write to it.
+
     Guarantees:
         Any thread may call it, and it blocks only to copy. There is no lock: tasks that write to the same place must
         synchronize themselves. A forked child sees the same memory. The memory has no name, and is freed when the last

@@ -21,7 +21,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 
 from pool_party import _native
@@ -29,7 +30,8 @@ from pool_party._core.errors import worker_lost
 from pool_party._core.log import log_exception
 from pool_party._core.threads import start_thread
 from pool_party.wire import distant
-from pool_party.workers.cluster.functions import Function, Functions
+from pool_party.workers.cluster.functions import Functions
+from pool_party.workers.cluster.parts import Parts
 from pool_party.workers.cluster.slots import Limited, Packed, Slot, Task
 
 TYPE_CHECKING = False
@@ -42,6 +44,7 @@ else:
 BATCH_MAX = 256  # tasks that are encoded before the first of them is sent
 ANSWER_S = 2.0  # how long cancelling a call waits for the node that has it
 AHEAD = 2  # tasks of a node for each of its workers, at least and at first
+LOOK_S = 0.5  # between looks at what nodes keep of memory that the program may have freed
 
 
 class Transport(Protocol):
@@ -65,7 +68,7 @@ class _Node:
         self.tasks: dict[int, Task] = {}
         self.limit = AHEAD * n_workers  # tasks that it may have
         self.functions: set[int] = set()
-        self.dropped: list[int] = []  # functions that it is to forget
+        self.parts: set[int] = set()
         self.is_asked = False  # to give back tasks; until it has, or after it had none until its next outcome
 
     @property
@@ -81,14 +84,23 @@ class _Node:
         return max(0, self.limit - len(self.tasks))
 
     def run(self, batch: list[Task]) -> None:
-        """Send tasks, with the functions that the node does not have."""
+        """Send tasks, with the functions and the parts of shared memory that the node does not have."""
         functions = {task.function.number: task.function.encoded for task in batch if task.function is not None}
-        fresh = {number: encoded for number, encoded in functions.items() if number not in self.functions}
-        self.functions |= fresh.keys()
-        dropped, self.dropped = [number for number in self.dropped if number not in functions], []
-        self.functions.difference_update(dropped)
+        parts = {part.number: distant.Shared(part.content) for task in batch for part in task.parts}
+        for fresh, known in ((functions, self.functions), (parts, self.parts)):
+            for number in known.intersection(fresh):
+                del fresh[number]
+            known.update(fresh)
         self.tasks.update({task.number: task for task in batch})
-        self.send(("run", fresh, dropped, [task.message for task in batch]))
+        self.send(("run", functions, parts, [task.message for task in batch]))
+
+    def keep_only(self, functions: set[int], parts: set[int]) -> None:
+        """Have the node forget all others."""
+        forgotten = [*(self.functions - functions), *(self.parts - parts)]
+        if forgotten:
+            self.functions &= functions
+            self.parts &= parts
+            self.send(("forget", forgotten))
 
 
 class Broker:
@@ -98,11 +110,17 @@ class Broker:
     """
 
     def __init__(
-        self, transport: Transport, channel: _native.Channel, n_slots: int, receivers: distant.Machines
+        self,
+        transport: Transport,
+        channel: _native.Channel,
+        n_slots: int,
+        receivers: distant.Machines,
+        is_lasting: Callable[[Any], bool],
     ) -> None:
+        """is_lasting: whether nodes find a function by its name."""
         self.n_started = self.n_lost = 0  # workers of nodes that have ever joined, and of those that were lost
         self.is_over = False
-        self.is_lasting: Callable[[Any], bool] = lambda function: False  # whether nodes find a function by its name
+        self._is_lasting = is_lasting
         self._transport = transport
         self._channel = channel
         self.n_slots = n_slots
@@ -110,7 +128,10 @@ class Broker:
         self._free: deque[Slot] = deque()  # the dispatcher takes slots, and the receiver returns them
         self._numbers = itertools.count(1)
         self._receivers = receivers
-        self._functions = Functions(self._receivers)
+        numbers = itertools.count(1)
+        self._functions = Functions(self._receivers, numbers)
+        self._parts = Parts(numbers)
+        self._look_at = 0.0  # the receiver looks then at what nodes keep
         self._inbox: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._changed = threading.Condition()  # guards the next four
         self._nodes: dict[str, _Node] = {}
@@ -216,13 +237,12 @@ class Broker:
         timeout_s = None
         if isinstance(function, Limited):
             timeout_s, function = function.timeout_s, function.function
-        if self.is_lasting(function):
-            return function, Packed(self._encode((args, kwargs), is_copied=True), timeout_s)
-        return None, Packed(self._encode((function, args, kwargs), is_copied=True), timeout_s)
+        if self._is_lasting(function):
+            return function, Packed(distant.copied(self._encode((args, kwargs))), timeout_s)
+        return None, Packed(distant.copied(self._encode((function, args, kwargs))), timeout_s)
 
-    def _encode(self, value: Any, is_copied: bool = False) -> distant.Frames:
-        frames = distant.encode(value, self._receivers)
-        return distant.copied(frames) if is_copied else frames
+    def _encode(self, value: Any, call: int | None = None) -> distant.Frames:
+        return distant.encode(value, self._receivers, partial(self._parts.part_of, call=call))
 
     # ---- the dispatcher ----
 
@@ -279,30 +299,23 @@ class Broker:
             timeout_s = None
             if isinstance(function, Limited):
                 timeout_s, function = function.timeout_s, function.function
-            encoded = forgotten = None
+            encoded = None
             try:
                 if function is not None:
-                    encoded, forgotten = self._functions.encode(function, call)
+                    encoded = self._functions.encode(function, call)
                 if isinstance(argument, Packed):
                     timeout_s, frames = argument.timeout_s, argument.frames
                 else:
-                    frames = self._encode(argument)
+                    frames = self._encode(argument, call)
             except BaseException as error:
                 self._inbox.put(("unsent", slot, error))
                 continue
             with self._changed:
-                if forgotten is not None:
-                    self._forget(forgotten)
                 self._waiting.append(Task(slot, slot.number, encoded, mode, timeout_s, frames))
         with self._changed:
             self._place()
             if self._verdicts:  # a thread waits for such a task to be somewhere
                 self._changed.notify_all()
-
-    def _forget(self, function: Function) -> None:
-        for node in self._nodes.values():
-            if function.number in node.functions:
-                node.dropped.append(function.number)
 
     def _wait_for_outcomes(self) -> None:
         """Wait until the pool ends the broker. If the channel was not stopped at once, wait for nodes' tasks, too.
@@ -355,13 +368,19 @@ class Broker:
     # ---- the receiver ----
 
     def _receive(self) -> None:
-        while (told := self._inbox.get()) is not None:
+        while (told := self._next_told()) is not None:
             try:
                 self._take(told)
             except BaseException as error:  # some task may get no outcome any more, so all do now
                 log_exception("news of a cluster could not be handled")
                 self._break(error)
             del told  # before the wait: it may be large
+
+    def _next_told(self) -> tuple[Any, ...] | None:
+        try:
+            return self._inbox.get(timeout=LOOK_S if self._parts else None)
+        except Empty:
+            return ("nothing",)
 
     def _take(self, told: tuple[Any, ...]) -> None:
         what, *args = told
@@ -372,12 +391,24 @@ class Broker:
             "failed": self._break,
             "unsent": self._refuse,
             "withdrawn": self._cancel,
+            "nothing": lambda: None,
         }
         verbs[what](*args)
+        self._look_at_what_is_kept()
         with self._changed:
             self._place()
             self._balance()
             self._changed.notify_all()
+
+    def _look_at_what_is_kept(self) -> None:
+        """Have nodes forget what is no longer used, now and then."""
+        if (now := monotonic()) < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        functions, parts = self._functions.living(), self._parts.living()
+        with self._changed:
+            for node in self._nodes.values():
+                node.keep_only(functions, parts)
 
     def _join(self, name: str, n_workers: int, send: Callable[[tuple[Any, ...]], None]) -> None:
         with self._changed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections import OrderedDict
 
 from pool_party.wire import distant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 KEPT_MAX = 128  # guess: programs seldom use more at a time
@@ -27,28 +28,38 @@ class Function:
 
 
 class Functions:
-    """The functions that were used last. Not thread-safe: only the dispatcher uses it."""
+    """The functions that were used last. One thread at a time may call `encode`, and any thread `living`.
 
-    def __init__(self, receivers: distant.Machines) -> None:
+    numbers: for functions; nodes know nothing else by the same numbers.
+    """
+
+    def __init__(self, receivers: distant.Machines, numbers: Iterator[int]) -> None:
         self._receivers = receivers
-        self._numbers = itertools.count(1)
+        self._numbers = numbers
+        self._lock = threading.Lock()  # guards changes of the next
         self._kept: OrderedDict[int, Function] = OrderedDict()
 
-    def encode(self, function: Any, call: int) -> tuple[Function, Function | None]:
-        """Return a function for the tasks of a call, and one that nodes may forget, if any.
+    def encode(self, function: Any, call: int) -> Function:
+        """Return a function for the tasks of a call.
 
         What a function refers to may change from one call to the next, so each call encodes it once more. It keeps its
         number if that makes no difference. Raises: whatever pickling raises.
         """
         kept = self._kept.get(id(function))
         if kept is not None and kept.call == call:
-            return kept, None
+            return kept
         encoded = distant.encode_whole(function, self._receivers)
-        if kept is not None and kept.encoded == encoded:
-            kept.call = call
+        with self._lock:
+            if kept is not None and kept.encoded == encoded:
+                kept.call = call
+            else:
+                kept = self._kept[id(function)] = Function(next(self._numbers), function, call, encoded)
             self._kept.move_to_end(id(function))
-            return kept, None
-        made = self._kept[id(function)] = Function(next(self._numbers), function, call, encoded)
-        if kept is None and len(self._kept) > KEPT_MAX:
-            _, kept = self._kept.popitem(last=False)
-        return made, kept
+            if len(self._kept) > KEPT_MAX:
+                self._kept.popitem(last=False)
+        return kept
+
+    def living(self) -> set[int]:
+        """Return the numbers of functions that nodes are to keep."""
+        with self._lock:
+            return {kept.number for kept in self._kept.values()}

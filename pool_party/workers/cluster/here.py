@@ -15,9 +15,9 @@ from pool_party._core.threads import start_thread
 NAME = "inside this process"
 
 
-def _copied(message: tuple[Any, ...]) -> tuple[Any, ...]:
+def _copied[T](message: T) -> T:
     """Return the message as another machine would get it, so that no task shares memory with the program."""
-    copied: tuple[Any, ...] = pickle.loads(pickle.dumps(message, 5))
+    copied: T = pickle.loads(pickle.dumps(message, 5))
     return copied
 
 
@@ -39,7 +39,7 @@ class Here:
         from pool_party.nodes.session import Session
 
         session = Session(
-            self._terms, self._n_workers, lambda message: inbox.put(("messages", NAME, [_copied(message)]))
+            _copied(self._terms), self._n_workers, lambda message: inbox.put(("messages", NAME, [_copied(message)]))
         )
         self._thread = threading.Thread(target=session.handle_all, args=(self._messages,), name="pool_party-session")
         inbox.put(("joined", NAME, session.n_workers, lambda message: self._messages.put(_copied(message))))

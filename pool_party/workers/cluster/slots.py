@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pool_party.workers.cluster.parts import Part
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -47,10 +49,16 @@ class Task:
         self.frames = frames
 
     @property
+    def parts(self) -> list[Part]:
+        """The parts of shared memory in its argument."""
+        return [frame for frame in self.frames if isinstance(frame, Part)]
+
+    @property
     def message(self) -> tuple[Any, ...]:
         """The task as `Session` expects it."""
         function = None if self.function is None else self.function.number
-        return self.number, function, self.mode, self.timeout_s, self.frames
+        frames = [frame.number if isinstance(frame, Part) else frame for frame in self.frames]
+        return self.number, function, self.mode, self.timeout_s, frames
 
 
 class Slot:
