@@ -791,3 +791,32 @@ def test_hashes_of_definitions_need_no_hash_for_security(monkeypatch):
 
     monkeypatch.setattr(hashlib, "sha1", sha1)
     assert definitions.digest(b"x + 1") != definitions.digest(b"x + 2")
+
+
+@pytest.mark.parametrize("how", ["script", "command"])
+def test_functions_within_functions_do_not_take_these_along(kind, how, tmp_path):
+    """What the outer function reads is its own affair: it may not pickle, as the pool."""
+    text = program(
+        kind,
+        """
+        def outer():
+            class Local:
+                def double(self, x):
+                    return 2 * x
+
+            def inner(x):
+                return x + 1
+
+            assert LOCK is not None
+            return p.map(lambda x: x * x, [3]) + p.map(inner, [4]) + p.map(Local().double, [5])
+
+        print(outer())
+        """,
+        definitions="import threading\nLOCK = threading.Lock()\n",
+        guarded=True,
+    )
+    if how == "script":
+        completed = run_script(tmp_path, text)
+    else:
+        completed = fresh.check(fresh.run(["-c", text]))
+    assert completed.out.split() == ["[9,", "5,", "10]"]

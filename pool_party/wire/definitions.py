@@ -289,7 +289,9 @@ class Receivers:
         """Yield the definitions that a pickle refers to or, if unknown, all definitions whose names occur in it."""
         main = namespace()
         named = _native.names_of_main(pickle)
-        names = _strings_in(pickle, main) if named is None else {name.partition(".")[0] for name in named}
+        # A name inside a function is that of a copy, and does not refer to the function.
+        finds = () if named is None else (name for name in named if "<locals>" not in name)
+        names = _strings_in(pickle, main) if named is None else {name.partition(".")[0] for name in finds}
         for name in names:
             value = main.get(name, _MISSING)
             if value is not _MISSING and type(value) is not _Module and self.is_definition(name, value):
