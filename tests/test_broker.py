@@ -1,6 +1,7 @@
 """The broker of pools on other machines, with nodes whose steps a random choice decides, and with a real session."""
 
 import random
+from collections import deque
 from queue import SimpleQueue
 
 import gates
@@ -22,6 +23,8 @@ from pool_party import (
 from pool_party.nodes import session
 from pool_party.wire import distant
 from pool_party.workers.cluster import here, parts
+from pool_party.workers.cluster.nodes import Node, Nodes
+from pool_party.workers.cluster.slots import Slot, Task
 
 TIMEOUT_S = 30
 
@@ -412,6 +415,56 @@ def test_a_node_that_can_make_no_workers_is_left_alone(open_pool):
     gates.wait_until(lambda: ended, "its session ends")
     assert pool.map(nets.note, range(50), 1) == [-x for x in range(50)]
     assert pool.statistics().n_workers_lost == lost.n_workers
+
+
+# ---- the groups of nodes ----
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_of_nodes_are_what_counting_finds(seed):
+    chosen, nodes, waiting, sent = random.Random(seed), Nodes(), deque(), []
+    for step in range(300):
+        there = list(nodes)
+        match chosen.choice(["add", "submit", "submit", "share", "finish", "finish", "adapt", "ask", "remove"]):
+            case "add" if len(there) < 8:
+                nodes.add(Node(f"node {step}", chosen.randint(1, 4), sent.append))
+            case "submit":
+                waiting.extend(Task(Slot(None), (step, n), None, 0, None, [b""]) for n in range(chosen.randint(1, 9)))
+            case "share":
+                n_had_room, n_waited, n_idle = nodes.n_room, len(waiting), nodes.n_idle
+                nodes.share_out(waiting)
+                assert len(waiting) == max(0, n_waited - n_had_room)
+                assert nodes.n_idle == max(0, n_idle - n_waited)
+            case "finish" if busy := [node for node in there if node.tasks]:
+                node = chosen.choice(busy)
+                node.tasks.pop(chosen.choice(list(node.tasks)))
+                node.is_asked = False
+                nodes.note(node)
+            case "adapt" if there:
+                node = chosen.choice(there)
+                node.limit = chosen.randint(2, 4) * node.n_workers
+                nodes.note(node)
+            case "ask":
+                sent.clear()
+                nodes.ask_back()
+                assert sum(n for _, n in sent) <= nodes.n_idle
+            case "remove" if there and chosen.random() < 0.2:
+                assert nodes.remove(chosen.choice(there).name)
+        there = list(nodes)
+        assert nodes.n_idle == sum(node.n_idle for node in there)
+        assert nodes.n_room == sum(node.room for node in there)
+        assert set(nodes._idle) == {node for node in there if node.n_idle}
+        assert set(nodes._open) == {node for node in there if node.room}
+        assert set(nodes._spare) == {node for node in there if node.n_spare and not node.is_asked}
+
+
+def test_tasks_that_come_one_by_one_are_shared_out_evenly():
+    nodes, sent = Nodes(), []
+    for n in range(3):
+        nodes.add(Node(f"node {n}", 1, lambda message, n=n: sent.append(n)))
+    for n in range(6):
+        nodes.share_out(deque([Task(Slot(None), n, None, 0, None, [b""])]))
+    assert sorted(sent[:3]) == sorted(sent[3:]) == [0, 1, 2]
 
 
 # ---- the native side ----

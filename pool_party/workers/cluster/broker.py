@@ -31,6 +31,7 @@ from pool_party._core.log import log_exception
 from pool_party._core.threads import start_thread
 from pool_party.wire import distant
 from pool_party.workers.cluster.functions import Functions
+from pool_party.workers.cluster.nodes import AHEAD, Node, Nodes
 from pool_party.workers.cluster.parts import Parts
 from pool_party.workers.cluster.slots import Limited, Packed, Slot, Task
 
@@ -43,7 +44,6 @@ else:
 
 BATCH_MAX = 256  # tasks that are encoded before the first of them is sent
 ANSWER_S = 2.0  # how long cancelling a call waits for the node that has it
-AHEAD = 2  # tasks of a node for each of its workers, at least and at first
 LOOK_S = 0.5  # between looks at what nodes keep of memory that the program may have freed
 
 
@@ -58,49 +58,6 @@ class Transport(Protocol):
 
         drains: workers that are still starting do that first, as those of any pool that is closed.
         """
-
-
-class _Node:
-    def __init__(self, name: str, n_workers: int, send: Callable[[tuple[Any, ...]], None]) -> None:
-        self.name = name
-        self.n_workers = n_workers
-        self.send = send
-        self.tasks: dict[int, Task] = {}
-        self.limit = AHEAD * n_workers  # tasks that it may have
-        self.functions: set[int] = set()
-        self.parts: set[int] = set()
-        self.is_asked = False  # to give back tasks; until it has, or after it had none until its next outcome
-
-    @property
-    def n_idle(self) -> int:
-        return max(0, self.n_workers - len(self.tasks))
-
-    @property
-    def n_spare(self) -> int:
-        return max(0, len(self.tasks) - self.n_workers)
-
-    @property
-    def room(self) -> int:
-        return max(0, self.limit - len(self.tasks))
-
-    def run(self, batch: list[Task]) -> None:
-        """Send tasks, with the functions and the parts of shared memory that the node does not have."""
-        functions = {task.function.number: task.function.encoded for task in batch if task.function is not None}
-        parts = {part.number: distant.Shared(part.content) for task in batch for part in task.parts}
-        for fresh, known in ((functions, self.functions), (parts, self.parts)):
-            for number in known.intersection(fresh):
-                del fresh[number]
-            known.update(fresh)
-        self.tasks.update({task.number: task for task in batch})
-        self.send(("run", functions, parts, [task.message for task in batch]))
-
-    def keep_only(self, functions: set[int], parts: set[int]) -> None:
-        """Have the node forget all others."""
-        forgotten = [*(self.functions - functions), *(self.parts - parts)]
-        if forgotten:
-            self.functions &= functions
-            self.parts &= parts
-            self.send(("forget", forgotten))
 
 
 class Broker:
@@ -134,7 +91,7 @@ class Broker:
         self._look_at = 0.0  # the receiver looks then at what nodes keep
         self._inbox: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._changed = threading.Condition()  # guards the next four
-        self._nodes: dict[str, _Node] = {}
+        self._nodes = Nodes()
         self._waiting: deque[Task] = deque()  # encoded, and with no node
         self._verdicts: dict[int, bool | None] = {}  # whether tasks were withdrawn, for `withdraw`; None: not decided
         self._is_ending = False
@@ -190,15 +147,14 @@ class Broker:
     def n_workers(self) -> int:
         """The number of workers on all nodes."""
         with self._changed:
-            return sum(node.n_workers for node in self._nodes.values())
+            return sum(node.n_workers for node in self._nodes)
 
     def give_up(self, n: int) -> None:
         """Have a node end the task of a slot, if it can: nobody wants the outcome any more."""
-        number = self._slots[n].number
+        slot = self._slots[n]
         with self._changed:
-            for node in self._nodes.values():
-                if number in node.tasks:
-                    node.send(("stop", number))
+            if (node := slot.node_with(number := slot.number)) is not None:
+                node.send(("stop", number))
 
     def withdraw(self, call: int, is_settled: bool) -> bool:
         """Withdraw tasks of a call that slots have and no worker has begun. Return whether it was all that slots had.
@@ -207,7 +163,8 @@ class Broker:
         """
         deadline = monotonic() + ANSWER_S
         with self._changed:
-            verdicts = dict.fromkeys(slot.number for slot in self._slots if slot.call == call)
+            slots = {slot.number: slot for slot in self._slots if slot.call == call}
+            verdicts = dict.fromkeys(slots)
             self._verdicts |= verdicts
             asked: set[int] = set()
             try:
@@ -216,10 +173,13 @@ class Broker:
                         self._waiting.remove(task)
                         self._verdicts[task.number] = True
                         self._inbox.put(("withdrawn", task.slot))
-                    for node in self._nodes.values():
-                        if fresh := (open_ones - asked) & node.tasks.keys():
-                            asked |= fresh
-                            node.send(("withdraw", list(fresh), not is_settled))
+                    fresh: dict[Node, list[int]] = {}
+                    for number in open_ones - asked:
+                        if (node := slots[number].node_with(number)) is not None:
+                            fresh.setdefault(node, []).append(number)
+                    for node, numbers in fresh.items():
+                        asked.update(numbers)
+                        node.send(("withdraw", numbers, not is_settled))
                     if (left := deadline - monotonic()) <= 0:
                         break
                     self._changed.wait(left)
@@ -272,7 +232,7 @@ class Broker:
         """Return how many tasks the nodes would take, once they take any. 0: the pool ends."""
         with self._changed:
             while True:
-                room = sum(node.room for node in self._nodes.values()) - len(self._waiting)
+                room = self._nodes.n_room - len(self._waiting)
                 if self._is_ending:
                     return 0
                 if room > 0 and self._free:
@@ -325,7 +285,7 @@ class Broker:
         with self._changed:
             while not self._is_ending:
                 self._changed.wait()
-            while not self._must_stop() and (self._waiting or any(node.tasks for node in self._nodes.values())):
+            while not self._must_stop() and (self._waiting or any(node.tasks for node in self._nodes)):
                 self._changed.wait()
 
     def _must_stop(self) -> bool:
@@ -334,36 +294,12 @@ class Broker:
     # ---- which node gets what; under the lock ----
 
     def _place(self) -> None:
-        """Send waiting tasks to nodes that take them: first one for each idle worker, then evenly."""
-        nodes = [node for node in self._nodes.values() if node.room]
-        batches: dict[str, list[Task]] = {node.name: [] for node in nodes}
-
-        def give(node: _Node, n: int) -> None:
-            batch = batches[node.name]
-            for _ in range(min(n, node.room - len(batch), len(self._waiting))):
-                batch.append(self._waiting.popleft())
-
-        for node in nodes:
-            give(node, node.n_idle)
-        while self._waiting and (nodes := [node for node in nodes if node.room > len(batches[node.name])]):
-            share = -(-len(self._waiting) // len(nodes))
-            for node in nodes:
-                give(node, share)
-        for name, batch in batches.items():
-            if batch:
-                self._nodes[name].run(batch)
+        self._nodes.share_out(self._waiting)
 
     def _balance(self) -> None:
         """If workers are idle and no task waits, call tasks back from nodes that have more than workers."""
-        if self._waiting or self._channel.n_waiting:
-            return
-        n_idle = sum(node.n_idle for node in self._nodes.values())
-        for node in sorted(self._nodes.values(), key=lambda node: -node.n_spare) if n_idle else ():
-            n = min(n_idle, node.n_spare)
-            if n and not node.is_asked:
-                node.is_asked = True
-                node.send(("give_back", n))
-                n_idle -= n
+        if self._nodes.n_idle and not self._waiting and not self._channel.n_waiting:
+            self._nodes.ask_back()
 
     # ---- the receiver ----
 
@@ -407,12 +343,12 @@ class Broker:
         self._look_at = now + LOOK_S
         functions, parts = self._functions.living(), self._parts.living()
         with self._changed:
-            for node in self._nodes.values():
+            for node in self._nodes:
                 node.keep_only(functions, parts)
 
     def _join(self, name: str, n_workers: int, send: Callable[[tuple[Any, ...]], None]) -> None:
         with self._changed:
-            self._nodes[name] = _Node(name, n_workers, send)
+            self._nodes.add(Node(name, n_workers, send))
             self.n_started += n_workers
 
     def _take_messages(self, name: str, messages: list[tuple[Any, ...]]) -> None:
@@ -436,10 +372,9 @@ class Broker:
             else:
                 self._break(message[1])
         if lowest is not None:
-            node.is_asked = False
             self._adapt(node, lowest)
 
-    def _finish(self, node: _Node, number: int, status: int, value: Any) -> None:
+    def _finish(self, node: Node, number: int, status: int, value: Any) -> None:
         with self._changed:
             task = node.tasks.pop(number, None)
         if task is not None:
@@ -452,19 +387,21 @@ class Broker:
         slot.call = 0
         self._free.append(slot)
 
-    def _take_back(self, node: _Node, numbers: list[int]) -> None:
+    def _take_back(self, node: Node, numbers: list[int]) -> None:
         with self._changed:
             given = [node.tasks.pop(number) for number in numbers if number in node.tasks]
             self._waiting.extendleft(given)  # the newest was given back first
             node.is_asked = not given
+            self._nodes.note(node)
 
-    def _take_withdrawn(self, node: _Node, numbers: list[int], refused: list[int], is_asked: bool) -> None:
+    def _take_withdrawn(self, node: Node, numbers: list[int], refused: list[int], is_asked: bool) -> None:
         """Take an answer to `withdraw`. is_asked: the call has no outcome, so tasks go on if nobody waits for this."""
         for number in refused:
             self._decide(number, False)
         for number in numbers:
             with self._changed:
                 task = node.tasks.pop(number, None)
+                self._nodes.note(node)
             if task is None:
                 continue
             if self._decide(number, True) or not is_asked:
@@ -484,21 +421,27 @@ class Broker:
             self._verdicts[number] = is_withdrawn
             return True
 
-    def _adapt(self, node: _Node, lowest: int) -> None:
-        """Change how many tasks a node may have. lowest: how many more than workers it had, when it had fewest."""
+    def _adapt(self, node: Node, lowest: int) -> None:
+        """Change how many tasks a node may have, after outcomes of some.
+
+        lowest: how many more than workers it had, when it had fewest.
+        """
         with self._changed:
+            node.is_asked = False
             if lowest < 0 and (self._waiting or self._channel.n_waiting):
                 node.limit = min(2 * node.limit, self.n_slots)
             elif lowest > node.limit // 2:
                 node.limit = max(AHEAD * node.n_workers, node.limit - lowest // 2)
+            self._nodes.note(node)
 
     def _lose(self, name: str, reason: str) -> None:
         with self._changed:
-            node = self._nodes.pop(name, None)
+            node = self._nodes.remove(name)
         if node is None:
             return
         self.n_lost += node.n_workers
-        for task in node.tasks.values():
+        tasks, node.tasks = node.tasks, {}
+        for task in tasks.values():
             what = f"the node {name} was lost ({reason}) while it had this task, which it may have run or not"
             self._answer(task.slot, _native.STATUS_RAISED, worker_lost(what, None, None))
 

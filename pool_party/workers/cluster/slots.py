@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pool_party._native import Worker
     from pool_party.wire.distant import Frames
     from pool_party.workers.cluster.functions import Function
+    from pool_party.workers.cluster.nodes import Node
 
 
 class Limited:
@@ -64,9 +65,14 @@ class Task:
 class Slot:
     """A worker slot of the channel. The dispatcher claims its task, and the receiver answers it."""
 
-    __slots__ = ("call", "number", "worker")
+    __slots__ = ("call", "node", "number", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.number = 0  # of its task, or of its last one
         self.call = 0  # of that task; 0: it has none
+        self.node: Node | None = None  # the last one that a task of this slot was sent to
+
+    def node_with(self, number: int) -> Node | None:
+        """Return the node that has the slot's task of this number, if one has it."""
+        return self.node if self.node is not None and number in self.node.tasks else None
