@@ -18,6 +18,7 @@ from typing import Any
 from cluster_size_ways import LATENCY_S
 from fresh import begin, end
 from program import Record, Result, Runs, add_repeats, add_workers, finish, gather, make_parser, medians
+from reporting.clusters import COLUMNS
 
 from pool_party import _options
 from pool_party.cli.demo.report import format_table
@@ -27,22 +28,6 @@ _QUICK_SCALE = 0.1
 _CEILING = 1, 0.0  # nodes, and ms of a task
 
 type _Case = tuple[int, float]  # nodes, and ms of a task
-
-_COLUMNS = {
-    "tasks_per_s": "tasks/s",
-    "share": "of ideal",
-    "share_of_bound": "of bound",
-    "us_per_task": "CPU us/task",
-    "dispatcher_us": "dispatcher",
-    "receiver_us": "receiver",
-    "caller_us": "caller",
-    "nodes_us": "(simulation)",
-    "call_ms": "call, ms",
-    "call_beside_ms": "beside load",
-    "open_ms": "open, ms",
-    "join_ms": "join",
-    "close_ms": "close",
-}
 
 
 def _name(case: _Case) -> str:
@@ -83,8 +68,9 @@ def sum_up(n_workers: int, cases: list[_Case], runs: Runs, n_slots: int) -> dict
 
 
 def _format(section: str, sums: dict[str, dict[str, float]], runs: Runs) -> str:
-    rows = [[name, *(f"{float(f'{found[key]:.3g}'):,g}" for key in _COLUMNS)] for name, found in sums.items()]
-    return "\n".join((f"{section}:", format_table(["", *_COLUMNS.values()], rows), *runs.failure_lines(), ""))
+    rows = [[name, *(write(found[key]) for key, (_, write) in COLUMNS.items())] for name, found in sums.items()]
+    headings = ["", *(heading for heading, _ in COLUMNS.values())]
+    return "\n".join((f"{section}:", format_table(headings, rows), *runs.failure_lines(), ""))
 
 
 def main() -> int:
@@ -101,6 +87,7 @@ def main() -> int:
     cases = [_CEILING, *((n_nodes, task_ms) for task_ms in options.task_ms for n_nodes in options.nodes)]
     numbers = options.workers or [1, 16]
     record = Record(__doc__, max(numbers), options)
+    record.put("n_slots", options.slots)
     has_failed = False
     for n_workers in numbers:
         runs = _measure(n_workers, cases, options)

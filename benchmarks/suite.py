@@ -72,6 +72,7 @@ _ALL = (
     Benchmark("libraries", 5, 1.5, needs=("joblib", "numpy")),
     Benchmark("asyncio-calls", 4, 0.7),
     Benchmark("cluster", 6, 1.5, needs=("distributed", "numpy")),
+    Benchmark("cluster-size", 8, 1),
     Benchmark("unmodified", 15, 2, needs=("numpy",)),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}

@@ -17,6 +17,7 @@ from pathlib import Path
 import gates
 import pytest
 
+from pool_party import ComposablePool, _options
 from pool_party.cli import bench as _bench
 from pool_party.cli import main as _cli
 
@@ -119,6 +120,49 @@ def test_smallest_case_of_clusters_runs(section, tmp_path):
     found = json.loads(file.read_text())["sections"][section]
     assert {"Client.map", "pool_party, dask, process"} <= set(found)
     assert all(value > 0 for figures in found.values() for value in figures["summary"].values())
+
+
+@pytest.mark.slow
+def test_smallest_case_of_many_machines_runs(tmp_path):
+    file = tmp_path / "figures.json"
+    cases = ("--nodes", "1", "20", "--workers", "2", "--task-ms", "1")
+    done = run("cluster_size.py", "--quick", "--json", str(file), *cases)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["sections"]["2 workers a node"]
+    assert set(found) == {"1 node, 0 ms", "1 node, 1 ms", "20 nodes, 1 ms"}
+    for subject in found.values():
+        assert all(value > 0 for key, value in subject["summary"].items() if key != "task_ms")
+        assert subject["summary"]["share"] <= subject["summary"]["share_of_bound"]
+
+
+def test_simulated_nodes_answer_every_task(on_path, monkeypatch):
+    from cluster_size_ways import Nodes, nothing
+
+    nodes = Nodes(3, 2, 0.001, n_joined=1)
+    monkeypatch.setattr(_options, "_transport_to", lambda *args: nodes)
+    with ComposablePool(1, kind="dask") as pool:
+        nodes.join_others()
+        assert pool.map(nothing, range(100), 1) == [None] * 100
+        results = [pool.apply_async(nothing) for _ in range(50)]
+        results = [result for result in results if not result.cancel()]
+        assert [result.get(30) for result in results] == [None] * len(results)
+        assert pool.statistics().n_workers == 6
+
+
+def test_bounds_of_simulated_nodes(on_path):
+    """Workers, tasks under way, or the ceiling: the lowest bounds the rate."""
+    from cluster_size import sum_up
+    from program import Runs
+
+    runs = Runs()
+    cases = [(1, 0.0), (2, 10.0), (100, 10.0), (1000, 100.0)]
+    for case, rate in zip(("1 node, 0 ms", "2 nodes, 10 ms", "100 nodes, 10 ms"), (5000.0, 100.0, 2500.0), strict=True):
+        runs.add(case, ({"tasks_per_s": rate}, ""))
+    runs.add("1000 nodes, 100 ms", ({"tasks_per_s": 502.0}, ""))
+    sums = sum_up(1, cases, runs, n_slots=100)
+    assert [found["ideal_per_s"] for found in sums.values()] == [5000, 200, 5000, 5000]
+    assert [round(found["bound_per_s"]) for found in sums.values()] == [5000, 200, 5000, 996]
+    assert [round(found["share_of_bound"], 2) for found in sums.values()] == [1, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.slow
@@ -593,6 +637,17 @@ FIGURES = {
             "busy": {"n_busy": 2, "layouts": {"face": {"67108864": PACKED | {"ratio": 0.99}}}},
         }
     },
+    "cluster-size": {
+        "sections": {
+            "1 worker a node": {
+                f"{n} nodes, 10 ms": {
+                    "summary": {"n_nodes": n, "task_ms": 10.0, "tasks_per_s": 90.0 * n, "us_per_task": 20.0}
+                    | {"bound_per_s": 100.0 * n, "share": 0.9}
+                }
+                for n in (1, 10)
+            }
+        }
+    },
     "unheard-of": {"sections": {"new": summaries("rate", anything=12_345.6)}},
 }
 
@@ -712,7 +767,7 @@ def test_pictures_are_small_and_always_the_same(on_path, results):
     pytest.importorskip("matplotlib")
     from reporting.page import write_report
 
-    drawn = {"dispatch", "scaling", "wake-up"}  # one of each sort: bars, curves, histograms
+    drawn = {"dispatch", "scaling", "wake-up", "cluster-size"}  # bars, curves, histograms
     for name in set(FIGURES) - drawn:
         (results / f"{name}.json").unlink()
     text = write_report(results).read_text()
@@ -721,9 +776,11 @@ def test_pictures_are_small_and_always_the_same(on_path, results):
     assert all(f"]({name})" in text for name in pictures)
     assert all(len(picture) < 60_000 for picture in pictures.values())
     texts = {name: "|".join(ElementTree.fromstring(picture).itertext()) for name, picture in pictures.items()}
+    assert "tasks of 10 ms" in texts["cluster-size.svg"]
     assert "3,000,000" in texts["dispatch.svg"] and "balanced-little" in texts["scaling.svg"]
     assert b"no pool" in pictures["wake-up.svg"] and b"pool_party, dynamic" in pictures["scaling.svg"]
     (results / "dispatch.json").unlink()
     (results / "wake-up.json").unlink()
+    (results / "cluster-size.json").unlink()
     write_report(results)
     assert (results / "scaling.svg").read_bytes() == pictures["scaling.svg"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from suite import BENCHMARKS
 
-from reporting import management, nested, packing, parts, science, transfers
+from reporting import clusters, management, nested, packing, parts, science, transfers
 from reporting.drawing import can_draw
 from reporting.found import Found, Json, load
 from reporting.generic import generic
@@ -24,6 +24,7 @@ _PARTS: dict[str, Callable[[Found], parts.Part]] = {
     "memory": parts.memory,
     "tracing": management.tracing,
     "science": science.science,
+    "cluster-size": clusters.cluster_size,
 }
 _TITLES = {
     "dispatch": "Handing out tasks",
@@ -42,6 +43,7 @@ _TITLES = {
     "libraries": "joblib, scikit-learn and Dask in pools",
     "asyncio-calls": "Calls that asyncio awaits",
     "cluster": "Tasks on a Dask cluster",
+    "cluster-size": "A pool on many machines",
     "unmodified": "Programs as they are",
 }
 _BUSY_CPUS = 0.25
