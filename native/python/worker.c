@@ -27,7 +27,7 @@ typedef struct {
     pp_limited_t limits;
     uint32_t kept;              /* the budget that this worker process keeps to */
     uint64_t last_job;
-    unsigned char ring_copy[PP_INLINE_MAX];
+    unsigned char *ring_copy;   /* PP_INLINE_MAX bytes for an argument; NULL if values pass by reference, in slots */
 } worker_t;
 
 static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s, unsigned worker) {
@@ -42,6 +42,10 @@ static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s,
         pp_raise_errno(error);
     else if (!pp_segment_ref(s)->by_reference)   /* a worker process may have workers that are threads */
         m->worker_segment = s;
+    if (!error && !s->by_reference && (self->ring_copy = PyMem_RawMalloc(PP_INLINE_MAX)) == NULL) {
+        PyErr_NoMemory();
+        error = ENOMEM;
+    }
     if (error || (self->functions = PyDict_New()) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -91,6 +95,7 @@ static void worker_dealloc(worker_t *self) {
     if (self->module->worker_segment == self->end.segment)
         self->module->worker_segment = NULL;
     pp_segment_unref(self->end.segment);
+    PyMem_RawFree(self->ring_copy);
     type->tp_free(self);
     Py_DECREF(type);
 }
