@@ -16,7 +16,7 @@ from pool_party.wire.definitions import complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from pool_party.wire.definitions import Receivers
@@ -41,14 +41,19 @@ def reducers(is_local: bool, others: Iterable[Any]) -> Any:
     return ChainMap(local_reducers()[0] if is_local else {}, pickler._extra_reducers, *others)
 
 
-def dumps_plainly(value: object, buffer_callback: Callable[[Any], Any], is_local: bool) -> bytes:
-    """Pickle a value by plain pickle's rules and the registered reducers. Raises: whatever that raises."""
+def dumps_plainly(
+    value: object, buffer_callback: Callable[[Any], Any], is_local: bool, own_reducers: Mapping[type, Any] | None = None
+) -> bytes:
+    """Pickle a value by plain pickle's rules and the registered reducers. Raises: whatever that raises.
+
+    own_reducers: further ones, for types that have none.
+    """
     import copyreg
     import io
 
     with io.BytesIO() as file:
         pickler = _pickle.Pickler(file, 5, buffer_callback=buffer_callback)
-        pickler.dispatch_table = reducers(is_local, [copyreg.dispatch_table])
+        pickler.dispatch_table = reducers(is_local, [copyreg.dispatch_table, *filter(None, [own_reducers])])
         pickler.dump(value)
         return file.getvalue()
 

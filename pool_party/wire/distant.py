@@ -8,6 +8,7 @@ each machine, which puts them into shared memory of its own.
 from __future__ import annotations
 
 import _pickle
+import sys
 
 from pool_party import _native
 from pool_party.wire import codec
@@ -102,12 +103,34 @@ def encode_whole(value: object, receivers: Machines | None = None) -> bytes:
 def _dumps(value: object, collect: Callable[[Any], bool], receivers: Receivers | None) -> bytes:
     receivers = receivers or replying()
     try:
-        pickle = codec.dumps_plainly(value, collect, False)
+        pickle = codec.dumps_plainly(value, collect, False, _array_reducers())
     except RecursionError:
         raise
     except Exception as refusal:
         return codec.dumps(value, collect, refusal, receivers=receivers)
     return codec.with_definitions(pickle, collect, receivers)
+
+
+def _array_reducers() -> dict[type, Any]:
+    array_type = getattr(sys.modules.get("numpy"), "ndarray", None)  # None while NumPy is being imported
+    return {} if array_type is None else {array_type: _reduce_array}
+
+
+def _reduce_array(array: Any) -> Any:
+    """Reduce an array as NumPy does, but if it is large and not contiguous, as a copy that idle cores help to make.
+
+    NumPy would put it into the pickle, and copy it three times.
+    """
+    flags = array.flags
+    is_contiguous = flags.c_contiguous or flags.f_contiguous
+    if array.nbytes < BESIDE_MIN or is_contiguous or array.dtype.hasobject:
+        return array.__reduce_ex__(5)
+    packed = sys.modules["numpy"].empty(array.shape, array.dtype)
+    try:
+        _native.copy(packed, array)
+    except (BufferError, ValueError):  # dates have no buffer
+        return array.__reduce_ex__(5)
+    return packed.__reduce_ex__(5)
 
 
 def decode(frames: Frames) -> Any:
