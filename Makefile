@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo examples check format test test-all model soak lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-elsewhere test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak soak-cluster lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-elsewhere test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 # Tests start thousands of processes and interpreters. Each would compile all that it imports if none kept the bytecode.
@@ -29,9 +29,11 @@ test-all:  ## all tests
 	$(call with_env,test) $(pytest) $(ARGS)
 
 elsewhere = pool imap executor options_of_calls promises state main_module asyncio data outcomes contexts definitions identity arrays references
-test-elsewhere:  ## the tests of what all kinds have in common, with kind="dask", and those of clusters; on CPython 3.14
+test-elsewhere:  ## the tests of what all kinds have in common, with kind="dask" and then in a rank of MPI; on CPython 3.14
 	@set -e; python=$$(tools/setup-env test); POOL_PARTY_TEST_KINDS=dask "$$python" $(pytest) -m 'not slow' tests/test_broker.py tests/test_cluster.py \
-	  $(elsewhere:%=tests/test_%.py) $(ARGS)
+	  $(elsewhere:%=tests/test_%.py) $(ARGS); \
+	POOL_PARTY_TEST_KINDS=mpi PYTHONPATH=tests "$${python%python}mpiexec" -n 2 "$$python" -m mpi4py.futures -m pytest -m 'not slow' \
+	  $(patsubst %,tests/test_%.py,$(filter-out main_module,$(elsewhere))) $(subst elsewhere.xml,mpi.xml,$(ARGS))
 
 test-nightly:  ## the tests with development versions of NumPy and others; make test has these from then on, until make clean
 	@set -e; python=$$(tools/setup-env test); "$$python" -m pip install -q --upgrade --pre --only-binary=:all: \
@@ -43,6 +45,9 @@ model:     ## new random programs against the interface: KIND=interp SECONDS=600
 
 soak:      ## pools in a hostile world for MINUTES=60; what they hold must stay flat. ARGS='--kind interp --seed 1'
 	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/isolated "$$python" tests/soak.py --minutes $(or $(MINUTES),60) $(ARGS)
+
+soak-cluster:  ## a pool on a Dask cluster whose workers are killed at random, KILLS=300 times; no task may run twice or be lost silently
+	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests:tests/isolated "$$python" tests/soak_cluster.py --kills $(or $(KILLS),300) $(ARGS)
 
 check: lint types test  ## what a pull request must pass: lint, types, and the tests on one interpreter
 

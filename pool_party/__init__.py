@@ -1,6 +1,6 @@
 """Worker pools of threads, processes and own-GIL interpreters behind the interface of `multiprocessing.Pool`.
 
-    with ComposablePool(kind="interp") as pool:      # or "thread", "process", "dask"
+    with ComposablePool(kind="interp") as pool:      # or "thread", "process", "dask", "mpi"
         pool.map(f, xs)
 
 Names are resolved when first used: a worker that imports pool_party for its own needs loads only those.

@@ -37,11 +37,12 @@ class ComposableExecutor(Executor):
 
     Args:
         max_workers: The number of workers. None: one for each CPU that this process may use; see `cpu_count`. With
-            kind="dask" it is the number on each machine, and None stands for the threads of its Dask worker.
+            kind="dask" it is the number on each machine, and None stands for the threads of its Dask worker. With
+            kind="mpi" it is the number in each rank, and None stands for the rank's part of the CPUs of its machine.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
-        kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or "dask": workers on the
-            machines of a Dask cluster.
+        kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or workers on other machines:
+            "dask", those of a Dask cluster, or "mpi", in the ranks of an MPI program.
         context: A `multiprocessing` context, or its name. Other kinds than "process" ignore it. None: Python's default.
             With kind="thread", True or False: whether tasks have the caller's context variables; see `ComposablePool`.
         max_tasks_per_child: The number of tasks after which a fresh worker replaces a worker. None: never.
@@ -59,8 +60,8 @@ class ComposableExecutor(Executor):
             the number of workers; see `ComposablePool`.
         worker_memory_limit: The memory that a worker process may have, in bytes or as a text; see `ComposablePool`.
         address: With kind="dask": where the scheduler is; see `ComposablePool`.
-        client: With kind="dask": the program's own `distributed.Client`.
-        worker_kind: With kind="dask": the kind of the workers on each machine. None: "process".
+        client: With kind="dask": the program's own `distributed.Client`; with kind="mpi": an executor on its ranks.
+        worker_kind: With kind="dask" and "mpi": the kind of the workers on each machine. None: "process".
         insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
 
     Raises:

@@ -31,7 +31,9 @@ KINDS = {
     "interp": "interp",
     "subinterpreter": "interp",
     "dask": "dask",
+    "mpi": "mpi",
 }
+REMOTE_KINDS = ("dask", "mpi")  # their workers are on other machines
 N_REMOTE_SLOTS = 1024  # tasks that a cluster may have under way at a time; guess
 
 
@@ -180,9 +182,11 @@ def open_engine(
     Raises: ValueError and TypeError for bad arguments, with the standard library's messages.
     """
     kind = resolve_kind(kind)
-    if kind == "dask":
+    _check_elsewhere(kind, ("dask",), address=address, insecure=insecure)
+    _check_elsewhere(kind, REMOTE_KINDS, client=client, worker_kind=worker_kind)
+    if kind in REMOTE_KINDS:
         if log or output is not None:
-            raise ValueError("log and output are for workers on this machine, and not for kind='dask'")
+            raise ValueError(f"log and output are for workers on this machine, and not for kind={kind!r}")
         terms = {
             "worker_kind": worker_kind or "process",
             "processes": n_workers,
@@ -196,10 +200,7 @@ def open_engine(
         carrier = _choose_carrier(kind, context, propagate)
         _choose_context(kind, _start_context(context))
         call = None if initializer is None else (initializer, arguments_of(initializer, initargs))
-        return _open_on_dask(terms, call, address, client, insecure, on_broken, carrier)
-    for name, value in {"address": address, "client": client, "worker_kind": worker_kind, "insecure": insecure}.items():
-        if value:
-            raise ValueError(f"{name} is for kind='dask', not {kind!r}: all workers are on this machine")
+        return _open_elsewhere(kind, terms, call, address, client, insecure, on_broken, carrier)
     memory_limit = _choose_memory(kind, "worker_memory_limit", worker_memory_limit)
     n_workers = _choose_number(n_workers)
     _check_workers(n_workers, initializer, max_tasks)
@@ -231,7 +232,14 @@ def open_engine(
         raise
 
 
-def _open_on_dask(
+def _check_elsewhere(kind: str, kinds: tuple[str, ...], **given: object) -> None:
+    for name, value in given.items():
+        if value and kind not in kinds:
+            raise ValueError(f"{name} is for kind={' or '.join(map(repr, kinds))}, not {kind!r}")
+
+
+def _open_elsewhere(
+    kind: str,
     terms: dict[str, Any],
     initializer: tuple[Callable[..., object], tuple[Any, ...]] | None,
     address: Any,
@@ -240,7 +248,7 @@ def _open_on_dask(
     on_broken: Callable[[BaseException], object] | None,
     carrier: Carrier | None,
 ) -> tuple[Engine, _native.Keeper]:
-    """Open an engine whose workers are on the machines of a Dask cluster. terms: the arguments of their pools."""
+    """Open an engine whose workers are on other machines. terms: the arguments of their pools."""
     n_workers = _choose_number(terms["processes"])
     _check_terms(terms, n_workers, initializer and initializer[0])
     from pool_party._core.functions import is_global
@@ -251,17 +259,17 @@ def _open_on_dask(
     terms["initializer"] = initializer and distant.encode(initializer, receivers, apart=distant.Shared)
     backlog: deque[Any] = deque()
     channel = _native.Channel(N_REMOTE_SLOTS, True, backlog)
-    transport = _transport_to(address, client, insecure, terms, n_workers)
+    transport = _transport_to(kind, address, client, insecure, terms) or _here(n_workers, terms)
     broker = Broker(transport, channel, N_REMOTE_SLOTS, receivers, is_lasting=is_global)
     setup = Setup(None, (), 0, broker=broker)
-    engine = Engine("dask", N_REMOTE_SLOTS, channel, backlog, setup, on_broken, carrier)
+    engine = Engine(kind, N_REMOTE_SLOTS, channel, backlog, setup, on_broken, carrier)
     return engine, engine.open(setup)
 
 
 def _check_terms(terms: dict[str, Any], n_workers: int, initializer: object) -> None:
     """Check here what each machine would refuse as well. Raises: ValueError and TypeError."""
     kind = resolve_kind(terms["worker_kind"])
-    if kind == "dask":
+    if kind in REMOTE_KINDS:
         raise ValueError("worker_kind is one of 'thread', 'process' and 'interp'")
     _check_workers(n_workers, initializer, terms["maxtasksperchild"])
     for option in ("memory_per_worker", "worker_memory_limit"):
@@ -271,19 +279,35 @@ def _check_terms(terms: dict[str, Any], n_workers: int, initializer: object) -> 
     make_plan(kind, n_workers, **{name: terms[name] for name in Limits.__annotations__ if name in terms})
 
 
-def _transport_to(address: Any, client: Any, insecure: bool, terms: dict[str, Any], n_workers: int) -> Transport:
-    """Return what reaches a Dask cluster, or a node inside this process if none is named here or in Dask's settings."""
+def _transport_to(kind: str, address: Any, client: Any, insecure: bool, terms: dict[str, Any]) -> Transport | None:
+    """Return what reaches a cluster. None: none is named here, in Dask's settings, or by how the program was begun."""
+    return _dask_transport(address, client, insecure, terms) if kind == "dask" else _mpi_transport(client, terms)
+
+
+def _dask_transport(address: Any, client: Any, insecure: bool, terms: dict[str, Any]) -> Transport | None:
     try:
         import dask.config
 
         if address is None and client is None:
             address = dask.config.get("scheduler-address", None)
-        if address is not None or client is not None:
-            from pool_party.workers.cluster.dask import DaskTransport
-
-            return DaskTransport(address, client, terms, insecure)
+        if address is None and client is None:
+            return None
+        from pool_party.workers.cluster.dask import DaskTransport
     except ImportError as error:
         raise ImportError(f"kind='dask' needs Dask: pip install composable-pool[dask] ({error})") from error
+    return DaskTransport(address, client, terms, insecure)
+
+
+def _mpi_transport(executor: Any, terms: dict[str, Any]) -> Transport | None:
+    try:
+        from pool_party.workers.cluster import mpi
+    except (ImportError, RuntimeError) as error:  # the second: mpi4py finds no MPI library
+        raise ImportError(f"kind='mpi' needs mpi4py and MPI: pip install composable-pool[mpi] ({error})") from error
+    return mpi.MpiTransport(executor, terms) if executor is not None or mpi.has_ranks() else None
+
+
+def _here(n_workers: int, terms: dict[str, Any]) -> Transport:
+    """Return what reaches a node inside this process."""
     from pool_party.workers.cluster.here import Here
 
     return Here(n_workers, terms)

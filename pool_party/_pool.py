@@ -42,7 +42,8 @@ class ComposablePool:
 
     Args:
         processes: The number of workers. None: one for each CPU that this process may use; see `cpu_count`. With
-            kind="dask" it is the number on each machine, and None stands for the threads of its Dask worker.
+            kind="dask" it is the number on each machine, and None stands for the threads of its Dask worker. With
+            kind="mpi" it is the number in each rank, and None stands for the rank's part of the CPUs of its machine.
         initializer: A function that each worker calls once, before its first task.
         initargs: The arguments of `initializer`.
         maxtasksperchild: The number of tasks after which a fresh worker replaces a worker. A chunk of a map is one
@@ -51,8 +52,8 @@ class ComposablePool:
             start, and other kinds ignore it. None: Python's default. With kind="thread" it may be True: each task runs
             in a copy of the caller's context variables; or False: it does not. None does as `threading.Thread` does,
             which inherits them on free-threaded builds of Python 3.14 and later.
-        kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or "dask": workers on the
-            machines of a Dask cluster.
+        kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or workers on other machines:
+            "dask", those of a Dask cluster, or "mpi", in the ranks of an MPI program.
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its
             part of the CPUs. "dynamic": the CPUs of workers without a task are lent to the others. "exclusive": a
             parallel region may use all CPUs, and only one runs at a time. "counting": as many regions run at a time as
@@ -87,8 +88,9 @@ class ComposablePool:
         address: With kind="dask": the scheduler's address such as "tls://host:8786", the path of a scheduler file, or a
             cluster object, as of `dask-jobqueue`. None: that of `client`, or of Dask's configuration. If there is none,
             tasks run as with `worker_kind` on this machine, so that the program can be tried without a cluster.
-        client: With kind="dask": the program's own `distributed.Client`. The pool leaves it open.
-        worker_kind: With kind="dask": the kind of the workers on each machine. None: "process".
+        client: With kind="dask": the program's own `distributed.Client`, which the pool leaves open. With kind="mpi":
+            the executor of `mpi4py.futures.MPICommExecutor`. None: the ranks that wait in `python -m mpi4py.futures`.
+        worker_kind: With kind="dask" and "mpi": the kind of the workers on each machine. None: "process".
         insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
 
     Raises:
@@ -735,7 +737,7 @@ class ComposablePool:
 
     @property
     def kind(self) -> str:
-        """The kind of the workers: "thread", "process", "interp" or "dask", never an alias."""
+        """The kind of the workers: "thread", "process", "interp", "dask" or "mpi", never an alias."""
         return self._engine.kind
 
     @property

@@ -18,7 +18,7 @@ KINDS = tuple(os.environ.get("POOL_PARTY_TEST_KINDS", "thread process interp").s
 REMOTE_KINDS = tuple(kind for kind in KINDS if kind != "thread")
 START_METHODS = ("fork", "forkserver", "spawn")
 
-DIFFERS_ELSEWHERE = {  # tests that do not hold for kind="dask", and why
+DIFFERS_ELSEWHERE = {  # tests that do not hold for kind="dask" and "mpi", and why
     "test_kinds_run_where_they_say": "it has a table of the other kinds",
     "test_private_attributes_that_people_read": "there is no list of workers",
     "test_shutdown_while_a_worker_is_replaced": "nodes replace workers",
@@ -49,8 +49,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.filterwarnings(FORK_WARNING))
-        reason = DIFFERS_ELSEWHERE.get(getattr(item, "originalname", "")) if "dask" in KINDS else None
-        if reason is not None:
+        reason = DIFFERS_ELSEWHERE.get(getattr(item, "originalname", ""))
+        if reason is not None and {"dask", "mpi"}.intersection(KINDS):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -273,6 +273,29 @@ def test_arrays_arrive_as_they_are(local_pool):
         assert result.strides == part.strides
 
 
+def strided_arrays():
+    import numpy
+
+    numbers = numpy.random.default_rng(2).random((60, 70, 80))
+    yield from (numbers[:, :, ::3], numbers[::-1, 3:], numbers.transpose(1, 0, 2), numbers[:, :1, :].T, numbers.T[5:])
+    yield numbers[::2].astype(">f4")[:, ::2]
+    yield numpy.arange(200_000).astype("M8[s]")[::2]
+    yield numpy.zeros(30_000, "i4, f8")[::3]
+    yield numpy.ma.masked_greater(numbers, 0.5)[:, ::2]
+    yield numpy.array([[], {}, "a"] * 10_000, dtype=object)[::2]
+
+
+def test_arrays_that_are_not_contiguous_travel_packed():
+    numpy = pytest.importorskip("numpy")
+    for array in strided_arrays():
+        frames = distant.encode(array, distant.Machines())
+        found = distant.decode(distant.as_buffers(frames))
+        assert (type(found), found.dtype, found.shape) == (type(array), array.dtype, array.shape)
+        assert (found == array).all() and found.flags.writeable and found.flags.c_contiguous
+        if type(array) is numpy.ndarray and array.dtype.kind not in "OM":
+            assert len(frames[0]) < 1_000
+
+
 def test_initializers_get_it_once_for_each_node(local_pool):
     array = share(b"a" * SIZE)
     call = (tasks.keep, (array,))
@@ -360,8 +383,10 @@ def test_an_initializer_may_fail_while_the_pool_is_being_opened(open_pool):
 def test_options_for_other_kinds_and_for_this_one():
     with pytest.raises(ValueError, match="address is for kind='dask', not 'thread'"):
         ComposablePool(1, kind="thread", address="tcp://localhost:8786")
-    with pytest.raises(ValueError, match="worker_kind is for kind='dask', not 'process'"):
+    with pytest.raises(ValueError, match="worker_kind is for kind='dask' or 'mpi', not 'process'"):
         ComposableExecutor(1, worker_kind="thread")
+    with pytest.raises(ValueError, match="insecure is for kind='dask', not 'mpi'"):
+        ComposablePool(1, kind="mpi", insecure=True)
     with pytest.raises(ValueError, match="worker_kind is one of"):
         ComposablePool(1, kind="dask", worker_kind="dask")
     with pytest.raises(ValueError, match="kind must be one of"):

@@ -19,9 +19,12 @@ MODULES = sorted(
 NEED = {  # what else must be installed
     "pool_party.integrations.joblib": "joblib",
     "pool_party.nodes.dask": "distributed",
+    "pool_party.nodes.mpi": "mpi4py",
     "pool_party.patching.backends": "joblib",
     "pool_party.workers.cluster.dask": "distributed",
+    "pool_party.workers.cluster.mpi": "mpi4py",
     "pool_party.workers.cluster.outbox": "distributed",
+    "pool_party.workers.cluster.ranks": "mpi4py",
 }
 IMPORT_EACH = """
 import os, sys

@@ -44,6 +44,7 @@ ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
 }
 WHEN_CALLED = {  # upward imports inside a function
     ("workers.cluster.dask", "nodes.dask"): "it runs in the Dask worker",
+    ("workers.cluster.mpi", "nodes.mpi"): "it runs in a rank",
     ("workers.cluster.here", "nodes.session"): "the other side of a session, which is in this process",
     ("_core.errors", "_core.broken"): "importing it takes long, and errors that need it are seldom",
 }

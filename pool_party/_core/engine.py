@@ -512,8 +512,11 @@ class Engine:
         if self._is_damaged:
             return pool_damaged()
         assert self._cause is not None
-        if self._broker is not None and type(self._cause).__name__ == "ClusterLost":
-            return type(self._cause)(str(self._cause))  # type: ignore[return-value]
+        if self._broker is not None:
+            from pool_party._core.broken import ClusterLost
+
+            if isinstance(self._cause, ClusterLost):
+                return ClusterLost(str(self._cause))
         error = initializer_failed(f"the pool is broken, since no worker can be made: {describe_cause(self._cause)}")
         error.__cause__ = self._cause
         return error

@@ -8,16 +8,16 @@ class Statistics:
     """A pool's counts at one moment. A task is what a worker is handed: a chunk of a map is one task.
 
     Args:
-        kind: The kind of the workers: "thread", "process", "interp" or "dask".
-        n_workers: The number of workers that live now; with kind="dask" those of all machines that have joined.
+        kind: The kind of the workers: "thread", "process", "interp", "dask" or "mpi".
+        n_workers: The number of workers that live now; with "dask" and "mpi" those of all machines that have joined.
         n_submitted: The number of tasks that were submitted since the pool was opened.
         n_completed: The number of tasks that have an outcome, be it a result or an exception.
         n_failed: The number of those that have an exception.
         n_pending: The number of tasks that have no outcome yet.
-        n_workers_started: The number of workers that were ever started; with kind="dask" those of all machines that
-            have ever joined.
-        n_workers_lost: The number of workers that died before the pool ended them; with kind="dask" those of machines
-            that were lost.
+        n_workers_started: The number of workers that were ever started; with "dask" and "mpi" those of all machines
+            that have ever joined.
+        n_workers_lost: The number of workers that died before the pool ended them; with "dask" and "mpi" those of
+            machines that were lost.
         policy: The policy's name, or None.
         n_threads: For each worker, the number of threads that native libraries may use in it now.
         n_lends: How often that number was raised while other workers had no work.
