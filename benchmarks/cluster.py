@@ -1,18 +1,18 @@
-"""What do tasks on a Dask cluster cost: by a pool with kind="dask", and by Dask's own client and executor?
+"""What do tasks on a cluster cost: by pools of kind="dask" and "mpi", by Dask's client and executor, and by mpi4py?
 
     python benchmarks/cluster.py [--quick] [--only SECTION] [--peer TEXT] [--workers N] [--repeats N] [--json FILE]
 
 tasks: no-ops, each a task of its own, per second. calls: the time of one call after the other. array: 64 MB to a worker
 and back. nested: 24 tasks that compute eigenvalues with BLAS threads, with thread budgets and without. Each measurement
-has a scheduler and Dask workers of its own, with one thread each, on the loopback interface. Dask sets BLAS libraries
-in its workers to one thread; our workers are processes of theirs.
+has a scheduler and Dask workers of its own, with one thread each, on the loopback interface, or as many ranks of MPI.
+Dask sets BLAS libraries in its workers to one thread, and mpi4py does not. Our workers are processes of theirs.
 """
 
 import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from cluster_ways import EXECUTOR, MAP, OURS
+from cluster_ways import EXECUTOR, MAP, OURS, RANKS, mpiexec
 from fresh import begin, end
 from program import (
     Record,
@@ -33,12 +33,13 @@ from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 300.0
 _QUICK_SCALE = 0.01
-_WAYS = (f"{OURS}process", f"{OURS}thread", MAP, EXECUTOR)
+_OF_MPI = (f"{OURS}mpi, process", f"{OURS}mpi, thread", RANKS) if mpiexec() else ()
+_WAYS = (f"{OURS}dask, process", f"{OURS}dask, thread", MAP, EXECUTOR, *_OF_MPI)
 _SECTIONS = {
     "tasks": _WAYS,
     "calls": _WAYS,
     "array": _WAYS,
-    "nested": (f"{OURS}process", f"{OURS}process, no budgets", MAP, EXECUTOR),
+    "nested": (f"{OURS}dask, process", f"{OURS}dask, process, no budgets", MAP, EXECUTOR, *_OF_MPI),
 }
 
 

@@ -123,6 +123,18 @@ def test_smallest_case_of_clusters_runs(section, tmp_path):
 
 
 @pytest.mark.slow
+def test_smallest_case_of_ranks_runs(tmp_path):
+    pytest.importorskip("mpi4py")
+    file = tmp_path / "figures.json"
+    peers = ("--peer", "mpi, thread", "--peer", "MPIPoolExecutor", "--peer", "Client.map")
+    done = run("cluster.py", "--quick", "--json", str(file), "--only", "tasks", *peers)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["sections"]["tasks"]
+    assert {"MPIPoolExecutor", "pool_party, mpi, thread"} <= set(found)
+    assert all(value > 0 for figures in found.values() for value in figures["summary"].values())
+
+
+@pytest.mark.slow
 def test_smallest_case_of_many_machines_runs(tmp_path):
     file = tmp_path / "figures.json"
     cases = ("--nodes", "1", "20", "--workers", "2", "--task-ms", "1")
