@@ -9,6 +9,7 @@ import nets
 import pytest
 import tasks
 
+import pool_party
 from pool_party import (
     ClusterLost,
     ComposableExecutor,
@@ -294,6 +295,16 @@ def test_arrays_that_are_not_contiguous_travel_packed():
         assert (found == array).all() and found.flags.writeable and found.flags.c_contiguous
         if type(array) is numpy.ndarray and array.dtype.kind not in "OM":
             assert len(frames[0]) < 1_000
+
+
+def test_a_machine_without_descriptors_copies_parts(local_pool, monkeypatch):
+    def share(*args, **kwargs):
+        raise OSError("as the test wants it")
+
+    array = pool_party.share(b"a" * SIZE)
+    monkeypatch.setattr(distant, "share", share)
+    pool = local_pool(worker_kind="process")
+    assert pool.map(bytes, [array] * 5, 1) == [bytes(array)] * 5
 
 
 def test_initializers_get_it_once_for_each_node(local_pool):

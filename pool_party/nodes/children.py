@@ -1,29 +1,62 @@
-"""The processes that a node starts: they do not import what the node's own process has as `__main__`.
+"""The processes that a rank of an MPI program starts for its sessions, and what differs in them.
 
-That is no part of the program whose tasks they run. In a Dask worker it is Dask's command, which takes long to import.
-In a rank of an MPI program it is the script, whose lines at the top may use MPI.
+They do not import the script that the rank has as `__main__`, whose lines at the top may use MPI, and do not initialize
+MPI, since they would try to be the same rank. A rank that runs the program as well, for an `MPICommExecutor`, goes on
+with that after the last session. So everything is as before then.
 """
 
 from __future__ import annotations
 
-import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+_changing = threading.Lock()  # guards the next two
+_n_sessions = 0
+_undo: Callable[[], None] | None = None
 
-def leave_out_main() -> None:
-    """Have all processes that this process starts by `multiprocessing` begin with an empty `__main__`."""
+
+@contextmanager
+def prepared(environment: Mapping[str, str]) -> Iterator[None]:
+    """Have processes begin with these environment variables and an empty `__main__` until the last session ends."""
+    global _n_sessions, _undo
+    with _changing:
+        _n_sessions += 1
+        if _n_sessions == 1:
+            _undo = _prepare(environment)
+    try:
+        yield
+    finally:
+        with _changing:
+            _n_sessions -= 1
+            if _n_sessions == 0 and _undo is not None:
+                _undo()
+
+
+def _prepare(environment: Mapping[str, str]) -> Callable[[], None]:
+    """Change how processes begin, and return what undoes it."""
     from multiprocessing import spawn
 
     original = spawn.get_preparation_data
-    if getattr(original, "leaves_out_main", False):
-        return
+    before = {name: os.environ.get(name) for name in environment}
 
-    @functools.wraps(original)
     def get_preparation_data(name: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         data: dict[str, Any] = original(name, *args, **kwargs)
         for key in ("init_main_from_name", "init_main_from_path"):
             data.pop(key, None)
         return data
 
-    get_preparation_data.leaves_out_main = True  # type: ignore[attr-defined]
+    def undo() -> None:
+        if spawn.get_preparation_data is get_preparation_data:
+            spawn.get_preparation_data = original
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
     spawn.get_preparation_data = get_preparation_data
+    os.environ.update(environment)
+    return undo

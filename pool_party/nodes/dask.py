@@ -14,7 +14,6 @@ from typing import Any
 
 import pool_party
 from pool_party._core.threads import start_thread
-from pool_party.nodes.children import leave_out_main
 from pool_party.nodes.session import Session
 from pool_party.workers.cluster.outbox import Outbox
 from pool_party.workers.loop import safe_repr
@@ -30,8 +29,6 @@ def install(dask_worker: Any) -> dict[str, Any]:
     # Nannies start Dask workers as daemons, which may have no children, since these would outlive a worker that is
     # killed. Ours do not.
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-
-    leave_out_main()
 
     async def handler(comm: Any, terms: Any) -> Any:
         return await serve(comm, terms, dask_worker.state.nthreads)

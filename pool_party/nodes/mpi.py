@@ -6,7 +6,6 @@ own. It ends when rank 0 asks for it.
 
 from __future__ import annotations
 
-import os
 import threading
 from functools import partial
 from math import inf
@@ -17,7 +16,7 @@ from typing import Any
 from pool_party._core.log import log_exception
 from pool_party._core.threads import start_thread
 from pool_party.budget import topology
-from pool_party.nodes.children import leave_out_main
+from pool_party.nodes import children
 from pool_party.nodes.session import Session
 from pool_party.workers.cluster import ranks
 from pool_party.workers.loop import safe_repr
@@ -25,8 +24,6 @@ from pool_party.workers.loop import safe_repr
 
 def serve(members: list[int], tag: int) -> None:
     """Join the other ranks, and begin a session. Waits for the other ranks."""
-    leave_out_main()
-    os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # MPI is for ranks; a process that imports mpi4py would try to be this one
     comm = ranks.join(members, tag)
     n_cpus = ranks.n_cpus_each(comm)
     # Not a daemon: the rank must not end before the session does.
@@ -38,7 +35,11 @@ def _run(mail: ranks.Mail, n_cpus: int) -> None:
     try:
         while not (messages := _take(mail)):
             pass
-        _run_session(mail, n_cpus, *messages)
+        environment = {"MPI4PY_RC_INITIALIZE": "0"}
+        if n_cpus < topology.cpu_count():  # other ranks have the other CPUs
+            environment[topology.OVERRIDE] = str(n_cpus)
+        with children.prepared(environment):
+            _run_session(mail, n_cpus, *messages)
         mail.put(0, ("ended",))
         mail.flush()
         mail.free()
@@ -52,8 +53,6 @@ def _take(mail: ranks.Mail) -> tuple[Any, ...]:
 
 
 def _run_session(mail: ranks.Mail, n_cpus: int, terms: dict[str, Any], *messages: tuple[Any, ...]) -> None:
-    if n_cpus < topology.cpu_count():  # for all that runs in this rank, since other ranks have the other CPUs
-        os.environ[topology.OVERRIDE] = str(n_cpus)
     try:
         session = Session(terms, n_cpus, partial(mail.put, 0))
     except Exception as error:

@@ -65,8 +65,12 @@ class Shared:
         return _share_readonly, (PickleBuffer(self.buffer),)
 
 
-def _share_readonly(buffer: Any) -> Any:
-    return share(buffer, readonly=True)
+def _share_readonly(buffer: Any) -> memoryview:
+    try:
+        memory: memoryview = share(buffer, readonly=True)
+    except OSError:  # no descriptor is left, for example; then each worker gets a copy
+        return memoryview(buffer).toreadonly()
+    return memory
 
 
 def _collector(beside: list[Any], apart: Callable[[memoryview], Any] | None) -> Callable[[Any], bool]:

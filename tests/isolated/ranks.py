@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from multiprocessing import spawn
 
 import gates
 import numpy as np
@@ -85,12 +86,16 @@ def set_piece(n_bytes):
 
 
 def comm_executor():
-    """All ranks run the program, and those without an executor wait for tasks."""
+    """All ranks run the program, and those without an executor wait for tasks. They are as before then."""
+    before = spawn.get_preparation_data, dict(os.environ)
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         if executor is not None:
             with ComposablePool(1, kind="mpi", client=executor) as pool:
                 assert pool.map(tasks.square, range(10)) == [x * x for x in range(10)]
+            error = probe.expect(TypeError, ComposablePool, 1, kind="mpi", client=object())
+            assert "an executor of mpi4py.futures" in str(error)
             print("done")
+    assert (spawn.get_preparation_data, dict(os.environ)) == before
 
 
 def without_workers():

@@ -66,9 +66,14 @@ class MpiTransport:
     Args:
         executor: The program's own, of mpi4py.futures, whose workers are the ranks. None: one is made for opening.
         terms: What sessions open their pools with; see `nodes/session.py`.
+
+    Raises:
+        TypeError: It is no such executor.
     """
 
     def __init__(self, executor: Any, terms: dict[str, Any]) -> None:
+        if executor is not None and not isinstance(executor, futures.MPIPoolExecutor):
+            raise TypeError(f"client must be an executor of mpi4py.futures, not {executor!r}")
         self._owns_executor = executor is None
         self._executor = executor or futures.MPIPoolExecutor()
         self._terms = terms
