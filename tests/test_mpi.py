@@ -39,9 +39,9 @@ def test_the_verbs(worker_kind):
     fresh.check(run("verbs", worker_kind))
 
 
-@pytest.mark.parametrize("name", ["arrays", "several", "refusing", "lost_worker"])
-def test_pools_in_ranks(name):
-    fresh.check(run(name))
+@pytest.mark.parametrize(("name", "n"), [("arrays", 2), ("several", 3), ("refusing", 3), ("lost_worker", 3)])
+def test_pools_in_ranks(name, n):
+    fresh.check(run(name, n=n))
 
 
 @pytest.mark.parametrize("name", ["all_ranks", "busy"])
