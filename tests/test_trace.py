@@ -245,6 +245,17 @@ def test_workers_that_are_noted_late(make_pool, kind, path, monkeypatch):
     assert numbers(read(path)) == list(range(6))
 
 
+def test_nothing_is_read_after_the_end(make_pool, path):
+    """The thread that looks may have been about to, and its passes are being read then."""
+    pool = make_pool(1, kind="thread")
+    with pool.trace(path) as tracing:
+        pool.apply(tasks.square, (3,))
+    before = list(map(list, tracing._passes))
+    with tracing._lock:
+        tracing._look()
+    assert list(map(list, tracing._passes)) == before
+
+
 def test_a_killed_worker(make_pool, path, gate):
     pool = make_pool(2, kind="process")
     with pool.trace(path):

@@ -310,6 +310,8 @@ class Tracing:
             pause_s = max(PERIOD_S, (monotonic() - begin) / EFFORT)
 
     def _look(self) -> None:
+        if self._is_complete:  # the end was faster, and the passes are being read
+            return
         if self._passes[-1]:
             self._passes.append([])
         for n in range(self._n_workers):
