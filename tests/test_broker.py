@@ -173,6 +173,15 @@ def firsts_in(net):
     return [{part[0] for part in list(node.parts.values())} for node in net.nodes]
 
 
+def wait_until_forgotten(pool, condition):
+    def look():
+        if sysconfig.get_config_var("Py_GIL_DISABLED"):  # a thread that sleeps frees its objects when it goes on
+            pool.apply(abs, (-1,))
+        return condition()
+
+    gates.wait_until(look, "the nodes have forgotten")
+
+
 def test_a_part_is_sent_once_to_each_node(open_pool):
     net = nets.Net(3, n_nodes=2)
     pool = open_pool(net)
@@ -222,13 +231,7 @@ def test_nodes_forget_what_the_program_frees(open_pool):
     pool.starmap(first_and_number, [(array, 0) for array in [kept, *freed] for _ in range(20)], 1)
     assert set().union(*firsts_in(net)) == {*b"kf"}
     del freed
-
-    def have_forgotten():
-        if sysconfig.get_config_var("Py_GIL_DISABLED"):  # a thread that sleeps frees its objects when it goes on
-            pool.apply(abs, (-1,))
-        return set().union(*firsts_in(net)) == {*b"k"}
-
-    gates.wait_until(have_forgotten, "the nodes have forgotten")
+    wait_until_forgotten(pool, lambda: set().union(*firsts_in(net)) == {*b"k"})
     assert pool.apply(first_and_number, (kept, 1)) == (ord("k"), 1)
 
 
@@ -238,7 +241,7 @@ def test_no_node_keeps_more_parts_than_it_may_have_open(open_pool):
     arrays = [share(bytes([n]) * SIZE, readonly=True) for n in range(parts.KEPT_MAX + 50)]
     for _ in range(2):
         assert pool.map(bytes, arrays, 1) == [bytes(array) for array in arrays]
-    gates.wait_until(lambda: len(net.nodes[0].parts) <= parts.KEPT_MAX, "the node has forgotten some")
+    wait_until_forgotten(pool, lambda: len(net.nodes[0].parts) <= parts.KEPT_MAX)
 
 
 def test_a_lost_node_is_replaced_by_one_that_gets_the_parts(open_pool):
