@@ -2,6 +2,7 @@
 
 import random
 import sysconfig
+import threading
 from collections import deque
 from queue import SimpleQueue
 
@@ -157,6 +158,25 @@ def test_changed_functions_are_sent_again_and_old_ones_forgotten(open_pool):
         counts[0] = n
         assert pool.map(lambda x: counts[0] + x, [1, 2]) == [n + 1, n + 2]
     assert len(net.nodes[0].functions) <= 130
+
+
+def test_several_threads_cancel_a_call(local_pool, gate):
+    """Each is told whether it was cancelled."""
+    pool = local_pool(processes=1)
+    blocking = pool.apply_async(tasks.pass_gate, (gate.path,))
+    gate.wait_arrived(1)
+    for _ in range(30):
+        calls = [pool.apply_async(tasks.square, (n,)) for n in range(5)]
+        barrier = threading.Barrier(4)
+
+        def cancel_all(calls=calls, barrier=barrier):
+            barrier.wait(TIMEOUT_S)
+            return [call.cancel() for call in calls]
+
+        outcomes = [thread.result(TIMEOUT_S) for thread in [gates.call_in_thread(cancel_all) for _ in range(4)]]
+        assert all(any(found) for found in zip(*outcomes, strict=True))
+    gate.release(1)
+    blocking.get(TIMEOUT_S)
 
 
 # ---- shared memory ----

@@ -39,7 +39,9 @@ def test_the_verbs(worker_kind):
     fresh.check(run("verbs", worker_kind))
 
 
-@pytest.mark.parametrize(("name", "n"), [("arrays", 2), ("several", 3), ("refusing", 3), ("lost_worker", 3)])
+@pytest.mark.parametrize(
+    ("name", "n"), [("arrays", 2), ("several", 3), ("refusing", 3), ("unusable", 3), ("lost_worker", 3)]
+)
 def test_pools_in_ranks(name, n):
     fresh.check(run(name, n=n))
 
@@ -74,6 +76,10 @@ def test_an_mpi_for_one_thread_is_refused():
 def test_a_program_may_end_without_ending_its_pool(verb):
     completed = run("left_open", verb)
     assert completed.returncode == 0, completed
+
+
+def test_nothing_follows_the_last_message():
+    fresh.check(run("last_message", n=1, runs=()))
 
 
 def test_a_lost_rank_ends_the_program():

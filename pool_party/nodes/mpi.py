@@ -52,7 +52,8 @@ def _take(mail: ranks.Mail) -> tuple[Any, ...]:
     return tuple(message for _, batch in mail.take() for message in batch)
 
 
-def _run_session(mail: ranks.Mail, n_cpus: int, terms: dict[str, Any], *messages: tuple[Any, ...]) -> None:
+def _run_session(mail: ranks.Mail, n_cpus: int, opening: tuple[Any, ...], *messages: tuple[Any, ...]) -> None:
+    _, terms = opening
     try:
         session = Session(terms, n_cpus, partial(mail.put, 0))
     except Exception as error:

@@ -124,6 +124,27 @@ def several():
             call.result(TIMEOUT_S)
 
 
+def unusable():
+    """A node that can make no workers ends its session before the pool does, and later pools are as others."""
+    with ComposablePool(1, kind="mpi", initializer=os._exit, initargs=(3,)) as pool:
+        probe.expect((WorkerLost, TimeoutError), pool.apply_async(abs, (-1,)).get, 5)
+    for _ in range(3):
+        with ComposablePool(1, kind="mpi") as pool:
+            assert pool.apply(abs, (-1,)) == 1
+
+
+def last_message():
+    """Nothing leaves behind the last message: the next communicator would receive it."""
+    mail, found = ranks.Mail(MPI.COMM_SELF.Dup()), []
+    for message in ("first",), ("end", False), ("late",), ("end", True):
+        mail.put(0, message)
+    while len(found) < 2:
+        found += [message for _, batch in mail.take() for message in batch]
+    mail.flush()
+    assert not mail.take() and found == [("first",), ("end", False)]
+    mail.free()
+
+
 def refusing():
     """If one rank cannot open a pool, the others end theirs."""
     with MPIPoolExecutor() as executor:

@@ -93,7 +93,8 @@ class Broker:
         self._changed = threading.Condition()  # guards the next four
         self._nodes = Nodes()
         self._waiting: deque[Task] = deque()  # encoded, and with no node
-        self._verdicts: dict[int, bool | None] = {}  # whether tasks were withdrawn, for `withdraw`; None: not decided
+        # For each thread in `withdraw`, whether the tasks were withdrawn that it waits for. None: that is not decided.
+        self._verdicts: list[dict[int, bool | None]] = []
         self._is_ending = False
         self._dispatcher = threading.Thread(target=self._dispatch, name="pool_party-dispatcher")
         self._receiver = threading.Thread(target=self._receive, name="pool_party-receiver")
@@ -164,14 +165,14 @@ class Broker:
         deadline = monotonic() + ANSWER_S
         with self._changed:
             slots = {slot.number: slot for slot in self._slots if slot.call == call}
-            verdicts = dict.fromkeys(slots)
-            self._verdicts |= verdicts
+            verdicts: dict[int, bool | None] = dict.fromkeys(slots)
+            self._verdicts.append(verdicts)
             asked: set[int] = set()
             try:
-                while open_ones := {number for number in verdicts if self._verdicts[number] is None}:
+                while open_ones := {number for number in verdicts if verdicts[number] is None}:
                     for task in [task for task in self._waiting if task.number in open_ones]:
                         self._waiting.remove(task)
-                        self._verdicts[task.number] = True
+                        self._decide(task.number, True)
                         self._inbox.put(("withdrawn", task.slot))
                     fresh: dict[Node, list[int]] = {}
                     for number in open_ones - asked:
@@ -183,10 +184,9 @@ class Broker:
                     if (left := deadline - monotonic()) <= 0:
                         break
                     self._changed.wait(left)
-                return bool(verdicts) and all(self._verdicts[number] for number in verdicts)
+                return bool(verdicts) and all(verdicts.values())
             finally:
-                for number in verdicts:
-                    self._verdicts.pop(number, None)
+                self._verdicts = [others for others in self._verdicts if others is not verdicts]
 
     def pack(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Packed]:
         """Return the function and the argument of a single call as the channel is to pass them, with copies of values.
@@ -414,12 +414,13 @@ class Broker:
         self._answer(slot, _native.STATUS_CANCELLED, None)
 
     def _decide(self, number: int, is_withdrawn: bool) -> bool:
-        """Tell a thread in `withdraw`, if there is one. Return whether there is."""
+        """Tell the threads in `withdraw` that wait for this. Return whether there are any."""
         with self._changed:
-            if number not in self._verdicts:
-                return False
-            self._verdicts[number] = is_withdrawn
-            return True
+            waiting = [verdicts for verdicts in self._verdicts if number in verdicts]
+            for verdicts in waiting:
+                if verdicts[number] is None:
+                    verdicts[number] = is_withdrawn
+            return bool(waiting)
 
     def _adapt(self, node: Node, lowest: int) -> None:
         """Change how many tasks a node may have, after outcomes of some.

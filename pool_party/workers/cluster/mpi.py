@@ -155,7 +155,7 @@ class MpiTransport:
             ranks.n_cpus_each(comm)
             mail = ranks.Mail(comm)
             for rank in range(1, self._n_ranks + 1):
-                mail.put(rank, self._terms)
+                mail.put(rank, ("open", self._terms))
             with self._ending:
                 self._mail = mail
                 if self._drains is not None:  # opening was given up meanwhile

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import threading
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -67,18 +68,32 @@ def _own_cpu_count() -> int:
 
 
 class Mail:
-    """Messages from and to the ranks of a communicator. Any thread may call `put`, and one thread the others."""
+    """Messages from and to the ranks of a communicator. Any thread may call `put`, and one thread the others.
+
+    "end" and "ended" are the last messages to a rank. MPI gives the number of a communicator that was freed to a later
+    one, which would receive what comes behind them.
+    """
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
-        self._waiting: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[int, tuple[Any, ...]]] = SimpleQueue()
+        self._putting = threading.Lock()  # guards the next
+        self._ended: set[int] = set()  # ranks that were sent their last message
         self._sending: list[tuple[Any, Any]] = []  # requests, and what they need until they are done
         self._status = MPI.Status()
         self._n_looks = 0  # since the last message
 
-    def put(self, rank: int, message: Any) -> None:
-        """Have a message sent soon, behind those that were put for this rank before. Does not block."""
-        self._waiting.put((rank, message))
+    def put(self, rank: int, message: tuple[Any, ...]) -> None:
+        """Have a message sent soon, behind those that were put for this rank before. Does not block.
+
+        It is dropped if that rank was sent its last message.
+        """
+        with self._putting:
+            if rank in self._ended:
+                return
+            if message[0] in ("end", "ended"):
+                self._ended.add(rank)
+            self._waiting.put((rank, message))
 
     def take(self) -> list[tuple[int, list[Any]]]:
         """Send what was put. Return batches of messages that have come, with their senders; they may be none.
@@ -107,13 +122,13 @@ class Mail:
 
     # ---- sending ----
 
-    def _next_put(self, timeout: float) -> tuple[int, Any] | None:
+    def _next_put(self, timeout: float) -> tuple[int, tuple[Any, ...]] | None:
         try:
             return self._waiting.get(timeout > 0, timeout)
         except Empty:
             return None
 
-    def _send_all(self, first: tuple[int, Any] | None) -> bool:
+    def _send_all(self, first: tuple[int, tuple[Any, ...]] | None) -> bool:
         """Begin to send all that was put. Return whether there was something."""
         self._sending = [(request, sent) for request, sent in self._sending if not request.Test()]
         batches: dict[int, list[Any]] = {}
