@@ -269,13 +269,19 @@ pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker);   /* NULL: n
 size_t pp_libraries_count(const pp_libraries_t *libraries);
 void pp_libraries_close(pp_libraries_t *libraries);     /* after the interpreter's end */
 void pp_libraries_leak(pp_libraries_t *libraries);      /* the interpreter never ends: closes nothing */
-extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
+extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_end_threads_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
 PyObject *pp_copy_threads(PyObject *module, PyObject *copy);
 PyObject *pp_limit_copy(PyObject *module, PyObject *copy);
+PyObject *pp_end_threads(PyObject *module, PyObject *copy);
 PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);
 PyObject *pp_exec_extension(PyObject *module, PyObject *made);
+
+void *pp_open_memfd(int fd, int flags);                 /* dlopen, under a name that no library had; NULL: see dlerror */
+
+/* closing.c: closing libraries all at once */
+void pp_close_together(void **handles, size_t n);
 
 /* arenas.c: freeing the memory of interpreters that have ended */
 void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is created */

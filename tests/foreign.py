@@ -85,3 +85,8 @@ def called(name):
 def count(name):
     """Call a module's function that counts its calls."""
     return importlib.import_module(name).count()
+
+
+def call_at_end(name):
+    """Make a module be called when the library that it needs is closed."""
+    importlib.import_module(name).call_at_end()

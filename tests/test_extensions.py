@@ -173,30 +173,81 @@ def test_the_end_may_wait_for_unknown_threads_that_enter(package):
     pool.join(timeout=60)  # raises if the interpreter has not ended
 
 
+@pytest.fixture
+def environment():
+    """Return a function that reads a variable from the C library's environment, which extension modules set."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_char_p
+    names = []
+
+    def read(name):
+        if name not in names:
+            libc.unsetenv(name)
+            names.append(name)
+        return libc.getenv(name)
+
+    yield read
+    for name in names:
+        libc.unsetenv(name)
+
+
 @needs_support
-def test_functions_for_the_end_are_called_when_the_interpreter_ends(package, monkeypatch):
+def test_functions_for_the_end_are_called_when_the_interpreter_ends(package, environment):
     """CPython calls them when the program ends, and copies are closed by then. DuckDB and nanobind register some."""
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype = ctypes.c_char_p
-    monkeypatch.delenv("PP_TEST_EXIT", raising=False)
+    assert environment(b"PP_TEST_EXIT") is None
     with ComposablePool(1, kind="interp", extensions=["alone"]) as pool:
         assert pool.apply(foreign.register_exit, ("alone.nested",))
-        assert getenv(b"PP_TEST_EXIT") is None
+        assert environment(b"PP_TEST_EXIT") is None
     pool.join(timeout=30)
-    assert getenv(b"PP_TEST_EXIT") == b"ended"
-    ctypes.CDLL(None).unsetenv(b"PP_TEST_EXIT")
+    assert environment(b"PP_TEST_EXIT") == b"ended"
+
+
+@pytest.fixture
+def counting(tmp_path, monkeypatch):
+    """Return a function that builds an extension module `counting`, and the library of that name that it needs."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(library):
+        build("counting.c", tmp_path / f"lib{library}.so", f"-Wl,-soname,lib{library}.so")
+        out = tmp_path / f"counting{sysconfig.get_config_var('EXT_SUFFIX')}"
+        build("counting.c", out, "-DMODULE", f"-L{tmp_path}", f"-l{library}", "-Wl,-rpath,$ORIGIN")
+
+    return make
 
 
 @pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("shared_counting", [1, 2])])
 @needs_support
-def test_some_libraries_are_copied_too(library, counts, tmp_path, monkeypatch, make_pool):
-    """Each interpreter has its own HDF5, whose lock is a lock of the module's; others are shared."""
-    build("counting.c", tmp_path / f"lib{library}.so", f"-Wl,-soname,lib{library}.so")
-    out = tmp_path / f"counting{sysconfig.get_config_var('EXT_SUFFIX')}"
-    build("counting.c", out, "-DMODULE", f"-L{tmp_path}", f"-l{library}", "-Wl,-rpath,$ORIGIN")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_some_libraries_are_copied_too(counting, library, counts, make_pool):
+    """Each interpreter has its own HDF5, whose lock is a lock of the module's; others are shared.
+
+    Symbols that are unique in a process are not in such copies.
+    """
+    counting(library)
     pools = [make_pool(1, kind="interp", extensions=["counting"]) for _ in range(2)]
     assert [pool.apply(foreign.count, ("counting",)) for pool in pools] == counts
+
+
+@needs_support
+def test_copies_are_closed_together(counting, environment):
+    """A library may call what a module that needs it has registered: Arrow does. The module must still be there."""
+    assert environment(b"PP_TEST_CLOSED") is None
+    counting("hdf5_closing")
+    with ComposablePool(1, kind="interp", extensions=["counting"]) as pool:
+        pool.apply(foreign.call_at_end, ("counting",))
+        assert environment(b"PP_TEST_CLOSED") is None
+    pool.join(timeout=30)
+    assert environment(b"PP_TEST_CLOSED") == b"called"
+
+
+@needs_support
+def test_arrows_threads_end_with_the_interpreter(counting, environment):
+    assert environment(b"PP_TEST_THREADS") is None
+    counting("arrow")
+    with ComposablePool(1, kind="interp", extensions=["counting"]) as pool:
+        assert pool.apply(foreign.count, ("counting",)) == 1
+        assert environment(b"PP_TEST_THREADS") is None
+    pool.join(timeout=30)
+    assert environment(b"PP_TEST_THREADS") == b" cpu io"
 
 
 def test_a_package_brings_its_requirements_extensions(package):
@@ -318,12 +369,13 @@ def test_a_module_of_the_users_own_may_have_such_a_name(library, make_pool):
     assert make_pool(1, kind="interp").apply(foreign.attribute, ("jax", "answer")) == 42
 
 
-def test_opencvs_threads_end_with_the_interpreter(library, make_pool, tmp_path):
-    """OpenCV ends them if it is told to use one; by itself it never does."""
+@pytest.mark.parametrize(("name", "setter"), extensions.THREAD_SETTERS.items())
+def test_threads_of_some_packages_end_with_the_interpreter(library, make_pool, tmp_path, name, setter):
+    """OpenCV and NumExpr end them if they are told to use one; by themselves they never do."""
     count = tmp_path / "count"
-    library("cv2", f"def setNumThreads(n):\n    with open({str(count)!r}, 'a') as out:\n        print(n, file=out)")
+    library(name, f"def {setter}(n):\n    with open({str(count)!r}, 'a') as out:\n        print(n, file=out)")
     pool = make_pool(1, kind="interp")
-    assert pool.apply(foreign.attribute, ("cv2", "__name__")) == "cv2"
+    assert pool.apply(foreign.attribute, (name, "__name__")) == name
     assert not count.exists()
     pool.close()
     pool.join(timeout=30)
@@ -413,6 +465,16 @@ def test_no_elf_file_needs_nothing(tmp_path):
         (tmp_path / "file").write_bytes(data)
         dynamic = Dynamic(str(tmp_path / "file"))
         assert (dynamic.name, dynamic.needed, dynamic.folders) == ("", [], [])
+
+
+def test_texts_are_replaced(tmp_path):
+    extension = importlib.import_module("pool_party._native").__file__
+    copy = tmp_path / "copy"
+    shutil.copy(extension, copy)
+    with copy.open("r+b") as file:
+        Dynamic(extension).replace(file.fileno(), {b"open_copy": b"copy_open", b"nowhere at all": b"somewhere else"})
+    before, after = pathlib.Path(extension).read_bytes(), copy.read_bytes()
+    assert b"open_copy" in before and after == before.replace(b"open_copy", b"copy_open")
 
 
 def test_the_table_names_versions():

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/param.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,12 +34,36 @@ static void make_name(char *name, size_t size, int fd) {
     snprintf(name + length, size - (size_t)length, "/%d", fd);
 }
 
+void *pp_open_memfd(int fd, int flags) {
+    char name[128];
+    make_name(name, sizeof name, fd);
+    return dlopen(name, flags | RTLD_LOCAL);
+}
+
 typedef struct {
     ElfW(Addr) base;
     int fd, original_fd;
     off_t size;            /* bytes of the original */
 } copy_t;
 
+/* Replaces the copy's pages from `start` to `end` by those of the original, which are at `same` and equal. */
+static void share_pages(const copy_t *copy, const ElfW(Phdr) *segment, char *there, char *same, off_t start, off_t end) {
+    off_t page = sysconf(_SC_PAGESIZE), first = (off_t)segment->p_offset, last = first + (off_t)segment->p_filesz;
+    off_t offset = first / page * page;   /* in the file, of `same` and `there` */
+    size_t length = (size_t)(end - start);
+    if (start == end)
+        return;
+    if (mremap(same + start, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there + start) == MAP_FAILED) {
+        munmap(same + start, length);
+        return;
+    }
+    off_t from = MAX(offset + start, (first + page - 1) / page * page);   /* partial pages at the edges belong to other segments as well */
+    off_t to = MIN(offset + end, last / page * page);
+    if (from < to)
+        (void)!fallocate(copy->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
+}
+
+/* Pages in which a name was changed, or that differ because the file was replaced, stay as they are. */
 static void share_segment(const copy_t *copy, const ElfW(Phdr) *segment) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t lead = segment->p_offset % page, length = (lead + segment->p_filesz + page - 1) / page * page;
@@ -50,15 +75,14 @@ static void share_segment(const copy_t *copy, const ElfW(Phdr) *segment) {
     char *same = mmap(NULL, length, protection, MAP_PRIVATE, copy->original_fd, offset);
     if (same == MAP_FAILED)
         return;
-    if (memcmp(same + lead, there + lead, segment->p_filesz) != 0 ||   /* a name in it was changed, or the file was replaced */
-        mremap(same, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there) == MAP_FAILED) {
-        munmap(same, length);
-        return;
-    }
-    off_t from = (off_t)((segment->p_offset + page - 1) / page * page);   /* partial pages at the edges belong to other segments as well */
-    off_t to = (off_t)((segment->p_offset + segment->p_filesz) / page * page);
-    if (from < to)
-        (void)!fallocate(copy->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
+    size_t start = 0;
+    for (size_t at = 0; at < length; at += page)
+        if (memcmp(same + at, there + at, page) != 0) {
+            share_pages(copy, segment, there, same, (off_t)start, (off_t)at);
+            munmap(same + at, page);
+            start = at + page;
+        }
+    share_pages(copy, segment, there, same, (off_t)start, (off_t)length);
 }
 
 static int share_if_it_is(struct dl_phdr_info *info, size_t size, void *arg) {
@@ -117,11 +141,10 @@ static void disown(pp_libraries_t *l) {
         pp_limits_disown(&l->limited[--l->n_limited]);
 }
 
-/* Closes all copies in reverse order, so that a library is closed before those that it needs. */
 void pp_libraries_close(pp_libraries_t *l) {
     disown(l);
-    while (l->n)
-        dlclose(l->handles[--l->n]);
+    if (l->n)
+        pp_close_together(l->handles, l->n);
     free(l->handles);
     free(l);
 }
@@ -162,14 +185,10 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         return NULL;
     pp_libraries_t *libraries = libraries_of(module);
     void *library = NULL;
-    if (libraries) {
-        char name[128];
-        make_name(name, sizeof name, fd);
-        if ((library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) == NULL)
-            PyErr_SetString(PyExc_ImportError, dlerror());
-        else
-            share_read_only(library, fd, PyBytes_AS_STRING(original));
-    }
+    if (libraries && (library = pp_open_memfd(fd, RTLD_NOW)) == NULL)
+        PyErr_SetString(PyExc_ImportError, dlerror());
+    if (library)
+        share_read_only(library, fd, PyBytes_AS_STRING(original));
     Py_DECREF(original);
     if (library == NULL)
         return NULL;
@@ -239,6 +258,30 @@ PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
     pp_limits_own(own);
     Py_END_ALLOW_THREADS
     Py_RETURN_TRUE;
+}
+
+typedef struct { void *words[4]; } returned_in_memory_t;   /* as C++ returns an object that has a destructor */
+
+/* Ends the threads of one of Arrow's two pools, by `pool()->Shutdown(true)`: their code uses thread-local variables with
+ * destructors, so Arrow would stay loaded, and what it needs would not. */
+static void end_arrow_pool(void *library, const char *pool) {
+    void *(*get)(void) = (void *(*)(void))dlsym(library, pool);
+    returned_in_memory_t (*shut_down)(void *, bool) =
+        (returned_in_memory_t (*)(void *, bool))dlsym(library, "_ZN5arrow8internal10ThreadPool8ShutdownEb");
+    if (get && shut_down)
+        shut_down(get(), true);
+}
+
+const char pp_end_threads_doc[] = "end_threads(copy)\n\nEnds the threads of a copy of Arrow, once they have done what they have to do.";
+PyObject *pp_end_threads(PyObject *module, PyObject *arg) {
+    void *library = handle_of(module, arg);
+    if (library == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS   /* they may need Python */
+    end_arrow_pool(library, "_ZN5arrow8internal16GetCpuThreadPoolEv");
+    end_arrow_pool(library, "_ZN5arrow2io8internal15GetIOThreadPoolEv");
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static void limit(uintptr_t set, uintptr_t get, bool per_thread) {

@@ -1,5 +1,6 @@
-"""Reads which libraries an ELF file needs, from a few hundred bytes of the file."""
+"""Reads which libraries an ELF file needs, and changes names and symbols in a copy of the file."""
 
+import mmap
 import os
 import struct
 
@@ -8,7 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOAD, _DYNAMIC = 1, 2  # types of program headers
-_NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # tags of dynamic entries
+_NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 10, 14, 15, 29  # tags of dynamic entries
+_GNU_HASH = 0x6FFFFEF5  # the same
+_SYMBOL = 24  # bytes of a symbol, the fifth of which is its binding and type
+_WEAK, _UNIQUE = 2, 10  # bindings of symbols
 _IDENT = b"\x7fELF\x02"  # 64-bit; a file of another byte order could not have been loaded
 
 
@@ -25,6 +29,8 @@ class Dynamic:
         self.folders: list[str] = []
         self._strings_at = 0
         self._strings = b""
+        self._entries: dict[int, int] = {}  # tag -> value, of which some are addresses
+        self._loads: list[tuple[int, int, int]] = []  # address, length and offset in the file, of each segment
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._read(fd, os.path.dirname(os.path.realpath(file)))
@@ -39,16 +45,13 @@ class Dynamic:
         segments = list(
             struct.iter_unpack("=IIQQQQQQ", os.pread(fd, size * count, at))
         )  # type, flags, offset, vaddr, _, size
-        loads = [(vaddr, length, offset) for kind, _, offset, vaddr, _, length, *_ in segments if kind == _LOAD]
+        self._loads = [(vaddr, length, offset) for kind, _, offset, vaddr, _, length, *_ in segments if kind == _LOAD]
         dynamic = [os.pread(fd, length, offset) for kind, _, offset, _, _, length, *_ in segments if kind == _DYNAMIC]
         if not dynamic:
             return
         entries = list(struct.iter_unpack("=qQ", dynamic[0]))
-        values = dict(entries)
-        table = values.get(_STRTAB, 0)
-        for vaddr, length, offset in loads:
-            if vaddr <= table < vaddr + length:
-                self._strings_at = table - vaddr + offset
+        self._entries = values = dict(entries)
+        self._strings_at = self._offset(_STRTAB)
         self._strings = os.pread(fd, values.get(_STRSZ, 0), self._strings_at)
         self.needed = [self._text(value) for tag, value in entries if tag == _NEEDED]
         if _SONAME in values:
@@ -58,6 +61,11 @@ class Dynamic:
             self.folders = [
                 folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in self._text(path).split(":")
             ]
+
+    def _offset(self, tag: int) -> int:
+        """Return where in the file the table is whose address an entry gives; 0 if there is none."""
+        address = self._entries.get(tag, 0)
+        return next((address - vaddr + at for vaddr, length, at in self._loads if vaddr <= address < vaddr + length), 0)
 
     def _text(self, start: int) -> str:
         return os.fsdecode(self._strings[start : self._strings.index(b"\0", start)])
@@ -76,3 +84,37 @@ class Dynamic:
             strings = strings.replace(whole, b"\0" + after.ljust(len(before), b"\0") + b"\0")
         if strings != self._strings:
             os.pwrite(fd, strings, self._strings_at)
+
+    def replace(self, fd: int, texts: "Mapping[bytes, bytes]") -> None:
+        """Replace texts in a copy that `fd` refers to, wherever they are, by others of the same length."""
+        with mmap.mmap(fd, 0) as data:
+            for old, new in texts.items():
+                at = data.find(old)
+                while at >= 0:
+                    data[at : at + len(old)] = new
+                    at = data.find(old, at)
+
+    def make_unique_symbols_ordinary(self, fd: int) -> None:
+        """Make symbols that are unique in a process unique in their library, in a copy that `fd` refers to.
+
+        The compiler makes static variables of templates and of inline functions unique. All copies would use those of
+        one, which the linker would never unload.
+        """
+        at = self._offset(_SYMTAB)
+        symbols = os.pread(fd, self._count_symbols(fd) * _SYMBOL, at)
+        for n, info in enumerate(symbols[4::_SYMBOL]):
+            if info >> 4 == _UNIQUE:
+                os.pwrite(fd, bytes([_WEAK << 4 | info & 15]), at + n * _SYMBOL + 4)
+
+    def _count_symbols(self, fd: int) -> int:
+        """Return the number of symbols. Only the hash table tells: the last symbol is the end of the last chain."""
+        at = self._offset(_GNU_HASH)
+        if not at:
+            return 0
+        n_buckets, first, n_words, _ = struct.unpack("=4I", os.pread(fd, 16, at))
+        at += 16 + 8 * n_words
+        last = max(struct.unpack(f"={n_buckets}I", os.pread(fd, 4 * n_buckets, at)))
+        at += 4 * n_buckets
+        while last >= first and not struct.unpack("=I", os.pread(fd, 4, at + 4 * (last - first)))[0] & 1:
+            last += 1
+        return int(last) + 1

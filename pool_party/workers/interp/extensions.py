@@ -15,7 +15,7 @@ import sys
 
 from pool_party import _native
 from pool_party.workers.interp import process_state
-from pool_party.workers.interp.known import OWN_LIBRARIES, PACKAGES, REFUSED, TESTED, why_refused
+from pool_party.workers.interp.known import ARROW, ARROW_SETTINGS, OWN_LIBRARIES, PACKAGES, REFUSED, TESTED, why_refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ else:  # the same classes as importlib.machinery's; fresh interpreters have thes
 
 # A standard-library module that also refuses -> the package that imports it but does not need it in interpreters.
 STAND_INS = {"faulthandler": "joblib"}
+
+# Packages with threads that never end by themselves -> the function that ends them when it gets a 1.
+THREAD_SETTERS = {"cv2": "setNumThreads", "numexpr": "set_num_threads"}
 
 _IS_NEW = sys.version_info >= (3, 14) and "t" not in sys.abiflags
 IS_SUPPORTED = _IS_NEW and bool(_native.HAS_GLIBC)
@@ -99,7 +102,8 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
     sys.path_importer_cache.clear()
     sys.meta_path[:0] = [_Refusals, _StandIns] if IS_SUPPORTED else [_Refusals]
     process_state.change("importlib.util", _hide_refused)
-    process_state.change("cv2", _end_opencv_threads)
+    for name in THREAD_SETTERS:
+        process_state.change(name, _end_threads_of)
     _make_joblib_sequential()
 
 
@@ -112,15 +116,16 @@ def _make_joblib_sequential() -> None:
     environ.setdefault(os.fsencode("JOBLIB_MULTIPROCESSING"), b"0")
 
 
-def _end_opencv_threads(cv2: "Any") -> None:
-    """Make OpenCV's threads end with the interpreter.
+def _end_threads_of(module: "Any") -> None:
+    """Make a library's threads end with the interpreter.
 
     By themselves they never do, and would run code of a copy that is closed.
     """
     import atexit
 
-    if hasattr(cv2, "setNumThreads"):  # otherwise a module of the user's own
-        atexit.register(cv2.setNumThreads, 1)
+    set_threads = getattr(module, THREAD_SETTERS[module.__name__], None)
+    if set_threads is not None:  # otherwise a module of the user's own
+        atexit.register(set_threads, 1)
 
 
 def own_threads() -> "dict[str, int]":
@@ -221,6 +226,9 @@ def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False
         own_name = f"pp{os.fstat(fd).st_ino:x}"  # unique: no other copy can have that inode while this one is loaded
         if is_needed:
             names[dynamic.name] = own_name
+            dynamic.make_unique_symbols_ordinary(fd)
+        if _is_arrow(path):
+            dynamic.replace(fd, ARROW_SETTINGS)
         dynamic.rename(fd, names)
         return _native.open_copy(fd, path), own_name
     except ValueError as error:
@@ -280,6 +288,10 @@ def _is_openblas(library: str) -> bool:
     return "openblas" in os.path.basename(os.path.realpath(library))
 
 
+def _is_arrow(library: str) -> bool:
+    return os.path.basename(library).startswith(ARROW)
+
+
 def _is_copied(library: str) -> bool:
     """Return whether each interpreter gets its own copy of a library that its copies need."""
     if os.path.basename(library).startswith(OWN_LIBRARIES):
@@ -290,12 +302,19 @@ def _is_copied(library: str) -> bool:
 def _load_own(library: str, folders: "Sequence[str]") -> str:
     """Return the name of this interpreter's own copy of a library, and limit the copy to the worker's budget.
 
+    Arrow's threads end before the interpreter does; by themselves they never do.
+
     OpenBLAS counts the calling thread's CPUs when it is loaded, and starts threads on them. If the worker is pinned,
     these threads are pinned as well.
     """
     if library not in _own:
         _own[library] = _open_copy(library, folders, is_needed=True)
-        _native.limit_copy(_own[library][0])
+        copy = _own[library][0]
+        _native.limit_copy(copy)
+        if _is_arrow(library):
+            import atexit
+
+            atexit.register(_native.end_threads, copy)
     return _own[library][1]
 
 

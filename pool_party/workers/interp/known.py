@@ -52,6 +52,7 @@ PACKAGES = {
     "PIL": "13.0.0",
     "polars": "2.1.0",
     "psutil": "7.2.2",
+    "pyarrow": "26.0.1",
     "pydantic": "2.14.3",
     "pydantic_core": "2.50.4",
     "pyproj": "3.8.0",
@@ -72,8 +73,13 @@ PACKAGES = {
 }
 
 # Beginnings of the names of libraries of which each interpreter has its own copy. Their state is one per process, and
-# each copy of the modules that need them guards it by another lock.
-OWN_LIBRARIES = ("libhdf5", "libnetcdf")
+# each copy of the modules that need them guards it by another lock, or it refers to Python objects, as Arrow's does.
+OWN_LIBRARIES = ("libhdf5", "libnetcdf", "libarrow", "libparquet")
+
+# Arrow's allocator jemalloc starts a thread that never ends, unless its settings, which are a text in the library, say
+# otherwise. What stands in place of that is as long, and has no effect: it is there before, too.
+ARROW = "libarrow.so"
+ARROW_SETTINGS = {b"background_thread:true": b"oversize_threshold:000"}
 
 # Modules that are refused in every interpreter, also if the option `extensions` names them: import name -> the version
 # that was tried ("": none), and what happens. PyTables is refused by its first extension module, since `tables` may
@@ -85,7 +91,6 @@ REFUSED = {
     "jax": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
     "jaxlib": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
     "blosc2": ("4.14.1", "pools that were opened after others had used it waited for ever"),
-    "pyarrow": ("26.0.1", "its Arrow library outlives the interpreter and then crashes the program at its end"),
     "tables.utilsextension": ("3.11.1", "the program crashes after an interpreter has used it"),
 }
 
