@@ -104,7 +104,8 @@ def main():
     else:
         from pool_party import ComposablePool
 
-        with ComposablePool(len(tasks), kind=job["kind"], maxtasksperchild=1) as pool:
+        options = {"extensions": ["hypothesis"]} if job["kind"] == "interp" else {}
+        with ComposablePool(len(tasks), kind=job["kind"], maxtasksperchild=1, **options) as pool:
             results = pool.starmap(run, tasks, 1)
         pool.join()
     for pipe, result in zip(job["pipes"], results, strict=True):

@@ -1,4 +1,4 @@
-"""NumPy's, SciPy's, pandas' and scikit-learn's own tests, run inside interpreter workers.
+"""NumPy's, SciPy's, pandas', scikit-learn's and PyArrow's own tests, run inside interpreter workers.
 
     python tests/science/run.py                                  # a few suites of NumPy's
     python tests/science/run.py numpy scipy.fft                  # a package's suites, or single ones: see --list
@@ -28,11 +28,16 @@ PANDAS_PARTS = (
     "groupby indexes indexing interchange internals libs reductions reshape resample scalar series strings tools "
     "tseries tslibs util window"
 )
+PYARROW_PARTS = (
+    "acero array builder cffi compute convert_builtin csv dataset exec_plan extension_type feather flight fs io ipc json "
+    "memory misc orc pandas scalars schema substrait table tensor types udf util"
+)
 PACKAGES = {
     "numpy": ["numpy." + name for name in "_core fft lib linalg ma polynomial random".split()],
     "scipy": ["scipy." + name for name in "fft linalg ndimage optimize signal sparse special stats".split()],
     "pandas": ["pandas.tests." + name for name in PANDAS_PARTS.split()],
     "sklearn": ["sklearn.linear_model", "sklearn.ensemble", "sklearn.cluster"],
+    "pyarrow": [f"pyarrow/tests/test_{name}.py" for name in PYARROW_PARTS.split()] + ["pyarrow/tests/parquet"],
 }
 IN_MAIN = "fails in the main interpreter, too"
 
