@@ -25,7 +25,10 @@ static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
 /* Any thread may call it, as with CPython's. */
 int pp_exit_add(void (*function)(void)) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int64_t interpreter = pp_unknown_threads_home((uintptr_t)__builtin_return_address(0));
+    void *caller = __builtin_return_address(0);
+    int64_t interpreter = pp_unknown_threads_home((uintptr_t)function);
+    if (interpreter < 0)
+        interpreter = pp_unknown_threads_home((uintptr_t)caller);
     int result = 0;
     if (interpreter < 0)
         return Py_AtExit(function);

@@ -16,7 +16,7 @@
 
 typedef struct {
     Py_tss_t *owner;       /* where the copy stores the key; NULL: the key is not CPython's */
-    void *code;            /* where the copy created such a key */
+    const void *there;     /* an address in the copy that created such a key */
     pthread_key_t key;
     int64_t interpreter;   /* its id, which is never reused */
 } note_t;
@@ -73,15 +73,15 @@ static bool take_left(int64_t interpreter, note_t *taken) {
     return found;
 }
 
-static bool is_loaded(const void *code) {
+static bool is_loaded(const void *there) {
     Dl_info info;
-    return dladdr(code, &info) != 0;
+    return dladdr(there, &info) != 0;
 }
 
 void pp_keys_free(int64_t interpreter) {
     note_t left;
     while (take_left(interpreter, &left))
-        if (left.owner || !is_loaded(left.code))
+        if (left.owner || !is_loaded(left.there))
             pthread_key_delete(left.key);
 }
 
@@ -107,11 +107,12 @@ void pp_key_free(Py_tss_t *key) {
 }
 
 int pp_pthread_key_create(pthread_key_t *key, void (*destructor)(void *)) {
+    const void *there[] = {__builtin_return_address(0), (void *)(uintptr_t)destructor, key};   /* after a tail call the first is elsewhere */
     int error = pthread_key_create(key, destructor);
-    void *code = __builtin_return_address(0);
-    int64_t interpreter = error ? -1 : pp_unknown_threads_home((uintptr_t)code);
-    if (interpreter >= 0)
-        note((note_t){.code = code, .key = *key, .interpreter = interpreter});
+    int64_t interpreter = -1;
+    for (size_t i = 0; !error && interpreter < 0 && i < sizeof there / sizeof *there; i++)
+        if ((interpreter = pp_unknown_threads_home((uintptr_t)there[i])) >= 0)
+            note((note_t){.there = there[i], .key = *key, .interpreter = interpreter});
     return error;
 }
 

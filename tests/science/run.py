@@ -29,8 +29,8 @@ PANDAS_PARTS = (
     "tseries tslibs util window"
 )
 PYARROW_PARTS = (
-    "acero array builder cffi compute convert_builtin csv dataset exec_plan extension_type feather flight fs io ipc json "
-    "memory misc orc pandas scalars schema substrait table tensor types udf util"
+    "acero array builder cffi compute convert_builtin csv dataset exec_plan extension_type feather flight fs io ipc "
+    "json memory misc orc pandas scalars schema substrait table tensor types udf util"
 )
 PACKAGES = {
     "numpy": ["numpy." + name for name in "_core fft lib linalg ma polynomial random".split()],

@@ -283,6 +283,23 @@ def netCDF4():
     return total
 
 
+def tables():
+    import numpy as np
+    import tables as tb
+
+    total = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for library in ("zlib", "lzo", "blosc", "blosc2") * 5:
+            filters = tb.Filters(complevel=5, complib=library if tb.which_lib_version(library) else "zlib")
+            with tb.open_file(os.path.join(folder, "a.h5"), "w", filters=filters) as out:
+                out.create_carray("/", "v", obj=np.arange(50_000.0))
+                rows = out.create_table("/", "t", {"x": tb.Float64Col(), "n": tb.Int64Col()})
+                rows.append([(n / 7, n) for n in range(2000)])
+            with tb.open_file(os.path.join(folder, "a.h5")) as back:
+                total += float(back.root.v[:].sum()) + sum(row["x"] for row in back.root.t.where("n > 1500"))
+    return round(total, 6)
+
+
 def pyarrow():
     import pyarrow as pa
     import pyarrow.compute as pc

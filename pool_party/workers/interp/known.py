@@ -22,6 +22,7 @@ PACKAGES = {
     "astropy": "8.0.2",
     "bcrypt": "5.0.0",
     "bitarray": "3.12.3",
+    "blosc2": "4.14.1",
     "bottleneck": "1.6.0",
     "cffi": "2.1.1",
     "cftime": "1.6.6.1",
@@ -44,6 +45,7 @@ PACKAGES = {
     "lz4": "4.4.5",
     "matplotlib": "3.11.2",
     "nacl": "1.6.2",
+    "ndindex": "1.10.1",
     "netCDF4": "1.7.5.1.post1",
     "numcodecs": "0.17.1",
     "numexpr": "2.14.2",
@@ -64,6 +66,7 @@ PACKAGES = {
     "skimage": "0.26.0",
     "sqlalchemy": "2.1.9",
     "statsmodels": "0.15.0",
+    "tables": "3.11.1",
     "tokenizers": "0.23.3",
     "ujson": "6.1.0",
     "uvloop": "0.23.0",
@@ -90,8 +93,6 @@ REFUSED = {
     "llvmlite": ("0.50.0", "several interpreters share its LLVM library, which aborts the program"),
     "jax": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
     "jaxlib": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
-    "blosc2": ("4.14.1", "pools that were opened after others had used it waited for ever"),
-    "tables.utilsextension": ("3.11.1", "the program crashes after an interpreter has used it"),
 }
 
 
