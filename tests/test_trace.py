@@ -334,7 +334,7 @@ def test_the_newest_are_kept_and_the_others_counted(pool, path):
         pool.apply(tasks.identity, (1,))
     trace = read(path)
     n_tasks = len(trace.of(TASK))
-    assert n_tasks + len(trace.of(WAIT)) <= 100 + 2  # a worker that sleeps at the end has recorded no event
+    assert n_tasks + len(trace.of(WAIT)) <= 100 + 4  # spans that begin or end outside: at most two of each worker
     assert trace.n_dropped >= 1001 - n_tasks
     assert numbers(trace, "identity") == [0]
     assert any(str(trace.n_dropped) in mark.name for mark in trace.marks)
