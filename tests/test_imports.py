@@ -180,7 +180,7 @@ if __name__ == "__main__":
     print(result, {slow!r} & sys.modules.keys(), {slow!r}.intersection(in_worker))
     print([name for name in in_worker if name.startswith("pool_party.wire")])
 """
-SLOW = {"cloudpickle", "dataclasses", "inspect", "logging", "uuid", "hashlib"}
+SLOW = {"ast", "cloudpickle", "dataclasses", "inspect", "logging", "uuid", "hashlib"}
 RESULTS = {"importable": 2, "script": 5, "lambda": 5, "class": 4, "enum": 2}
 WIRE = {
     "importable": [],

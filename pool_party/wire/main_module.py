@@ -3,6 +3,8 @@
 What needs cloudpickle is in `by_value`, which few programs need: functions of `__main__` and simple classes do not.
 """
 
+from __future__ import annotations
+
 import _pickle
 import builtins
 import copyreg
@@ -14,9 +16,9 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pool_party import _native
+from pool_party._core.records import NamedTuple
 from pool_party.wire.beside import collector, keep_in_pickle, load, names_of
 from pool_party.wire.namespace import (
     MODULES,
@@ -40,10 +42,13 @@ from pool_party.wire.namespace import (
     set_function_state,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pool_party.wire.by_value import Reducer
 
-_tokens: "weakref.WeakKeyDictionary[type, object]" = weakref.WeakKeyDictionary()
+_tokens: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
 
@@ -125,7 +130,7 @@ _OF_CLOUDPICKLE = frozenset(
 )
 
 
-class _Reducers(dict[type, Any]):
+class _Reducers(dict[type, object]):
     """Our reducers, then cloudpickle's. It is imported for the types that it handles, and not before."""
 
     def __missing__(self, cls: type) -> Any:
@@ -145,7 +150,7 @@ _own: dict[type, Any] = {
     property: _reduce_property,
     types.MappingProxyType: _reduce_mapping_proxy,
 }
-BY_VALUE: "ChainMap[type, Any]" = ChainMap(_Reducers(_own), copyreg.dispatch_table)
+BY_VALUE: ChainMap[type, Any] = ChainMap(_Reducers(_own), copyreg.dispatch_table)
 
 
 def _is_importable(obj: Any) -> bool:
@@ -248,7 +253,7 @@ class Pickler(_pickle.Pickler):
     read, named: the globals of `__main__` that pickled functions read, and all names in their code.
     """
 
-    _reducer: "Reducer | None" = None  # of what cloudpickle has to reduce, if anything
+    _reducer: Reducer | None = None  # of what cloudpickle has to reduce, if anything
 
     def __init__(
         self, file: Any, buffer_callback: Any, table: Mapping[type, Any], name: str = "", definition: Any = None
@@ -321,7 +326,7 @@ class Pickler(_pickle.Pickler):
             return attribute, ("types", name)
         return NotImplemented if _goes_by_name(cls) else self._by_cloudpickle().reduce(cls)
 
-    def _by_cloudpickle(self) -> "Reducer":
+    def _by_cloudpickle(self) -> Reducer:
         if self._reducer is None:
             from pool_party.wire.by_value import Reducer
 
