@@ -364,16 +364,28 @@ def test_a_lost_scheduler_fails_all_calls_soon(fragile):
             pool.apply(tasks.square, (3,))
 
 
-def test_a_stopped_worker_delays_only_the_opening(fragile, monkeypatch):
+def test_a_stopped_worker_delays_only_the_opening(fragile, monkeypatch, caplog):
+    """It is used once it continues, however often it was tried before."""
     from pool_party.workers.cluster import dask
 
-    monkeypatch.setattr(dask, "CONNECT_S", 2.0)
+    tries = []
+
+    async def connect(self, address, once=dask.DaskTransport._connect_in_time):
+        tries.append(address)
+        await once(self, address)
+
+    monkeypatch.setattr(dask, "CONNECT_S", 4.0)
     fragile.workers[0].send_signal(signal.SIGSTOP)
     with ComposablePool(kind="dask", address=fragile.address) as pool:
         assert pool.map(tasks.square, range(20), 1) == [x * x for x in range(20)]
         assert pool.statistics().n_workers == 1
+        with monkeypatch.context() as impatient:
+            impatient.setattr(dask, "CONNECT_S", 0.05)
+            impatient.setattr(dask.DaskTransport, "_connect_in_time", connect)
+            gates.wait_until(lambda: len(tries) > dask.N_TRIES + 1, "it was tried", TIMEOUT_S)
         fragile.workers[0].send_signal(signal.SIGCONT)
         gates.wait_until(lambda: pool.statistics().n_workers == 2, "it has joined", TIMEOUT_S)
+    assert [record.getMessage().split(" is ")[1] for record in caplog.records] == ["not used until it answers"]
 
 
 def test_tls(tmp_path):

@@ -32,7 +32,7 @@ OPEN_S = 30.0  # how long opening waits for the scheduler
 CONNECT_S = 15.0  # how long it waits for the workers that are there, which may import much first
 END_S = 10.0  # how long the end waits for sessions; they kill tasks after 3 s
 VERSION: str = sys.modules["pool_party"].__version__
-N_TRIES = 3  # to use a worker that joins later, before it is left alone
+N_TRIES = 3  # to use a worker that joins later, before it is left alone; one that does not answer is tried on and on
 
 
 def _install(dask_worker: Any) -> dict[str, Any]:
@@ -90,6 +90,7 @@ class DaskTransport:
         self._numbers = itertools.count()  # of sessions, which make the names of nodes: one may have several in turn
         self._tasks: set[asyncio.Task[None]] = set()  # of the loop, which would forget them
         self._connecting: set[str] = set()  # addresses that `_watch` has found
+        self._silent: set[str] = set()  # addresses whose workers have not answered in time, which was logged
         self._n_refused: dict[str, int] = {}  # by address: how often no session could be opened, or it had no workers
         self._is_closing = False
         self._closing = threading.Lock()
@@ -196,6 +197,10 @@ class DaskTransport:
     async def _try_to_connect(self, address: str) -> None:
         try:
             await self._connect_in_time(address)
+        except TimeoutError:  # it may be stopped, or very busy
+            if address not in self._silent and not self._is_closing:
+                self._silent.add(address)
+                log_exception("the Dask worker %s is not used until it answers", address)
         except Exception:
             if self._note_refusal(address) == N_TRIES and not self._is_closing:
                 log_exception("the Dask worker %s is not used", address)
