@@ -316,10 +316,10 @@ def idle_after_results(kind):
 
 def idle_after_arguments(kind):
     with ComposablePool(2, kind=kind) as pool:
-        blob = tasks.make_blob(300 * MiB, 1)
+        blob = tasks.make_blob(128 * MiB, 1)
         assert pool.apply(tasks.checksum, (blob.data,)) == tasks.checksum(blob.data)
         wait_until_given_back(pool)
-        assert pool.apply(tasks.checksum, (bytes(200 * MiB),)) == tasks.checksum(bytes(200 * MiB))
+        assert pool.apply(tasks.checksum, (bytes(96 * MiB),)) == tasks.checksum(bytes(96 * MiB))
         wait_until_given_back(pool)
 
 
