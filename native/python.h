@@ -246,6 +246,7 @@ typedef struct pp_channel {
     uint64_t last_job_id, n_submitted;
     _Atomic uint64_t n_failed;
     bool is_closing;                    /* accepts no more calls */
+    _Atomic uint32_t is_pulsed;         /* futex word: pulse() was called; the balancer takes it back */
     _Atomic uint32_t is_idle, deferred_bell, has_no_deferred, has_runner;   /* has_runner: a thread runs callbacks */
 } pp_channel_t;
 #ifdef Py_GIL_DISABLED
@@ -401,7 +402,7 @@ PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored);
 
 /* observing.c */
-extern const char pp_limit_doc[], pp_wait_pulse_doc[], pp_counts_doc[], pp_awake_doc[], pp_read_events_doc[],
+extern const char pp_limit_doc[], pp_wait_pulse_doc[], pp_wait_change_doc[], pp_counts_doc[], pp_awake_doc[], pp_read_events_doc[],
     pp_present_doc[];
 PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_lend(pp_channel_t *self, PyObject *arg);
@@ -409,6 +410,7 @@ PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg);
+PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_lends(pp_channel_t *self, PyObject *ignored);

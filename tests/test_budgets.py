@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import signal
+import threading
 
 import fresh
 import gates
@@ -164,6 +165,37 @@ def test_lent_cpus_are_reclaimed_in_mid_task(kind, four_cpus, gate, tmp_path):
         other.release(1)
         assert second.get(60) == "second"
         assert pool.statistics().n_reclaims > 0
+
+
+def test_the_balancer_sleeps_until_a_change_lasts(gate):
+    """It wakes for a worker that stays active, and for a request, but not for workers that wake and fall asleep."""
+    with ComposablePool(2, kind="thread") as pool:
+        channel = pool._engine._channel
+        channel.watch()
+        gates.wait_until(lambda: channel.awake() == (False, False), "both are idle")
+
+        def sleep(settle_s):
+            known = (False, False), N_CPUS, _native.cpus_left(N_CPUS)
+            thread = threading.Thread(
+                target=channel.wait_change, args=(channel.wait_pulse(2**32 - 1), *known, settle_s)
+            )
+            thread.start()
+            return thread
+
+        sleeper = sleep(settle_s=1e6)
+        assert pool.map(abs, range(-20, 0), 1) == list(range(20, 0, -1))
+        assert sleeper.is_alive()
+        channel.pulse()
+        sleeper.join(60)
+        assert not sleeper.is_alive()
+
+        sleeper = sleep(settle_s=0.001)
+        held = pool.apply_async(tasks.pass_gate, (gate.path,))
+        gate.wait_arrived(1)
+        sleeper.join(60)
+        assert not sleeper.is_alive()
+        gate.release(1)
+        held.get(60)
 
 
 def test_nothing_is_lent_while_all_work(kind, four_cpus, gate):

@@ -59,8 +59,16 @@ PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored) {
 
 PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
+    pp_store_seq_cst(&self->is_pulsed, 1);   /* before the pulse: see pp_channel_wait_change */
+    pp_futex_wake(&self->is_pulsed, INT32_MAX, UINT32_MAX);
     pp_pulse(self->segment->shared);
     Py_RETURN_NONE;
+}
+
+static void wait_pulse(pp_channel_t *self, uint32_t seen) {
+    _Atomic uint32_t *pulse = &self->segment->shared->pulse;
+    while (pp_load_seq_cst(pulse) == seen)
+        pp_futex_wait(pulse, seen, -1, UINT32_MAX);
 }
 
 const char pp_wait_pulse_doc[] = PyDoc_STR("wait_pulse(seen) -> int\n\nWaits until the pulse differs from `seen`, and returns it.");
@@ -68,16 +76,59 @@ PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
     unsigned long seen = PyLong_AsUnsignedLongMask(arg);
     if (PyErr_Occurred())
         return NULL;
-    _Atomic uint32_t *pulse = &self->segment->shared->pulse;
     Py_BEGIN_ALLOW_THREADS
-    while (pp_load_seq_cst(pulse) == (uint32_t)seen)
-        pp_futex_wait(pulse, (uint32_t)seen, -1, UINT32_MAX);
+    wait_pulse(self, (uint32_t)seen);
     Py_END_ALLOW_THREADS
-    return PyLong_FromUnsignedLong(pp_load_seq_cst(pulse));
+    return PyLong_FromUnsignedLong(pp_load_seq_cst(&self->segment->shared->pulse));
 }
 
 static bool is_awake(pp_worker_slot_t *worker) {
     return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
+}
+
+/* Whether a worker was active or idle, other than `known` says, both before and after the caller has slept. */
+static bool has_lasted(pp_segment_t *s, const bool *known, const bool *before) {
+    for (unsigned i = 0; i < s->n_workers; i++)
+        if (before[i] != known[i] && is_awake(pp_segment_worker(s, i)) != known[i])
+            return true;
+    return false;
+}
+
+const char pp_wait_change_doc[] = PyDoc_STR(
+    "wait_change(seen, awake, n_cpus, n_left, settle_s) -> int\n\n"
+    "Waits until the pulse differs from `seen` and, besides, a worker has been active or idle, other than `awake` says, for\n"
+    "settle_s; or cpus_left(n_cpus) is not n_left; or pulse() was called. Returns the pulse that was considered.");
+PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args) {
+    unsigned long seen_last;
+    PyObject *awake;
+    unsigned n_cpus, n_left;
+    double settle_s;
+    if (!PyArg_ParseTuple(args, "kO!IId", &seen_last, &PyTuple_Type, &awake, &n_cpus, &n_left, &settle_s))
+        return NULL;
+    pp_segment_t *s = self->segment;
+    if (PyTuple_GET_SIZE(awake) != (Py_ssize_t)s->n_workers)
+        return PyErr_Format(PyExc_ValueError, "awake must have an item for each of the %u workers", s->n_workers);
+    bool *known = PyMem_Calloc(2 * s->n_workers, sizeof *known), *before = known + s->n_workers;
+    if (known == NULL)
+        return PyErr_NoMemory();
+    for (unsigned i = 0; i < s->n_workers; i++)
+        known[i] = PyTuple_GET_ITEM(awake, (Py_ssize_t)i) == Py_True;
+    uint32_t seen = (uint32_t)seen_last;
+    Py_BEGIN_ALLOW_THREADS
+    for (;;) {
+        wait_pulse(self, seen);
+        seen = pp_load_seq_cst(&s->shared->pulse);   /* first: whatever changes after what follows was read pulses again */
+        if (pp_swap_seq_cst(&self->is_pulsed, 0) || pp_others_leave(n_cpus) != n_left)
+            break;
+        for (unsigned i = 0; i < s->n_workers; i++)
+            before[i] = is_awake(pp_segment_worker(s, i));
+        pp_futex_wait(&self->is_pulsed, 0, pp_now_ns() + (int64_t)(settle_s * 1e9), UINT32_MAX);
+        if (has_lasted(s, known, before))
+            break;
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(known);
+    return PyLong_FromUnsignedLong(seen);
 }
 
 const char pp_counts_doc[] = PyDoc_STR("counts() -> tuple[int, ...]\n\n"

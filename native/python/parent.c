@@ -540,6 +540,7 @@ GUARDED(pp_channel_limit)
 GUARDED(pp_channel_lend)
 GUARDED(pp_channel_grant)
 GUARDED(pp_channel_wait_pulse)
+GUARDED(pp_channel_wait_change)
 GUARDED(pp_channel_trace)
 GUARDED(pp_channel_read_events)
 GUARDED(pp_channel_present)
@@ -613,6 +614,7 @@ static PyMethodDef methods[] = {
                                                    "Makes the pulse tell when workers become idle and active, from now on."),
     METHOD("pulse", pp_channel_pulse, METH_NOARGS, "pulse()\n\nWakes the threads that wait for the pulse."),
     METHOD("wait_pulse", pp_channel_wait_pulse, METH_O, pp_wait_pulse_doc),
+    METHOD("wait_change", pp_channel_wait_change, METH_VARARGS, pp_wait_change_doc),
     METHOD("counts", pp_channel_counts, METH_NOARGS, pp_counts_doc),
     METHOD("awake", pp_channel_awake, METH_NOARGS, pp_awake_doc),
     METHOD("lends", pp_channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nCounts within this process."),

@@ -34,6 +34,7 @@ class Enforcer:
         self._now = list(plan.own)
         self._seen_loads = 0
         self._has_failed = False  # whether the policy has raised
+        self._asked: policies.State | None = None  # what the policy was asked about last
         self.gate: Gate | None = None
         self._presence: Presence | None = None  # if this pool has a part of the machine's threads
         self.on_grant: Callable[[int, int], object] | None = None  # called with a worker's number and its threads
@@ -195,7 +196,7 @@ class Enforcer:
     def _balance(self) -> None:
         pulse = 0
         while not self._is_closed.is_set():
-            pulse = self._channel.wait_pulse(pulse)
+            pulse = self._wait(pulse)
             if not self._is_followed:
                 neighbours.tell(self, sum(self._channel.awake()))
                 continue
@@ -206,11 +207,22 @@ class Enforcer:
                 shares = self._ask()
             self._apply(shares)
 
+    def _wait(self, pulse: int) -> int:
+        """Wait for what may change budgets.
+
+        While nothing is lent, a worker's task or pause of less than SETTLE_S changes nothing. So the balancer does not
+        run then: it would hold up the thread that waits for the task, and short calls would take twice as long.
+        """
+        if self._asked is None or not self.plan.lends or self._now != list(self.plan.own):
+            return self._channel.wait_pulse(pulse)
+        return self._channel.wait_change(pulse, self._asked.awake, self.plan.n_threads, self._asked.n_left, SETTLE_S)
+
     def _ask(self) -> Sequence[WorkerBudget]:
         plan, awake = self.plan, self._channel.awake()
         n_awake = sum(awake)
         neighbours.tell(self, n_awake)
         state = policies.State(plan.cpus, plan.n_threads, plan.own, awake, _native.cpus_left(plan.n_threads))
+        self._asked = state
         shares, n_threads = self._shares(state), plan.n_threads
         if self._presence is not None:
             n_threads = self._presence.share(self, n_awake, policies.active_threads(shares, awake))
