@@ -93,6 +93,27 @@ def test_stdin(kind, args, guarded):
     fresh.check(fresh.run(args, stdin_text=text), EXPECTED)
 
 
+LAUNCHERS = {  # which run a script as `__main__` in their own process, as coverage and IPython do
+    "another-main": "import multiprocessing, runpy\nrunpy.run_path('app.py', run_name='__main__')",
+    "no-spec": """
+import pathlib, sys, types
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+del main.__spec__
+main.__file__ = "app.py"
+exec(compile(pathlib.Path("app.py").read_bytes(), "app.py", "exec"), vars(main))
+""",
+}
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_script_that_another_program_runs(tmp_path, launcher, method):
+    text = program("process", BODY, guarded=True, definitions=DEFINITIONS)
+    (tmp_path / "app.py").write_text(text.replace("kind=KIND", f"kind=KIND, context={method!r}"))
+    (tmp_path / "launcher.py").write_text(LAUNCHERS[launcher])
+    fresh.check(fresh.run(["launcher.py"], cwd=tmp_path), EXPECTED)
+
+
 @pytest.mark.parametrize("kind", UNGUARDED_KINDS)
 def test_script_that_names_a_start_method_for_workers_that_are_no_processes(tmp_path, kind):
     """A program that changes its kind changes nothing else: other kinds ignore the context."""

@@ -233,6 +233,7 @@ def _start(process: Any, method: str | None) -> None:
     ours. If they are missing, they are therefore started first, with the caller's own mask. So Ctrl-C ends a fork
     server that is still importing (some 0.1 s), with a traceback, as everywhere in `multiprocessing`.
     """
+    _complete_main()
     if method in ("forkserver", "spawn"):
         from multiprocessing import resource_tracker
 
@@ -249,6 +250,18 @@ def _start(process: Any, method: str | None) -> None:
             _launch(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _complete_main() -> None:
+    """Give the present `__main__` what `multiprocessing` expects of it. A program may have replaced it, to run a script.
+
+    Workers name a script's classes after `__mp_main__`, which `multiprocessing` sets when it is imported. `__spec__` is
+    read to start a process, and IPython's second `%run` of a script runs it in a module that has none.
+    """
+    main = sys.modules.get("__main__")
+    if main is not None:
+        sys.modules["__mp_main__"] = main
+        main.__dict__.setdefault("__spec__", None)
 
 
 def _launch(process: Any) -> None:
