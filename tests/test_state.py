@@ -1,6 +1,7 @@
 """State of workers: it persists between tasks, is set by the initializer, and ends with the worker."""
 
 import functools
+import multiprocessing
 import re
 
 import gates
@@ -145,6 +146,12 @@ def test_initializer_that_kills_its_process_breaks_the_pool(context, tmp_path):
         with ComposablePool(2, tasks.exiting_init, (str(log), 3), context=context, kind="process") as pool:
             pool.apply_async(tasks.square, (1,)).get(TIMEOUT_S)
     assert len(log.read_text().splitlines()) <= 20
+
+
+def test_locks_of_multiprocessing_are_refused_by_interpreters_with_advice(make_pool):
+    with pytest.raises(RuntimeError, match="through inheritance") as caught:
+        make_pool(1, kind="interp", initializer=tasks.square, initargs=(multiprocessing.RLock(),))
+    assert any("Manager" in note for note in caught.value.__notes__)
 
 
 def test_unpicklable_initargs_fail(remote_kind):

@@ -110,11 +110,11 @@ def dumps(
         _settle(False)
         if is_from_handler(failure):
             raise
-        from pool_party.wire.explain import explain
+        from pool_party.wire.explain import advice, explain
 
-        note = explain(value, _fails)
-        if note:
-            failure.add_note(note)
+        for note in (explain(value, _fails), advice(failure, is_local)):
+            if note:
+                failure.add_note(note)
         raise failure from None
     _settle(True)
     return whole

@@ -1,4 +1,4 @@
-"""Finds the path in a value to the object that does not pickle."""
+"""Explains why a value does not pickle: the path in it to the object that does not, and what to do."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,6 +56,16 @@ def explain(value: object, fails: Callable[[object], bool]) -> str:
         if fails(root):
             path, culprit = _find(root, name, 0, fails)
             return f"pool_party: {path} does not pickle: {_short(culprit)}"
+    return ""
+
+
+def advice(failure: Exception, is_local: bool) -> str:
+    """Return what to do about an exception from pickling, or '' if that is unknown. is_local: for an interpreter."""
+    if is_local and type(failure) is RuntimeError and "through inheritance" in str(failure):
+        return (
+            "pool_party: interpreters cannot get locks, queues and values of multiprocessing, not even in initargs: "
+            "use those of a multiprocessing.Manager(), or kind='process' or 'thread'"
+        )
     return ""
 
 
