@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import concurrent.futures.process
+import contextlib
 import functools
 import itertools
 import logging
@@ -206,6 +207,41 @@ def test_a_done_callback_that_raises_at_once_is_logged(executor, caplog):
     with caplog.at_level(logging.ERROR, logger="concurrent.futures"):
         future.add_done_callback(fail)
     assert [record.exc_info[0] for record in caplog.records] == [RuntimeError]
+
+
+@pytest.mark.parametrize("is_error", [False, True], ids=["result", "exception"])
+def test_the_user_may_settle_a_future(executor, gate, is_error):
+    """As with the standard library's: the user's outcome counts, once, and the workers go on."""
+
+    def settle(future):
+        if is_error:
+            future.set_exception(KeyError("mine"))
+        else:
+            future.set_result("mine")
+
+    running = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    queued = [executor.submit(tasks.square, i) for i in range(5)]
+    seen = queue.SimpleQueue()
+    for future in (running, *queued):
+        future.add_done_callback(seen.put)
+    settle(running)
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        settle(running)
+    assert running.done() and not running.running() and not running.cancelled() and not running.cancel()
+    assert concurrent.futures.wait([running], TIMEOUT_S).done == {running}
+    gate.release()
+    done, queued = executor.submit(tasks.square, 3), [executor.submit(tasks.square, i) for i in range(5)]
+    for future in queued:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # a worker was faster
+            settle(future)
+    assert done.result(TIMEOUT_S) == 9
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        settle(done)
+    assert done.result() == 9
+    assert isinstance(running.exception(TIMEOUT_S), KeyError) if is_error else running.result(TIMEOUT_S) == "mine"
+    assert concurrent.futures.wait(queued, TIMEOUT_S).not_done == set()
+    assert {seen.get(timeout=TIMEOUT_S) for _ in range(6)} > {running}
 
 
 def test_repr_of_a_future_tells_its_state(executor, gate):

@@ -325,6 +325,15 @@ class Engine:
         self._channel.settle(call, _native.STATUS_CANCELLED, None)  # unless the broker's answer was faster
         return True
 
+    def settle(self, call: Call, status: int, value: Any) -> bool:
+        """Give a call an outcome, and withdraw its tasks that no worker has begun. Return False if it has one."""
+        if not self._channel.settle(call, status, value):
+            return False
+        self._channel.revoke(call)
+        if self._broker is not None:
+            self._broker.withdraw(call.id, is_settled=True)
+        return True
+
     def kill(self, call: Call) -> bool:
         """Cancel a call, and kill the processes that run tasks of it. Return False if it has its outcome."""
         return not self.is_foreign and self.supervisor.kill(call)

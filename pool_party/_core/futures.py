@@ -1,7 +1,7 @@
 """A call whose outcome is a `Future` of `concurrent.futures`."""
 
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,28 @@ class PoolFuture(Future[Any]):
         except Exception:
             LOGGER.exception("exception calling callback for %r", self)
 
+    def set_result(self, result: Any) -> None:
+        """Give the future a result, in the place of the call's. A worker that has begun the call goes on. Does not block.
+
+        Args:
+            result: The result.
+
+        Raises:
+            concurrent.futures.InvalidStateError: The future is done.
+        """
+        self._call.set_outcome(_native.STATUS_OK, result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Give the future an exception, as `set_result` gives it a result.
+
+        Args:
+            exception: The exception.
+
+        Raises:
+            concurrent.futures.InvalidStateError: The future is done.
+        """
+        self._call.set_outcome(_native.STATUS_RAISED, exception)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {id(self):#x} state={self._call.describe()}>"
 
@@ -184,9 +206,13 @@ class FutureCall(Call):
             future.set_running_or_notify_cancel()
         elif future.set_running_or_notify_cancel():
             if self.status == _native.STATUS_OK:
-                future.set_result(self.value)
+                Future.set_result(future, self.value)
             else:
-                future.set_exception(self.error())
+                Future.set_exception(future, self.error())
+
+    def set_outcome(self, status: int, value: Any) -> None:
+        if not self._engine.settle(self, status, value):
+            raise InvalidStateError(f"the future is {self.describe()}")
 
     def error_from(self, status: int, value: Any) -> BaseException:
         return future_error_of(status, value)

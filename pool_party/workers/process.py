@@ -253,7 +253,7 @@ def _start(process: Any, method: str | None) -> None:
 
 
 def _complete_main() -> None:
-    """Give the present `__main__` what `multiprocessing` expects of it. A program may have replaced it, to run a script.
+    """Give `__main__` what `multiprocessing` expects of it, since a program that runs a script may have replaced it.
 
     Workers name a script's classes after `__mp_main__`, which `multiprocessing` sets when it is imported. `__spec__` is
     read to start a process, and IPython's second `%run` of a script runs it in a module that has none.
