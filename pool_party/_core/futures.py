@@ -127,7 +127,9 @@ class PoolFuture(Future[Any]):
             LOGGER.exception("exception calling callback for %r", self)
 
     def set_result(self, result: Any) -> None:
-        """Give the future a result, in the place of the call's. A worker that has begun the call goes on. Does not block.
+        """Give the future a result, in the place of the call's.
+
+        Does not block. A worker that has begun the call goes on with it.
 
         Args:
             result: The result.
@@ -138,7 +140,7 @@ class PoolFuture(Future[Any]):
         self._call.set_outcome(_native.STATUS_OK, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Give the future an exception, as `set_result` gives it a result.
+        """Give the future an exception, as `set_result` gives it a result. Does not block.
 
         Args:
             exception: The exception.
