@@ -13,7 +13,6 @@ from pool_party.budget.plan import Limits, make_plan
 from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
 from pool_party.workers.base import Setup
-from pool_party.workers.interp import prestart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ def open_engine(
     context = _choose_context(kind, _start_context(context))
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
-    interpreters = prestart.begin(kind, channel, n_workers)
+    interpreters = _begin_interpreters(channel, n_workers) if kind == "interp" else None
     try:
         setup = Setup(
             initializer,
@@ -228,8 +227,17 @@ def open_engine(
         engine = Engine(kind, n_workers, channel, backlog, setup, on_broken, carrier)
         return engine, engine.open(setup)
     except BaseException:
-        prestart.give_up(interpreters)
+        if interpreters:
+            from pool_party.workers.interp import prestart
+
+            prestart.give_up(interpreters)
         raise
+
+
+def _begin_interpreters(channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:
+    from pool_party.workers.interp import prestart  # other kinds do not need it
+
+    return prestart.begin(channel, n_workers)
 
 
 def _check_elsewhere(kind: str, kinds: tuple[str, ...], **given: object) -> None:

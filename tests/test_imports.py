@@ -69,10 +69,11 @@ HEAVY = (
 )
 
 BY_THE_IMPORT = {
-    *("__future__", "_collections", "_contextvars", "_functools", "_operator", "_types", "_weakrefset", "atexit"),
-    *("collections", "collections.abc", "functools", "gc", "itertools", "keyword", "math", "operator", "reprlib"),
+    *("__future__", "_collections", "_contextvars", "_operator", "_types", "_weakrefset", "atexit"),
+    *("collections", "collections.abc", "gc", "itertools", "keyword", "math", "operator", "reprlib"),
     *("threading", "types", "weakref"),
     *("warnings", "math.integer", "_math_integer"),  # by `threading` before 3.14, and by `math` from 3.15 on
+    *(("functools", "_functools") if sys.version_info < (3, 13) else ()),  # by `threading`
     *("pool_party", "pool_party._native", "pool_party._options", "pool_party._pool", "pool_party._core"),
     *(
         f"pool_party._core.{name}"
@@ -83,8 +84,34 @@ BY_THE_IMPORT = {
         for name in ("outcomes", "records", "results", "submit", "threads", "watching", "workers")
     ),
     *(f"pool_party.budget{name}" for name in ("", ".environment", ".plan", ".policies", ".split", ".topology")),
-    *(f"pool_party.workers{name}" for name in ("", ".base", ".interp", ".interp.prestart", ".preloading")),
+    *(f"pool_party.workers{name}" for name in ("", ".base", ".preloading")),
 }
+
+BY_THE_OPENING = {  # and by the first call, beyond the import
+    "thread": {
+        *(f"pool_party.budget.{name}" for name in ("arbiter", "enforcer", "neighbours", "user_limits")),
+        *(f"pool_party.workers.{name}" for name in ("loop", "thread")),
+    },
+    "process": {
+        *("functools", "_functools", "contextlib", "select"),
+        *(f"pool_party.budget.{name}" for name in ("arbiter", "enforcer", "neighbours", "terms", "user_limits")),
+        *(f"pool_party.wire{name}" for name in ("", ".beside", ".codec", ".definitions", ".fd_handle", ".namespace")),
+        *(f"pool_party.workers.{name}" for name in ("loop", "process", "watcher")),
+    },
+}
+OPENING = """
+import sys
+from pool_party import ComposablePool
+if {kind!r} == "process":  # what a process of multiprocessing's own needs
+    import multiprocessing
+    process = multiprocessing.get_context("fork").Process()
+    process.start()
+    process.join()
+before = {{*sys.modules}}
+with ComposablePool(2, kind={kind!r}, context="fork" if {kind!r} == "process" else None) as pool:
+    pool.apply(abs, (-2,))
+print(*{{*sys.modules}} - before)
+"""
 
 
 def test_the_import_loads_few_modules():
@@ -92,6 +119,14 @@ def test_the_import_loads_few_modules():
     code = "import os; before = {*sys.modules}; from pool_party import ComposablePool; print(*{*sys.modules} - before)"
     done = fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"], options=())
     assert set(fresh.check(done).out.split()) <= BY_THE_IMPORT
+
+
+@pytest.mark.parametrize("kind", BY_THE_OPENING)
+def test_opening_and_the_first_call_load_few_modules(kind):
+    """A program pays for these beside the import, before its first result."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {OPENING.format(kind=kind)}"
+    done = fresh.run(["-I", "-S", "-c", code], options=())
+    assert set(fresh.check(done).out.split()) <= BY_THE_OPENING[kind]
 
 
 OPEN = """

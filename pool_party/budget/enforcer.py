@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from pool_party import _native
 from pool_party._core.log import log_exception
@@ -12,6 +11,7 @@ from pool_party.budget import arbiter, neighbours, policies
 from pool_party.budget.plan import Plan
 from pool_party.budget.split import WorkerBudget
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party.budget.machine import Presence
 

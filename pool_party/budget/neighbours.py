@@ -7,10 +7,10 @@ many of its workers are active.
 
 import os
 import threading
-from typing import TYPE_CHECKING
 
 from pool_party import _native
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party.budget.enforcer import Enforcer
 

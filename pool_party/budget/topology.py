@@ -6,7 +6,6 @@ virtual machine does not report is assumed to be simple: a CPU without known sib
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -165,9 +164,13 @@ def _parse_override(name: str, value: str | bool) -> int:
 # ---- CPUs ------------------------------------------------------------------
 
 
-@functools.cache
+_cpus: tuple[Cpu, ...] = ()  # of this machine, once they were read
+
+
 def _known_cpus() -> tuple[Cpu, ...]:
-    return _read_cpus("/", frozenset())
+    global _cpus
+    _cpus = _cpus or _read_cpus("/", frozenset())
+    return _cpus
 
 
 def _read_cpus(root: str, besides: Iterable[int]) -> tuple[Cpu, ...]:
@@ -253,9 +256,14 @@ def _read_limit(group: str) -> float | None:
     return quota / period if quota > 0 and period > 0 else None
 
 
-@functools.cache
+_groups: tuple[str, ...] | None = None  # of this process, once they were read
+
+
 def _known_groups() -> tuple[str, ...]:
-    return find_groups("/")
+    global _groups
+    if _groups is None:
+        _groups = find_groups("/")
+    return _groups
 
 
 def find_groups(root: str, controller: str = "cpu") -> tuple[str, ...]:

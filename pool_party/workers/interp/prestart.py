@@ -8,10 +8,8 @@ import sys
 from pool_party import _native
 
 
-def begin(kind: str, channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:
-    """Start to create the first interpreters of a pool of kind "interp". Return them by worker number."""
-    if kind != "interp":
-        return {}
+def begin(channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:
+    """Start to create the first interpreters of a pool. Return them by worker number."""
     from pool_party.workers.interp.starting import start
 
     if sys.version_info < (3, 13):
