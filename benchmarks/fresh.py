@@ -47,7 +47,8 @@ def begin(
     program = ["-c", f"from {module} import {function}; {function}()"] if function else [_HERE / f"{module}.py"]
     process = subprocess.Popen(
         [sys.executable, *program, *map(str, arguments)],
-        env={**environment, "PYTHONPATH": os.pathsep.join(search_path)},
+        # An empty variable counts as unset. Otherwise each process would compile what it imports, as no program does.
+        env={**environment, "PYTHONPATH": os.pathsep.join(search_path), "PYTHONDONTWRITEBYTECODE": ""},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=errors,
