@@ -239,7 +239,8 @@ typedef struct pp_channel {
 #ifdef Py_GIL_DISABLED
     PyMutex lock;
 #endif
-    PyObject *calls, *append;           /* id -> Job; the backlog's append method */
+    PyObject *calls;                    /* id -> Job */
+    PyObject *backlog, *append, *popleft;   /* what waits to be put, and two of its methods; NULL: nothing does */
     PyObject *put_waiting, *reports, *intercepted, *receivers;
     pp_job_t *idle, *first_deferred, *last_deferred;
     struct pp_postponed *first_postponed, *last_postponed;   /* results for the background thread to decode */
@@ -398,6 +399,9 @@ PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload);
 PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block);
 PyObject *pp_channel_put(pp_channel_t *self, PyObject *args);
 PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args);
+/* Puts single calls from the front of the backlog, if values pass by reference, and runs no Python code of the pool's.
+ * True: it has put some, and nothing else waits. Only the thread that puts calls this. */
+bool pp_channel_put_plain(pp_channel_t *self);
 PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored);
 PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored);
 

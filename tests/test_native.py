@@ -104,6 +104,28 @@ def test_reaping_a_worker_leaves_the_news_of_room():
     assert n_fed and not channel.is_starved
 
 
+def test_single_calls_by_reference_are_put_without_python_code():
+    """Only what has no room, or is no single task, is left to `put_waiting`."""
+    n_slots, backlog, left = _native.SLOTS, deque(), []
+    channel = _native.Channel(1, True, backlog)
+    channel.put_waiting = lambda is_nested, until_ns: left.append(len(backlog)) or True
+    channel.open_slot(0)
+    worker, jobs = channel.worker(0), [_native.Job() for _ in range(n_slots + 1)]
+    worker.ready()
+    for n, job in enumerate(jobs):
+        assert channel.admit(job, _native.Task(job, 0, abs, ((-n,), {})), 1)
+        channel.feed()
+    assert left == [1] and backlog[0].job is jobs[-1]
+    worker.serve(repr, repr, n_slots)
+    channel.take_results()
+    backlog.append(None)
+    channel.feed_again()
+    assert left == [1, 1] and list(backlog) == [None]
+    worker.serve(repr, repr, 1)
+    channel.take_results()
+    assert [job.value for job in jobs] == list(range(n_slots + 1))
+
+
 def test_a_thread_with_little_time_puts_only_what_needs_no_pickling():
     channel = _native.Channel(1, False, deque())
     job = _native.Job(3, 1, _native.JOB_MAP)

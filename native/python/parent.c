@@ -12,8 +12,11 @@ static int make_tables(pp_channel_t *self, PyObject *backlog) {
     self->reports = PyList_New(0);
     self->intercepted = PyList_New(0);
     self->idle = (pp_job_t *)PyObject_CallNoArgs((PyObject *)self->module->job_type);
+    self->backlog = Py_XNewRef(backlog);
     self->append = backlog ? PyObject_GetAttrString(backlog, "append") : NULL;
-    bool is_complete = self->calls && self->reports && self->intercepted && self->idle && (self->append || backlog == NULL);
+    self->popleft = backlog ? PyObject_GetAttrString(backlog, "popleft") : NULL;
+    bool has_backlog = backlog == NULL || (self->append && self->popleft);
+    bool is_complete = self->calls && self->reports && self->intercepted && self->idle && has_backlog;
     return is_complete ? 0 : -1;
 }
 
@@ -98,7 +101,9 @@ static int channel_traverse(pp_channel_t *self, visitproc visit, void *arg) {
     Py_VISIT(self->reports);
     Py_VISIT(self->intercepted);
     Py_VISIT(self->idle);
+    Py_VISIT(self->backlog);
     Py_VISIT(self->append);
+    Py_VISIT(self->popleft);
     Py_VISIT(self->put_waiting);
     Py_VISIT(self->receivers);
     for (pp_job_t *job = self->first_deferred; job; job = job->next_deferred)
@@ -112,7 +117,9 @@ static int channel_clear(pp_channel_t *self) {
     Py_CLEAR(self->reports);
     Py_CLEAR(self->intercepted);
     Py_CLEAR(self->idle);
+    Py_CLEAR(self->backlog);
     Py_CLEAR(self->append);
+    Py_CLEAR(self->popleft);
     Py_CLEAR(self->put_waiting);
     Py_CLEAR(self->receivers);
     for (pp_job_t *job = self->first_deferred, *next; job; job = next) {
@@ -628,7 +635,7 @@ static PyMethodDef methods[] = {
 };
 
 PyDoc_STRVAR(doc, "Channel(n_workers, by_reference=False, backlog=None)\n\n"
-                  "The parent's side: tasks out, results back, and the table of calls. backlog: what `admit` appends to.");
+                  "The parent's side: tasks out, results back, and the table of calls. backlog: the deque that `admit` appends to.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},               {Py_tp_init, channel_init},   {Py_tp_dealloc, channel_dealloc},

@@ -311,6 +311,26 @@ PyObject *pp_channel_put(pp_channel_t *self, PyObject *args) {
     return verdict(self, put_unless_settled(self, pending, &f));
 }
 
+bool pp_channel_put_plain(pp_channel_t *self) {
+    bool has_put = false;
+    while (self->by_reference && self->backlog && PyObject_Size(self->backlog) > 0) {
+        PyObject *entry = PySequence_GetItem(self->backlog, 0), *first = NULL;
+        if (entry && PyObject_TypeCheck(entry, self->module->task_type)) {
+            pp_pending_t *pending = (pp_pending_t *)entry;
+            const function_t f = {.object = pending->function};
+            if (pending->is_put || put_unless_settled(self, pending, &f) == 0)
+                first = PyObject_CallNoArgs(self->popleft);
+        }
+        has_put = first != NULL;
+        PyErr_Clear();   /* the pool has ended in another thread, which cleared the backlog */
+        Py_XDECREF(first);
+        Py_XDECREF(entry);
+        if (!has_put)
+            break;
+    }
+    return has_put;
+}
+
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
     Py_ssize_t first = job->cursor * job->chunk;
     PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);

@@ -14,6 +14,19 @@
  * time to pickle, the background thread continues. */
 static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->parent.feeder) == pp_this_thread(); }
 
+/* Whether the backlog was put as far as there is room; -1 with an exception. The arguments are those of `feed`. */
+static int put_backlog(pp_channel_t *self, bool is_nested, int64_t until_ns) {
+    if (!is_nested && until_ns < 0 && pp_channel_put_plain(self))
+        return true;
+    PyObject *put_waiting = Py_XNewRef(self->put_waiting), *until = PyLong_FromLongLong(until_ns);
+    PyObject *nested = is_nested ? Py_True : Py_False;
+    PyObject *is_whole = put_waiting && until ? PyObject_CallFunctionObjArgs(put_waiting, nested, until, NULL) : NULL;
+    Py_XDECREF(until);
+    Py_XDECREF(put_waiting);
+    Py_XDECREF(is_whole);   /* a bool */
+    return is_whole ? is_whole == Py_True : -1;
+}
+
 /* Code that pickling runs, or a signal handler during it, may use the pool. The thread that is putting then also puts
  * the new tasks. until_ns: a time to stop; then only tasks are put that need no pickling. -1: none. */
 static int feed(pp_channel_t *self, int64_t until_ns) {
@@ -26,22 +39,16 @@ static int feed(pp_channel_t *self, int64_t until_ns) {
             return 0;
         }
         pp_store_seq_cst(&h->must_feed, 0);
-        PyObject *put_waiting = Py_XNewRef(self->put_waiting), *nested = is_nested ? Py_True : Py_False;
-        PyObject *until = PyLong_FromLongLong(until_ns);
-        PyObject *is_whole = put_waiting && until ? PyObject_CallFunctionObjArgs(put_waiting, nested, until, NULL) : NULL;
-        Py_XDECREF(until);
-        Py_XDECREF(put_waiting);
-        if (is_whole != Py_True)
+        int is_whole = put_backlog(self, is_nested, until_ns);
+        if (is_whole != true)
             pp_store_seq_cst(&h->must_feed, 1);
-        pp_store_seq_cst(&h->must_pickle, until_ns >= 0 && is_whole != Py_True);
+        pp_store_seq_cst(&h->must_pickle, until_ns >= 0 && is_whole != true);
         if (!is_nested)
             pp_store_seq_cst(&h->feeder, 0);
-        if (is_whole != Py_True) {
+        if (is_whole != true) {
             pp_parent_notify(h);
-            Py_XDECREF(is_whole);
-            return is_whole ? 0 : -1;
+            return is_whole;
         }
-        Py_DECREF(is_whole);
     }
     return 0;
 }
