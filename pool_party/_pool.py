@@ -264,7 +264,7 @@ class ComposablePool:
         engine = self._engine
         engine.check_running()
         _check_callable(func)
-        result = AsyncResult(engine, callback, error_callback, owner=self)
+        result = AsyncResult(engine, self, callback, error_callback)
         engine.submit_call(result, func, tuple(args), dict(kwds), self._options)
         return result
 
@@ -449,7 +449,7 @@ class ComposablePool:
             self._options.check_chunk(chunksize)
         if not items:
             callback = error_callback = None  # as in the standard library
-        result = MapResult(self._engine, callback, error_callback, len(items), chunksize, _native.JOB_MAP, owner=self)
+        result = MapResult(self._engine, self, callback, error_callback, len(items), chunksize, _native.JOB_MAP)
         self._engine.submit_map(result, func, items, star, self._options)
         return result
 

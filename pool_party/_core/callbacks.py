@@ -29,7 +29,7 @@ class Callbacks:
     def __init__(self, channel: _native.Channel) -> None:
         self._channel = channel
         self._threads: set[threading.Thread] = set()  # the threads that must end before the pool has ended
-        self._running: dict[int, _native.Job] = {}  # thread ident -> the call whose callbacks it runs
+        self.running: dict[int, _native.Job] = {}  # thread ident -> the call whose callbacks it runs
         self._changed = threading.Condition()  # guards writes to `_threads`; reads take no lock
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class Callbacks:
 
     def _run_those_of(self, call: Any) -> None:
         me = get_ident()
-        self._running[me] = call
+        self.running[me] = call
         try:
             call.run_callbacks()
         except BaseException:
@@ -69,7 +69,7 @@ class Callbacks:
         finally:
             self._channel.finish(call)
             call.tell_awaiters()
-            del self._running[me]
+            del self.running[me]
 
     def _forget(self, thread: threading.Thread) -> bool:
         with self._changed:
@@ -80,14 +80,14 @@ class Callbacks:
 
     def is_of(self, call: _native.Job) -> bool:
         """Whether the calling thread runs a callback of that call."""
-        return self._running.get(get_ident()) is call
+        return self.running.get(get_ident()) is call
 
     def delegate(self) -> None:
         """Let another thread take over the remaining callbacks, if the calling thread runs one.
 
         Called before it waits.
         """
-        if get_ident() in self._running and self._forget(threading.current_thread()):
+        if get_ident() in self.running and self._forget(threading.current_thread()):
             if self._channel.run_deferred(False):
                 self._channel.notify()
 
@@ -96,7 +96,7 @@ class Callbacks:
 
         The pool's end then does not wait for that thread's callback.
         """
-        if (call := self._running.get(get_ident())) is not None:
+        if (call := self.running.get(get_ident())) is not None:
             self.delegate()
             self._channel.finish(call)
 
@@ -107,5 +107,5 @@ class Callbacks:
         with self._changed:
             self._changed.wait_for(lambda: not self._threads)
         for thread in threads:
-            if thread.ident not in self._running:
+            if thread.ident not in self.running:
                 thread.join()

@@ -304,9 +304,10 @@ class Engine:
         self._check_not_foreign()
         if self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
-        if self._callbacks.is_of(job):
-            return False
-        self._callbacks.delegate()
+        if self._callbacks.running:
+            if self._callbacks.is_of(job):
+                return False
+            self._callbacks.delegate()
         return True
 
     def _is_alone(self) -> bool:

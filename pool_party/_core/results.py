@@ -150,12 +150,12 @@ class AsyncResult(Call):
     def __init__(
         self,
         engine: Engine,
+        owner: object,
         callback: Callback = None,
         error_callback: Callback = None,
         n_items: int = 1,
         chunk: int = 1,
         kind: int = 0,
-        owner: object = None,
     ) -> None:
         super().__init__(engine, n_items, chunk, kind)
         self.owner = owner  # keeps the pool alive until the outcome is there
