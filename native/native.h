@@ -201,6 +201,7 @@ typedef struct pp_segment {   /* one mapping of a segment, reference-counted wit
     pthread_mutex_t interrupts;             /* orders interrupts of threads and the end of their loops */
     bool is_local;         /* both sides are interpreters of this process */
     _Atomic(pp_pins_t *) orphans;
+    _Atomic bool has_no_receiver;           /* the parent's side has ended: nobody takes loans any more */
     pp_budget_t budget;    /* of this pool, in this process; open if its workers are limited here */
     struct pp_segment *next_lender;         /* list of the pools that lend; how many CPUs this one lends; see others.c */
     unsigned n_lent_cpus;
@@ -280,6 +281,9 @@ bool pp_memory_has(const pp_handle_t *handle);             /* whether this proce
 bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around a range */
 void pp_memory_protect(pp_memory_t *m);                   /* makes it read-only, also for processes that attach it later */
 bool pp_memory_is_readonly(const pp_memory_t *m);
+bool pp_memory_has_one_user(const pp_memory_t *m);        /* whether the caller's reference is the only one */
+int pp_memory_reserve(const void *like, size_t size, pp_memory_t **out);   /* for memory that is to be moved; ENOTSUP: it cannot be */
+int pp_memory_move(pp_memory_t *m, void *from);           /* moves the content; if it is refused, `from` is as before */
 char *pp_memory_start(const pp_memory_t *m);
 size_t pp_memory_size(const pp_memory_t *m);
 pp_memory_t *pp_memory_ref(pp_memory_t *m);
@@ -586,6 +590,9 @@ void pp_protect(void *memory, size_t size);                       /* makes it re
 int pp_map_over(int fd, uint64_t at, size_t size, void *memory);  /* copy-on-write, replacing a mapping */
 void pp_make_private(void *memory, size_t size);                  /* copies the pages that are still mapped copy-on-write */
 void pp_unmap(void *memory, size_t size);
+int pp_reserve_like(const void *like, size_t size, void **out);    /* addresses that lie in their pages as those at `like` do */
+void pp_unreserve(void *memory, size_t size);
+int pp_move_pages(void *to, void *from, size_t size);              /* from private memory to reserved addresses; `from` then has other pages */
 int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* opens a duplicate of another process's descriptor */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);

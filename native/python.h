@@ -88,7 +88,7 @@ bool pp_is_blob(PyObject *value);       /* bytes or a str large enough for a lea
 #define PP_FLAT_START 0x01
 #define PP_LEAF_SHIFT 56
 #define PP_LEAF_SIZE ((1ull << PP_LEAF_SHIFT) - 1)
-typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT, PP_LEAF_COMMON } pp_leaf_kind_t;
+typedef enum { PP_LEAF_RAW, PP_LEAF_FLOATS, PP_LEAF_INTS, PP_LEAF_SHARED, PP_LEAF_LENT, PP_LEAF_LENT_MEMORY, PP_LEAF_COMMON } pp_leaf_kind_t;
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload);   /* 1; 0: it has no typed encoding; -1: an exception */
 PyObject *pp_unflatten(pp_module_t *m, const void *data, pp_leaves_t *leaves);
 pp_leaf_kind_t pp_list_kind(PyObject *list);   /* PP_LEAF_RAW: certainly not only numbers of one type */
@@ -163,6 +163,8 @@ extern PyType_Spec pp_memory_spec;
 PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* a memoryview; consumes the reference */
 PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle);
 PyObject *pp_read_only(PyObject *view);
+bool pp_array_has_own_memory(PyObject *array);
+pp_memory_t *pp_array_received_in(PyObject *array, const Py_buffer *view, uint64_t *at);   /* a new reference, or NULL without an exception */
 PyObject *pp_share(PyObject *module, PyObject *size);
 PyObject *pp_is_shared(PyObject *module, PyObject *object);
 PyObject *pp_name_shared(PyObject *module, PyObject *buffer);

@@ -217,6 +217,12 @@ def pages_library(tmp_path_factory):
     return build_library(tmp_path_factory, "pages.c", "-D_GNU_SOURCE", "-ldl")
 
 
+@pytest.fixture(scope="session")
+def refusing_library(tmp_path_factory):
+    """A library with which memory cannot be moved, when it is preloaded."""
+    return build_library(tmp_path_factory, "refuse_to_move.c", "-D_GNU_SOURCE")
+
+
 def build_library(tmp_path_factory, source, *options):
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc")

@@ -15,6 +15,7 @@ from pool_party.workers.process import _reseed
 np = pytest.importorskip("numpy")
 
 import arrays  # noqa: E402  (it needs NumPy)
+import fresh  # noqa: E402
 
 TIMEOUT_S = 60
 needs_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
@@ -102,6 +103,94 @@ def test_results_may_be_written_to_and_stay(pool):
     results[0] += 1
     for n, result in enumerate(results):
         assert (result == 2 * n + (n == 0)).all()
+
+
+def mapping_at(address):
+    """What lies in the mapping of this process around an address: a file's name, or nothing."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            start, end = (int(part, 16) for part in line.split()[0].split("-"))
+            if start <= address < end:
+                return "".join(line.split(maxsplit=5)[5:])
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+SEVERAL_MB, FRESH = 600_000, 5_000_000  # numbers in an array: 5 MB, which come from a heap; 40 MB, which malloc maps
+
+
+def test_received_memory_goes_back_as_it_is(make_pool, kind):
+    if kind != "interp":
+        pytest.skip("only interpreters share the memory of their process")
+    pool = make_pool(1, kind=kind)
+    array = np.arange(float(SEVERAL_MB)).reshape(2, -1, order="F")
+    for _ in range(3):
+        there = pool.apply(arrays.return_and_note, (array,))
+        assert arrays.address_of(there) == pool.apply(arrays.held) != arrays.address_of(array)
+        assert there.flags.f_contiguous and there.flags.writeable
+        np.testing.assert_array_equal(there, array)
+        there[:] = 0
+    half = pool.apply(arrays.return_and_note, (array[:, :200_000],))
+    assert arrays.address_of(half) == pool.apply(arrays.held)
+    pool.close()
+    pool.join(timeout=TIMEOUT_S)
+    there[:], half[:] = 1, 2
+    assert (there == 1).all() and (half == 2).all()
+    assert array[1, 0] == 1
+
+
+def test_large_memory_of_a_result_is_moved(make_pool, kind):
+    if kind != "interp":
+        pytest.skip("only interpreters share the memory of their process")
+    pool = make_pool(1, kind=kind, maxtasksperchild=2)
+    results = []
+    for n in (FRESH, FRESH + 1, FRESH + 77):
+        results.append(pool.apply(arrays.return_and_note, (n,)))
+        assert arrays.address_of(results[-1]) != pool.apply(arrays.held)
+        for end in (0, -1):
+            assert not mapping_at(arrays.address_of(results[-1][end:])), "it has no pages of its own"
+    pool.close()
+    pool.join(timeout=TIMEOUT_S)
+    for there, n in zip(results, (FRESH, FRESH + 1, FRESH + 77), strict=True):
+        np.testing.assert_array_equal(there, np.arange(float(n)))
+        there += 1
+        assert there[0] == 1 and there[-1] == n
+
+
+def test_large_memory_that_cannot_be_moved_is_copied(kind, refusing_library):
+    if kind != "interp":
+        pytest.skip("only interpreters share the memory of their process")
+    program = [fresh.TESTS / "isolated" / "arrays_refused.py", "copy"]
+    process = fresh.start(program, extra={"LD_PRELOAD": str(refusing_library)})
+    fresh.check(fresh.finish(process), "ok")
+
+
+@pytest.mark.parametrize("what", ["array", "part", "memoryview"])
+@pytest.mark.parametrize("n", [SEVERAL_MB, FRESH])
+def test_what_a_worker_still_has_is_copied(make_pool, remote_kind, n, what):
+    pool = make_pool(1, kind=remote_kind)
+    for value in (n, np.arange(float(n))):
+        there = pool.apply(arrays.return_and_hold, (value, what))
+        there[:] = -1
+        assert pool.apply(arrays.held) == list(range(10))
+
+
+def test_memory_on_its_way_is_freed_with_the_pool(make_pool, remote_kind):
+    array = np.arange(float(SEVERAL_MB))
+
+    def count_mappings():
+        gc.collect()
+        with open("/proc/self/maps") as maps:
+            return sum("pool_party" in line for line in maps)
+
+    before = count_mappings()
+    for _ in range(5):
+        pool = make_pool(2, kind=remote_kind)
+        for value in (FRESH, array, FRESH, array):
+            pool.apply_async(arrays.return_and_note, (value,))
+        pool.terminate()
+        pool.join(timeout=TIMEOUT_S)
+    del pool
+    assert count_mappings() <= before
 
 
 def test_arrays_inside_other_values(pool):

@@ -14,6 +14,9 @@
  *
  * A *loan* is an object of this process on its way to another thread, which becomes its owner by taking it. If nobody
  * takes it, it is dropped once its block is released.
+ *
+ * *Moved memory* was made by an allocator of this process, which still has its addresses, but with other pages: those
+ * that were there are here now. So it belongs to whoever has a reference, and to no interpreter.
  */
 #include "native.h"
 
@@ -51,6 +54,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pp_memory_t *all;
 static unsigned n_closed;   /* segments of which only the descriptor is open */
 static _Atomic unsigned n_shared, n_kept;
+static _Atomic bool cannot_move;   /* the kernel has refused to move pages once */
 
 static void enlist(pp_memory_t *m) {
     m->next = all;
@@ -354,6 +358,38 @@ bool pp_memory_find(const void *start, size_t size, pp_handle_t *h, pp_memory_t 
     return true;
 }
 
+/* ---- moved memory ---- */
+
+int pp_memory_reserve(const void *like, size_t size, pp_memory_t **out) {
+    void *start;
+    if (pp_load_relaxed(&cannot_move) || pp_load_relaxed(&n_kept) >= KEPT_MAX)
+        return ENOTSUP;
+    pp_memory_t *m = calloc(1, sizeof *m);
+    int error = m ? pp_reserve_like(like, size, &start) : ENOMEM;
+    if (error) {
+        free(m);
+        return error;
+    }
+    *m = (pp_memory_t){.refs = 1, .start = start, .size = size, .fd = -1};
+    pp_add_seq_cst(&n_kept, 1);
+    pthread_mutex_lock(&mutex);
+    enlist(m);
+    pthread_mutex_unlock(&mutex);
+    *out = m;
+    return 0;
+}
+
+/* If the kernel refuses, it may have unmapped the reserved pages before, and another thread may have got their
+ * addresses. Then they are never unmapped, and no other memory is moved. */
+int pp_memory_move(pp_memory_t *m, void *from) {
+    int error = pp_move_pages(m->start, from, m->size);
+    if (error) {
+        m->size = 0;
+        pp_store_relaxed(&cannot_move, true);
+    }
+    return error;
+}
+
 /* ---- loans ---- */
 
 int pp_memory_lend(void *object, size_t size, void (*drop)(void *), pp_memory_t **out) {
@@ -380,6 +416,7 @@ static void drop_loan(pp_memory_t *m) {
 /* ---- all kinds ---- */
 
 bool pp_memory_is_readonly(const pp_memory_t *m) { return m->is_readonly; }
+bool pp_memory_has_one_user(const pp_memory_t *m) { return pp_load_seq_cst(&m->refs) == 1; }
 char *pp_memory_start(const pp_memory_t *m) { return m->start; }
 size_t pp_memory_size(const pp_memory_t *m) { return m->size; }
 
@@ -411,8 +448,13 @@ void pp_memory_unref(pp_memory_t *m) {
         share_free(m);
         return;
     }
-    pp_unmap(m->start, m->size);   /* before the release, after which the owner may write to it at once */
     pp_add_seq_cst(&n_kept, -1);
+    if (m->segment == NULL) {
+        pp_unreserve(m->start, m->size);
+        free(m);
+        return;
+    }
+    pp_unmap(m->start, m->size);   /* before the release, after which the owner may write to it at once */
     pthread_mutex_lock(&mutex);
     if (!m->is_released)
         release_block(m);
@@ -468,16 +510,24 @@ bool pp_pins_have_own(const pp_pins_t *pins) {
     return false;
 }
 
-/* Their owner has ended while payloads that name them are still on the way: they stay until the segment goes. */
-void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) {
-    pins->next = pp_load_relaxed(&s->orphans);
-    while (!pp_cas_seq_cst(&s->orphans, &pins->next, pins)) {}
-}
-
-void pp_orphans_drop(pp_segment_t *s) {
+static void drop_orphans(pp_segment_t *s) {
     for (pp_pins_t *pins = pp_load_seq_cst(&s->orphans); pins; pins = pins->next)
         for (size_t i = 0; i < pins->n; i++)
             drop_loan(pins->all[i]);
+}
+
+/* Their owner has ended while payloads that name them are still on the way: they stay until the segment goes, but not
+ * what is lent, if nobody will take it. A retained block on loan would keep the segment. */
+void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins) {
+    pins->next = pp_load_relaxed(&s->orphans);
+    while (!pp_cas_seq_cst(&s->orphans, &pins->next, pins)) {}
+    if (pp_load_seq_cst(&s->has_no_receiver))
+        drop_orphans(s);
+}
+
+void pp_orphans_drop(pp_segment_t *s) {
+    pp_store_seq_cst(&s->has_no_receiver, true);
+    drop_orphans(s);
 }
 
 void pp_orphans_free(pp_segment_t *s) {

@@ -196,6 +196,53 @@ void pp_make_private(void *memory, size_t size) {
 
 void pp_unmap(void *memory, size_t size) { munmap(memory, size); }
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+static uintptr_t page_up(uintptr_t address) { return pp_whole_pages(address); }
+static uintptr_t page_down(uintptr_t address) { return address / pp_whole_pages(1) * pp_whole_pages(1); }
+
+/* If both ranges lie alike between multiples of a huge page, the kernel moves whole tables of pages: 64 MB take 0.05 ms
+ * instead of 0.7. */
+int pp_reserve_like(const void *like, size_t size, void **out) {
+    enum { HUGE_PAGE = 2 << 20 };
+    uintptr_t first = page_down((uintptr_t)like);
+    size_t length = page_up((uintptr_t)like + size) - first;
+    char *room = mmap(NULL, length + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return errno;
+    size_t lead = (first - (uintptr_t)room) % HUGE_PAGE;
+    if (lead > 0)
+        munmap(room, lead);
+    munmap(room + lead + length, HUGE_PAGE - lead);
+    *out = room + lead + ((uintptr_t)like - first);
+    return 0;
+}
+
+void pp_unreserve(void *memory, size_t size) {
+    uintptr_t first = page_down((uintptr_t)memory), end = page_up((uintptr_t)memory + size);
+    if (first < end)
+        munmap((void *)first, end - first);
+}
+
+/* The pages at the edges belong to others as well, so what is in them is copied. Pages of shared mappings, of which the
+ * kernel makes another mapping if asked to move 0 bytes, stay where they are, since their owner would still see them. */
+int pp_move_pages(void *to, void *from, size_t size) {
+    char *first = (char *)page_up((uintptr_t)from), *end = (char *)page_down((uintptr_t)from + size);
+    size_t head = (size_t)(first - (char *)from), whole = (size_t)(end - first), page = pp_whole_pages(1);
+    void *shared = mremap(first, 0, page, MREMAP_MAYMOVE);
+    if (shared != MAP_FAILED) {
+        munmap(shared, page);
+        return ENOTSUP;
+    }
+    if (mremap(first, whole, whole, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (char *)to + head) == MAP_FAILED)
+        return ENOTSUP;
+    memcpy(to, from, head);
+    memcpy((char *)to + head + whole, end, size - head - whole);
+    return 0;
+}
+
 int pp_random(void *to, size_t size) {
     ssize_t n;
     while ((n = getrandom(to, size, 0)) < 0 && errno == EINTR) {}

@@ -94,6 +94,11 @@ PyObject *pp_n_helped(PyObject *module, PyObject *ignored) {
 /* ---- writing ---- */
 
 typedef struct {
+    pp_memory_t *loan;     /* of memory: a reference, which the receiver takes over */
+    uint64_t at, size;     /* the part that is meant */
+} lent_memory_t;
+
+typedef struct {
     PyObject *list;        /* numbers to write */
     const char *blob;      /* the content of bytes or a str; otherwise `view` is used */
     Py_buffer view;
@@ -102,6 +107,8 @@ typedef struct {
     pp_handle_t handle;    /* PP_LEAF_SHARED */
     pp_common_t common;    /* PP_LEAF_COMMON */
     pp_memory_t *loan;     /* PP_LEAF_LENT; is_given: the object itself is lent, not a copy */
+    lent_memory_t memory;  /* PP_LEAF_LENT_MEMORY */
+    pp_memory_t *moved_to; /* the same: memory into which the view's content has yet to be moved, or NULL */
     bool is_given;
 } part_t;
 
@@ -125,6 +132,45 @@ static int lend(PyObject *blob, part_t *p, pp_pins_t **pins) {
     p->kind = PP_LEAF_LENT;
     p->size = sizeof p->loan;
     return pp_pins_add(pins, p->loan) == 0 ? 0 : (PyErr_NoMemory(), -1);
+}
+
+static void drop_memory(void *memory) { pp_memory_unref(memory); }
+
+/* Lends memory, to which it takes over the reference. */
+static int lend_memory(pp_memory_t *memory, uint64_t at, part_t *p, pp_pins_t **pins) {
+    p->memory = (lent_memory_t){.at = at, .size = p->size};
+    if (pp_memory_lend(memory, p->size, drop_memory, &p->memory.loan) != 0) {
+        pp_memory_unref(memory);
+        PyErr_NoMemory();
+        return -1;
+    }
+    p->kind = PP_LEAF_LENT_MEMORY;
+    p->size = sizeof p->memory;
+    p->is_given = true;
+    return pp_pins_add(pins, p->memory.loan) == 0 ? 0 : (PyErr_NoMemory(), -1);
+}
+
+static pp_memory_t *memory_of(PyObject *array, part_t *p, uint64_t *at) {
+    if (p->size < FRESH_MIN || !pp_array_has_own_memory(array))
+        return pp_array_received_in(array, &p->view, at);
+    return pp_memory_reserve(p->view.buf, p->size, &p->moved_to) == 0 ? p->moved_to : NULL;
+}
+
+/* An array to which nothing else refers goes away as soon as it is written, so its memory may change hands, too:
+ *
+ * - A block that the array's interpreter keeps belongs to the process. The receiver gets the reference.
+ * - What NumPy has allocated it will free, but its pages are moved to memory of the receiver's before that. Smaller
+ *   arrays lie in a heap that is used again, where fresh pages cost more than a copy.
+ *
+ * The array's two references are the giver's and the view's. No other thread runs in this interpreter until it is gone. */
+static int hand_over(PyObject *array, part_t *p, pp_pins_t **pins) {
+    uint64_t at = 0;
+    pp_memory_t *memory = p->size < PP_KEEP_MIN ? NULL : memory_of(array, p, &at);
+    if (memory && Py_REFCNT(array) == 2)
+        return lend_memory(memory, at, p, pins);
+    pp_memory_unref(memory);
+    p->moved_to = NULL;
+    return 0;
 }
 
 static void give_away(PyObject *leaves, PyObject **given) {
@@ -177,6 +223,8 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, PyObject *mem
         found = pp_pins_add(pins, memory) == 0 ? 0 : (PyErr_NoMemory(), -1);
     } else {
         found = is_common(memo, owner_of(leaf, &p->view), false, p->view.buf, p, pins);
+        if (found == 0 && lends && given && PyMemoryView_Check(leaf) && owner_of(leaf, &p->view) == *given)
+            found = hand_over(*given, p, pins);
     }
     if (found < 0)
         PyBuffer_Release(&p->view);
@@ -189,12 +237,16 @@ static void close_part(part_t *p) {
 }
 
 static int write_part(const part_t *p, char *to) {
+    if (p->moved_to && pp_memory_move(p->moved_to, p->view.buf) != 0)
+        return ENOTSUP;
     if (p->list)
         return pp_write_list(p->list, p->kind, p->size, to) ? 0 : ESTALE;
     if (p->kind == PP_LEAF_SHARED)
         memcpy(to, &p->handle, sizeof p->handle);
     else if (p->kind == PP_LEAF_LENT)
         memcpy(to, &p->loan, sizeof p->loan);
+    else if (p->kind == PP_LEAF_LENT_MEMORY)
+        memcpy(to, &p->memory, sizeof p->memory);
     else if (p->kind == PP_LEAF_COMMON)
         memcpy(to, &p->common, sizeof p->common);
     else if (p->blob)
@@ -275,6 +327,8 @@ bool pp_needs_block(PyObject *payload) {
 int pp_pack(pp_arena_t *arena, PyObject *payload, bool lends, PyObject **given, PyObject *memo, pp_packed_t *out) {
     if (pp_needs_block(payload)) {
         int error = pack_block(arena, payload, lends, given, memo, &out->block);
+        if (error == ENOTSUP)   /* the memory cannot be moved */
+            error = pack_block(arena, payload, lends, NULL, memo, &out->block);
         out->where = PP_IN_BLOCK;
         out->size = sizeof out->block;
         out->data = &out->block;
@@ -318,6 +372,24 @@ static PyObject *common_buffer(pp_module_t *m, pp_leaves_t *leaves, const pp_com
     return pp_common_copy(leaves->segment, common);
 }
 
+static void *take_loan(pp_memory_t *loan) {
+    void *object = pp_memory_take(loan);
+    return object ? object : PyErr_Format(PyExc_RuntimeError, "the pool ended before its data arrived");
+}
+
+static PyObject *take_blob(const char *from) {
+    pp_memory_t *loan;
+    memcpy(&loan, from, sizeof loan);
+    return take_loan(loan);
+}
+
+static PyObject *take_memory(pp_module_t *m, const char *from) {
+    lent_memory_t lent;
+    memcpy(&lent, from, sizeof lent);
+    pp_memory_t *memory = take_loan(lent.loan);
+    return memory ? pp_memory_view(m, memory, lent.at, lent.size) : NULL;
+}
+
 PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf) {
     const char *from = pp_leaf_start(leaves, leaf);
     uint64_t size = leaves->size[leaf] & PP_LEAF_SIZE;
@@ -325,6 +397,8 @@ PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf) {
         return pp_memory_attached(m, (const pp_handle_t *)from);
     if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_COMMON)
         return common_buffer(m, leaves, (const pp_common_t *)from);
+    if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_LENT_MEMORY)
+        return take_memory(m, from);
     if (size >= PP_KEEP_MIN && keep(leaves))
         return pp_memory_view(m, pp_memory_ref(leaves->kept), (uint64_t)(from - leaves->memory), size);
     PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
@@ -333,18 +407,11 @@ PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf) {
     return buffer;
 }
 
-static PyObject *take_loan(const char *from) {
-    pp_memory_t *loan;
-    memcpy(&loan, from, sizeof loan);
-    PyObject *blob = pp_memory_take(loan);
-    return blob ? blob : PyErr_Format(PyExc_RuntimeError, "the pool ended before its data arrived");
-}
-
 PyObject *pp_leaf_blob(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf, bool is_text, Py_UCS4 char_max) {
     const char *from = pp_leaf_start(leaves, leaf);
     uint64_t size = leaves->size[leaf] & PP_LEAF_SIZE;
     switch (leaves->size[leaf] >> PP_LEAF_SHIFT) {
-    case PP_LEAF_LENT: return take_loan(from);
+    case PP_LEAF_LENT: return take_blob(from);
     case PP_LEAF_COMMON: return pp_common_blob(m, leaves->segment, (const pp_common_t *)from, is_text, char_max);
     default: return is_text ? pp_new_text(from, size, char_max) : pp_new_bytes(from, size);
     }

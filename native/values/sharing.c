@@ -40,6 +40,40 @@ PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint6
     return view;
 }
 
+/* Whether NumPy will free the array's memory by its own allocator, which is malloc. Allocators that a program has set may
+ * give the memory of an array to somebody else, or keep its pages where they are for a device. */
+bool pp_array_has_own_memory(PyObject *array) {
+    PyObject *name = PyUnicode_FromString("numpy._core.multiarray"), *numpy = name ? PyImport_GetModule(name) : NULL;
+    PyObject *flags = numpy ? PyObject_GetAttrString(array, "flags") : NULL;
+    PyObject *owns = flags ? PyObject_GetAttrString(flags, "owndata") : NULL;
+    PyObject *allocator = owns == Py_True ? PyObject_CallMethod(numpy, "get_handler_name", "O", array) : NULL;
+    bool has = allocator && PyUnicode_Check(allocator) && PyUnicode_CompareWithASCIIString(allocator, "default_allocator") == 0;
+    PyErr_Clear();
+    Py_XDECREF(allocator);
+    Py_XDECREF(owns);
+    Py_XDECREF(flags);
+    Py_XDECREF(numpy);
+    Py_XDECREF(name);
+    return has;
+}
+
+/* The memory that an array came in, and where in it the array lies. NULL: it is not such memory, others use it, too, or
+ * the array is too small a part of it. */
+pp_memory_t *pp_array_received_in(PyObject *array, const Py_buffer *view, uint64_t *at) {
+    PyObject *base = PyObject_GetAttrString(array, "base");
+    pp_memory_t *found = NULL;
+    if (base && Py_TYPE(base)->tp_dealloc == (destructor)memory_dealloc && Py_REFCNT(base) == 2) {   /* the array's, and ours */
+        pp_memory_t *memory = ((memory_t *)base)->memory;
+        *at = (uint64_t)((char *)view->buf - pp_memory_start(memory));
+        bool is_inside = *at <= pp_memory_size(memory) && (size_t)view->len <= pp_memory_size(memory) - *at;
+        if (is_inside && pp_memory_has_one_user(memory) && (size_t)view->len >= pp_memory_size(memory) / 2)
+            found = pp_memory_ref(memory);
+    }
+    PyErr_Clear();
+    Py_XDECREF(base);
+    return found;
+}
+
 PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle) {
     pp_memory_t *memory;
     int error = pp_memory_attach(handle, &memory);

@@ -1024,6 +1024,31 @@ static void test_loans(void) {
     CHECK(n_dropped == 110, "dropped once", n_dropped);
 }
 
+/* Memory that somebody else would still see is not moved, and stays as it is. That of an allocator is, whatever lies
+ * beside it in its pages. After a refusal nothing is moved. */
+static void test_moved(void) {
+    enum { SIZE = 9 << 20 };
+    char *others = malloc(SIZE + 4096), *mine = others + 100, *shared;
+    memset(others, 'o', SIZE + 4096);
+    memset(mine, 'm', SIZE);
+    pp_memory_t *m;
+    CHECK(pp_memory_reserve(mine, SIZE, &m) == 0 && pp_memory_has_one_user(m), "reserved", 0);
+    bool is_moved = pp_memory_move(m, mine) == 0;   /* Linux before 5.7 refuses */
+    CHECK(is_all(m, is_moved ? 'm' : 0), "moved", is_moved);
+    CHECK(others[99] == 'o' && mine[SIZE] == 'o' && mine[SIZE / 2] == (is_moved ? 0 : 'm'), "what stays", mine[SIZE / 2]);
+    free(others);
+    pp_memory_unref(m);
+    shared = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(shared, 's', SIZE);
+    if (is_moved && pp_memory_reserve(shared, SIZE, &m) == 0) {
+        CHECK(pp_memory_move(m, shared) != 0, "shared memory was moved", 0);
+        CHECK(shared[0] == 's' && shared[SIZE - 1] == 's', "it stays", shared[0]);
+        pp_memory_unref(m);
+    }
+    CHECK(pp_memory_reserve(shared, SIZE, &m) != 0, "reserved again", 0);
+    munmap(shared, SIZE);
+}
+
 /* Several receivers keep one block, each privately and as long as its task's block. This also holds after a fork, and
  * after the segment is gone. */
 static void test_common(void) {
@@ -1506,6 +1531,7 @@ int main(int argc, char **argv) {
         test_copies();
         test_shared_memory();
         test_loans();
+        test_moved();
         test_common();
         test_spin_of_pinned_threads();
         test_spin();
