@@ -1,5 +1,6 @@
 """Interpreters that are created before their pool is set up, and the modules with which they start."""
 
+import os
 import pathlib
 
 import fresh
@@ -61,6 +62,40 @@ def test_an_interpreter_that_nobody_wants_ends():
     before = _native.n_interpreters()
     _native.Channel(1).start_interpreter(0)
     gates.wait_until(lambda: _native.n_interpreters() == before, "the interpreter's end")
+
+
+@pytest.mark.parametrize("stop", [_native.STOP_DRAIN, _native.STOP_NOW])
+@pytest.mark.parametrize("initializes", [False, True])
+def test_nothing_but_an_initializer_runs_once_the_pool_is_closed(stop, initializes, capfd):
+    channel = _native.Channel(1)
+    interpreter = channel.start_interpreter(0)
+    channel.stop(stop)
+    interpreter.run(b"no configuration, so that running it fails", initializes)
+    assert interpreter.join(60)
+    has_run = interpreter.error != ""
+    assert has_run == (stop == _native.STOP_DRAIN and initializes)
+    assert has_run == bool(capfd.readouterr().err)
+
+
+def test_a_pool_that_is_closed_makes_no_more_interpreters(make_pool):
+    interpreters = pytest.importorskip("concurrent.interpreters")  # their ids are consecutive
+    is_ending, may_end = os.pipe(), os.pipe()
+    first = make_pool(1, kind="interp")
+    first.apply(tasks.hold_up_the_end, (is_ending[1], may_end[0]))
+    earlier = interpreters.create()
+    first.close()
+    assert os.read(is_ending[0], 1) == b"x"
+    second = make_pool(4, kind="interp")  # none is made while another one ends
+    second.close()
+    os.write(may_end[1], b"x")
+    second.join(timeout=60)
+    later = interpreters.create()
+    assert later.id == earlier.id + 1
+    for interpreter in (earlier, later):
+        interpreter.close()
+    first.join(timeout=60)
+    for fd in (*is_ending, *may_end):
+        os.close(fd)
 
 
 def places():

@@ -31,6 +31,7 @@ typedef struct {
     unsigned worker;
     char *config;
     Py_ssize_t config_size;
+    bool initializes;                  /* what it is told to run begins with an initializer, or imports of `preload=` */
     pp_libraries_t *libraries;         /* the interpreter's; NULL once it is certain that they stay loaded */
     int64_t interpreter_id;
     pthread_t id;
@@ -66,14 +67,27 @@ static int start_thread(void *(*main)(void *), thread_t *t, bool is_joined) {
 
 /* ---- in the new thread ---- */
 
+/* Whether there may be something to run in it. A pool that is closed or terminated stops its workers when no task waits
+ * any more. After `close`, each worker is initialized nevertheless, as with the pools of the standard library. */
+static bool is_wanted(thread_t *t) {
+    uint32_t told = pp_load_seq_cst(&t->told);
+    if (told != TOLD)
+        return told == UNTOLD;
+    uint32_t stop = pp_load_seq_cst(&t->segment->shared->stop);
+    return stop == PP_RUN || (stop == PP_DRAIN && t->initializes);
+}
+
+/* NULL: there is an error, or the interpreter is no longer wanted. */
 static PyThreadState *open_interpreter(thread_t *t) {
     PyInterpreterConfig config = {
         .use_main_obmalloc = 0, .allow_fork = 0, .allow_exec = 0, .allow_threads = 1, .allow_daemon_threads = 0,
         .check_multi_interp_extensions = 1, .gil = PyInterpreterConfig_OWN_GIL,
     };
     PyThreadState *state = NULL;
+    PyStatus status = PyStatus_Ok();
     pthread_mutex_lock(&births_and_deaths);
-    PyStatus status = Py_NewInterpreterFromConfig(&state, &config);
+    if (is_wanted(t))      /* the births and deaths before this one may have taken long */
+        status = Py_NewInterpreterFromConfig(&state, &config);
     pthread_mutex_unlock(&births_and_deaths);
     if (!PyStatus_Exception(status))
         return state;
@@ -96,7 +110,7 @@ static bool wait_until_told(thread_t *t) {
     while (pp_load_seq_cst(&t->told) == UNTOLD)
         pp_futex_wait(&t->told, UNTOLD, -1, UINT32_MAX);
     Py_END_ALLOW_THREADS
-    return pp_load_seq_cst(&t->told) == TOLD;
+    return is_wanted(t);
 }
 
 /* Loads modules by `load` of pool_party.workers.interp.boot, whose code is passed in and not imported. */
@@ -375,9 +389,15 @@ static void interpreter_dealloc(interpreter_t *self) {
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(run_doc, "run(config)\n\nSets what the interpreter runs, as marshalled bytes. May be called once.");
-static PyObject *interpreter_run(interpreter_t *self, PyObject *config) {
+PyDoc_STRVAR(run_doc, "run(config, initializes=False)\n\n"
+                      "Sets what the interpreter runs, as marshalled bytes. May be called once. initializes: the worker is to\n"
+                      "be initialized even if the pool is closed meanwhile. Otherwise nothing runs then.");
+static PyObject *interpreter_run(interpreter_t *self, PyObject *args) {
     thread_t *t = self->thread;
+    PyObject *config;
+    int initializes = 0;
+    if (!PyArg_ParseTuple(args, "O|p", &config, &initializes))
+        return NULL;
     if (!PyBytes_Check(config) || pp_load_seq_cst(&t->told) != UNTOLD) {
         PyErr_SetString(PyExc_ValueError, "an interpreter is told once what to run, as bytes");
         return NULL;
@@ -386,6 +406,7 @@ static PyObject *interpreter_run(interpreter_t *self, PyObject *config) {
     if ((t->config = malloc((size_t)t->config_size + 1)) == NULL)
         return PyErr_NoMemory();
     memcpy(t->config, PyBytes_AS_STRING(config), (size_t)t->config_size);
+    t->initializes = initializes;
     tell(t, TOLD);
     Py_RETURN_NONE;
 }
@@ -525,7 +546,7 @@ static PyGetSetDef getset[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"run", (PyCFunction)interpreter_run, METH_O, run_doc},
+    {"run", (PyCFunction)interpreter_run, METH_VARARGS, run_doc},
     {"dismiss", (PyCFunction)interpreter_dismiss, METH_NOARGS, dismiss_doc},
     {"join", (PyCFunction)interpreter_join, METH_VARARGS, join_doc},
     {"interrupt", (PyCFunction)interpreter_interrupt, METH_VARARGS, interrupt_doc},

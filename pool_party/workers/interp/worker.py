@@ -95,7 +95,8 @@ class InterpreterWorker:
 
     def start(self) -> None:
         try:
-            self._interpreter.run(_config(self._setup, self.n, self.name))
+            config = _config(self._setup, self.n, self.name)
+            self._interpreter.run(config, self._setup.initializer is not None or bool(self._setup.preload))
         except BaseException:
             self._interpreter.dismiss()
             raise
