@@ -299,6 +299,7 @@ bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* after its end, b
 
 /* imports.c: what private copies call instead of CPython's functions */
 void pp_imports_replace(void *library);                 /* a copy that was just loaded */
+void pp_constructors_run(void *library);                /* those of a copy, which the linker has not called */
 PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version);
 #if PY_VERSION_HEX >= 0x030F0000
 PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);

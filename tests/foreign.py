@@ -77,6 +77,11 @@ def make_key(name):
     return importlib.import_module(name).make_key()
 
 
+def constructed(name):
+    """Return how many constructors a module's library has run, and the number of arguments that they got."""
+    return importlib.import_module(name).constructed()
+
+
 def called(name):
     """Return the interpreter that ran the call that was scheduled last (-1: none)."""
     return importlib.import_module(name).called()

@@ -287,6 +287,14 @@ def test_keys_are_deleted(package, function, name):
 
 
 @needs_support
+@pytest.mark.parametrize("name", MODULES)
+def test_constructors_run_once_in_their_order(package, make_pool, name):
+    here = foreign.constructed(name)
+    assert here[0] == 2 and here[1] > 0
+    assert make_pool(1, kind="interp", extensions=["alone"]).apply(foreign.constructed, (name,)) == here
+
+
+@needs_support
 def test_joblib_makes_no_pools_in_a_worker(pool):
     """Its pools need daemon threads. The variable is set in that interpreter only."""
     assert pool.apply(os.getenv, ("JOBLIB_MULTIPROCESSING",)) == os.environ.get("JOBLIB_MULTIPROCESSING", "0")

@@ -134,3 +134,37 @@ void pp_imports_replace(void *library) {
     replace_entries(&functions);
     replace_entries(&others);
 }
+
+/* ---- the constructors of a copy ---- */
+
+/* What a constructor calls must have been replaced, too. So the linker does not find them in a copy: elf.py has changed
+ * the tags of the entries that lead to them. */
+enum { POSTPONED = 0x60505000 };
+
+typedef void (*constructor_t)(int, char **, char **);
+static int program_argc;
+static char **program_argv;
+
+/* The linker passes the program's arguments to constructors, and to this one. */
+__attribute__((constructor)) static void note_arguments(int argc, char **argv) {
+    program_argc = argc;
+    program_argv = argv;
+}
+
+void pp_constructors_run(void *library) {
+    struct link_map *map;
+    constructor_t first = NULL, *others = NULL;
+    size_t size = 0;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
+        return;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++)
+        switch (entry->d_tag) {
+        case POSTPONED | DT_INIT: first = (constructor_t)(map->l_addr + entry->d_un.d_ptr); break;
+        case POSTPONED | DT_INIT_ARRAY: others = (constructor_t *)(map->l_addr + entry->d_un.d_ptr); break;
+        case DT_INIT_ARRAYSZ: size = entry->d_un.d_val;
+        }
+    if (first)
+        first(program_argc, program_argv, environ);
+    for (size_t i = 0; others && i < size / sizeof *others; i++)
+        others[i](program_argc, program_argv, environ);
+}

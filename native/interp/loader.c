@@ -198,6 +198,7 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
     }
     pp_unknown_threads_note(library);
     pp_imports_replace(library);
+    pp_constructors_run(library);
     pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);
 }

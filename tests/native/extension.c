@@ -1,6 +1,9 @@
 /* An extension module that does not support interpreters: it keeps a count for the process. NAME is its name in C; with
- * MULTI_PHASE it uses multi-phase initialization. Like pybind11 modules, it creates thread-specific keys and keeps one. */
+ * MULTI_PHASE it uses multi-phase initialization. Like pybind11 modules, it creates thread-specific keys and keeps one, and like
+ * Arrow it creates one as soon as it is loaded. */
 #include <Python.h>
+
+#include <pthread.h>
 
 #define JOIN(a, b) a##b
 #define INIT(prefix, name) JOIN(prefix, name)
@@ -13,6 +16,23 @@ static PyObject *count(PyObject *module, PyObject *ignored) {
     return PyLong_FromLong(n_inits);
 }
 
+static pthread_key_t early;
+static int n_constructors, n_arguments;
+
+__attribute__((constructor(101))) static void construct_first(void) { n_constructors = n_constructors == 0 ? 1 : -1; }
+
+__attribute__((constructor)) static void construct(int argc, char **argv) {
+    n_constructors = n_constructors == 1 ? 2 : -1;
+    n_arguments = argv[argc] == NULL ? argc : -1;
+    pthread_key_create(&early, NULL);
+}
+
+/* constructed(): how many constructors have run, each once and in their order, and the number of arguments that they got. */
+static PyObject *constructed(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return Py_BuildValue("ii", n_constructors, n_arguments);
+}
+
 static int use_keys(void) {
     int (*volatile create)(Py_tss_t *) = PyThread_tss_create;   /* an address is in another ELF table (.got) than a call (.got.plt) */
     int failed = create(&kept) || PyThread_tss_create(&deleted);
@@ -20,7 +40,8 @@ static int use_keys(void) {
     return failed ? -1 : 0;
 }
 
-static PyMethodDef functions[] = {{"count", count, METH_NOARGS, "Inits in this process."}, {0}};
+static PyMethodDef functions[] = {{"count", count, METH_NOARGS, "Inits in this process."},
+                                  {"constructed", constructed, METH_NOARGS, "Constructors that have run."}, {0}};
 
 #ifdef MULTI_PHASE
 

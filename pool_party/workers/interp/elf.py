@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 _LOAD, _DYNAMIC = 1, 2  # types of program headers
 _NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 10, 14, 15, 29  # tags of dynamic entries
 _GNU_HASH = 0x6FFFFEF5  # the same
+_INIT, _INIT_ARRAY = 12, 25  # the same, of constructors
+_POSTPONED = 0x60505000  # makes these tags ones that the linker ignores; native/interp/imports.c knows them
+_ENTRY = 16  # bytes of an entry
 _SYMBOL = 24  # bytes of a symbol, the fifth of which is its binding and type
 _WEAK, _UNIQUE = 2, 10  # bindings of symbols
 _IDENT = b"\x7fELF\x02"  # 64-bit; a file of another byte order could not have been loaded
@@ -30,6 +33,7 @@ class Dynamic:
         self._strings_at = 0
         self._strings = b""
         self._entries: dict[int, int] = {}  # tag -> value, of which some are addresses
+        self._tags_at: dict[int, int] = {}  # tag -> where in the file it is
         self._loads: list[tuple[int, int, int]] = []  # address, length and offset in the file, of each segment
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -46,11 +50,13 @@ class Dynamic:
             struct.iter_unpack("=IIQQQQQQ", os.pread(fd, size * count, at))
         )  # type, flags, offset, vaddr, _, size
         self._loads = [(vaddr, length, offset) for kind, _, offset, vaddr, _, length, *_ in segments if kind == _LOAD]
-        dynamic = [os.pread(fd, length, offset) for kind, _, offset, _, _, length, *_ in segments if kind == _DYNAMIC]
+        dynamic = [(offset, length) for kind, _, offset, _, _, length, *_ in segments if kind == _DYNAMIC]
         if not dynamic:
             return
-        entries = list(struct.iter_unpack("=qQ", dynamic[0]))
+        at, length = dynamic[0]
+        entries = list(struct.iter_unpack("=qQ", os.pread(fd, length, at)))
         self._entries = values = dict(entries)
+        self._tags_at = {tag: at + n * _ENTRY for n, (tag, _) in enumerate(entries)}
         self._strings_at = self._offset(_STRTAB)
         self._strings = os.pread(fd, values.get(_STRSZ, 0), self._strings_at)
         self.needed = [self._text(value) for tag, value in entries if tag == _NEEDED]
@@ -93,6 +99,15 @@ class Dynamic:
                 while at >= 0:
                     data[at : at + len(old)] = new
                     at = data.find(old, at)
+
+    def postpone_constructors(self, fd: int) -> None:
+        """Make the linker call no constructors of the library, in a copy that `fd` refers to.
+
+        The loader calls them once the copy is bound to what it shall call.
+        """
+        for tag in (_INIT, _INIT_ARRAY):
+            if tag in self._tags_at:
+                os.pwrite(fd, struct.pack("=q", tag | _POSTPONED), self._tags_at[tag])
 
     def make_unique_symbols_ordinary(self, fd: int) -> None:
         """Make symbols that are unique in a process unique in their library, in a copy that `fd` refers to.

@@ -230,6 +230,7 @@ def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False
         if _is_arrow(path):
             dynamic.replace(fd, ARROW_SETTINGS)
         dynamic.rename(fd, names)
+        dynamic.postpone_constructors(fd)
         return _native.open_copy(fd, path), own_name
     except ValueError as error:
         raise ImportError(f"{path} cannot be copied: {error}", path=path) from None
