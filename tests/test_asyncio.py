@@ -770,6 +770,7 @@ def nothing_blocks(monkeypatch):
 
     for name in ("open", "wait", "next", "join", "terminate", "end"):
         forbid(Engine, name)
+    forbid(_native, "call_apart")  # it waits for another thread, as starting a thread by it does
 
 
 def test_opening_using_and_ending_a_pool_blocks_nothing(kind, nothing_blocks, gate):

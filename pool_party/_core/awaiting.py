@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.options import check_on_cancel
-from pool_party._core.threads import start_thread
+from pool_party._core.threads import start_detached
 
 if TYPE_CHECKING:
     from pool_party._core.results import Call
@@ -188,7 +188,8 @@ async def in_thread[T](function: Callable[[], T], *, is_patient: bool = False) -
     """Call a function that blocks in a thread of its own, since the loop's executor may have no idle thread.
 
     If the awaiting task is cancelled, the function goes on in its thread. With `is_patient` the cancellation waits for
-    its end.
+    its end. The loop's thread does not wait until the new thread has begun either, since threads that hold the GIL can
+    delay that by several milliseconds each.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -203,7 +204,7 @@ async def in_thread[T](function: Callable[[], T], *, is_patient: bool = False) -
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(release, ended)
 
-    start_thread(threading.Thread(target=run, name="pool_party-asyncio"))
+    start_detached(threading.Thread(target=run, name="pool_party-asyncio"))
     if is_patient:
         await until(ended.done, lambda: asyncio.wait([ended]))
     else:
