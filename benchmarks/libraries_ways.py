@@ -116,17 +116,15 @@ def _dask_way(way: str, n_workers: int) -> Iterator[None]:
     """Have Dask use a scheduler, one of its own or a pool."""
     import dask
 
-    from pool_party import ComposablePool
+    from pool_party import ComposableExecutor
 
     if way.startswith(DASK):
         with dask.config.set(scheduler=way.removeprefix(DASK), num_workers=n_workers):
             yield
         return
-    kind = way.removeprefix(OURS)
-    scheduler = "processes" if kind == "process" else "threads"
     with (
-        ComposablePool(n_workers, kind=kind, policy="dynamic") as pool,
-        dask.config.set(scheduler=scheduler, pool=pool),
+        ComposableExecutor(n_workers, kind=way.removeprefix(OURS), policy="dynamic") as executor,
+        dask.config.set(scheduler=executor),
     ):
         yield
 
@@ -188,12 +186,9 @@ def measure_dask(way: str, n_workers: int, size: str) -> Figures:
     """Compute collections, the first time with workers that have to start and to import NumPy and pandas."""
     from workloads.libraries import COLLECTIONS, SIZES
 
-    # dask.dataframe needs PyArrow, which does not load in interpreters.
-    names = [name for name in COLLECTIONS if name != "groupby" or way != f"{OURS}interp"]
-    if "groupby" in names:
-        __import__("dask.dataframe")
-    __import__("dask.array")
-    runs = {name: lambda run=COLLECTIONS[name]: run(SIZES[size]) for name in names}
+    for module in ("array", "dataframe"):
+        __import__(f"dask.{module}")
+    runs = {name: lambda run=run: run(SIZES[size]) for name, run in COLLECTIONS.items()}
     started_s = time.perf_counter()
     with ThreadSampler() as sampler, _dask_way(way, n_workers):
         open_s = time.perf_counter() - started_s
