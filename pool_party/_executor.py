@@ -149,14 +149,16 @@ class ComposableExecutor(Executor):
         than 1. `deadline_s` is for each task of `map`.
 
         Args:
-            **options: `timeout_s`, `deadline_s`, `retries`, `retry_on` and `on_cancel`; see `ComposablePool.options`.
+            **options: `timeout_s`, `deadline_s`, `retries`, `retry_on`, `on_cancel` and `context`; see
+                `ComposablePool.options`.
 
         Returns:
             A view, which has all methods of the executor, and keeps it alive.
 
         Raises:
             TypeError: An option has a wrong type, or is unknown.
-            ValueError: An option is out of its range, or `on_cancel="kill"` is used for another kind than "process".
+            ValueError: An option is out of its range, `on_cancel="kill"` is used for another kind than "process", or
+                `context=True` for another one than "thread".
         """
         from pool_party._core.options import changed
 

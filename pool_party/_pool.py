@@ -184,14 +184,16 @@ class ComposablePool:
                 TaskTimeout. `retries`: how often a task that fails is run again. `retry_on`: the exception class for
                 which this is done, or a tuple of classes; None, the default, stands for WorkerLost. The last error has
                 the earlier ones as notes. `on_cancel`: "abandon", "wait" or "kill"; see `AsyncResult.cancel` and
-                `AsyncResult.outcome`.
+                `AsyncResult.outcome`. `context`: True, in threads only: tasks run in a copy of the caller's context;
+                False: they have none of the caller's context variables; None: what the pool does.
 
         Returns:
             A view, which keeps the pool alive.
 
         Raises:
             TypeError: An option has a wrong type, or is unknown.
-            ValueError: An option is out of its range, or `on_cancel="kill"` is used for another kind than "process".
+            ValueError: An option is out of its range, `on_cancel="kill"` is used for another kind than "process", or
+                `context=True` for another one than "thread".
 
         Guarantees:
             A task whose time is up raises TaskTimeout at that time. Its process gets SIGTERM, and SIGKILL a second

@@ -77,6 +77,40 @@ def test_executors(make_executor, in_context):
     assert list(executor.map(talking.get_variables, [1])) == [(1, "mine", "me")]
 
 
+def test_one_call_of_threads_runs_in_a_copy(make_pool, make_executor, in_context):
+    """`context=` is an option of calls, too. Alone it does not make the supervisor start."""
+    pool = make_pool(2, kind="thread", context=False)
+    check_all_verbs(pool.options(context=True), ("mine", "me"))
+    pool = make_pool(2, kind="thread", context=False)
+    assert pool.map(talking.get_variables, [1], context=True) == [(1, "mine", "me")]
+    assert list(pool.imap(talking.get_variables, iter([1]), context=True)) == [(1, "mine", "me")]
+    assert pool.apply(talking.get_variables) == (None, "nobody")
+    assert pool._engine._supervisor is None
+    assert pool.apply(talking.get_variables, timeout_s=TIMEOUT_S, context=True) == ("mine", "me")
+    executor = make_executor(1, kind="thread", context=False)
+    assert executor.options(context=True).submit(talking.get_variables).result(TIMEOUT_S) == ("mine", "me")
+    assert list(executor.map(talking.get_variables, [1], context=True)) == [(1, "mine", "me")]
+
+
+@pytest.mark.parametrize("how", [{"context": True}, {"propagate": [request]}])
+def test_one_call_of_threads_runs_in_their_own_context(make_pool, in_context, how):
+    pool = make_pool(1, kind="thread", **how)
+    assert pool.apply(talking.get_variables, context=False) == (None, "nobody")
+    assert pool.options(context=False).options(context=None).apply(talking.get_variables)[0] == "mine"
+
+
+def test_one_call_of_another_kind_cannot_run_in_a_copy(make_pool, remote_kind):
+    pool = make_pool(1, kind=remote_kind, propagate=[request])
+    with pytest.raises(ValueError, match=f"context=True is for kind='thread', not '{remote_kind}'"):
+        pool.options(context=True)
+    with pytest.raises(TypeError, match="context must be True, False or None, not 'fork'"):
+        pool.apply(talking.get_variables, context="fork")
+    token = request.set("mine")
+    assert pool.apply(talking.get_variables, context=False) == (None, "nobody")
+    assert pool.apply(talking.get_variables) == ("mine", "nobody")
+    request.reset(token)
+
+
 def test_without_it_threads_have_a_context_of_their_own(make_pool, in_context):
     pool = make_pool(1, kind="thread", context=False)
     assert pool.apply(talking.get_variables) == (None, "nobody")

@@ -137,14 +137,22 @@ def _reduce(variable: "ContextVar[Any]") -> tuple[Any, ...]:
     return _variable_at, tuple(place)
 
 
+def check_context(context: object, kind: str) -> None:
+    """Raise TypeError unless the option `context` of a call is a bool, and ValueError if it is True for other kinds."""
+    if not isinstance(context, bool):
+        raise TypeError(f"context must be True, False or None, not {context!r}")
+    if context and kind != "thread":
+        raise ValueError(f"context=True is for kind='thread', not {kind!r}: name the variables in propagate=")
+
+
 def choose_carrier(kind: str, context: Any, propagate: "Iterable[ContextVar[Any] | str]") -> Carrier | None:
     """Return the carrier for the options of a pool, or None if its tasks run in their worker's own context.
 
     By default, threads do what `threading.Thread` does in this interpreter: it inherits the context on free-threaded
     builds of CPython 3.14 and later, or with `-X thread_inherit_context=1`.
     """
-    if context is True and kind != "thread":
-        raise ValueError(f"context=True is for kind='thread', not {kind!r}: name the variables in propagate=")
+    if context is True:  # otherwise it may be the context that starts processes
+        check_context(context, kind)
     carrier = Propagation(propagate)
     if kind == "thread":
         inherits = bool(getattr(sys.flags, "thread_inherit_context", False))

@@ -196,7 +196,7 @@ class Engine:
         options: Options | None = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
-        carried, options = self._limited(self._carried(fn), options)
+        carried, options = self._prepared(fn, options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (carried, args, kwargs))
         self._note(self._submitter.call(call, carried, args, kwargs), call, fn, args)
@@ -205,7 +205,7 @@ class Engine:
 
     def submit_map(self, call: Call, fn: Any, items: list[Any], star: bool, options: Options | None = None) -> None:
         """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
-        carried, options = self._limited(self._carried(fn), options)
+        carried, options = self._prepared(fn, options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda i: (carried, tuple(items[i]) if star else (items[i],), {}))
         self._note(self._submitter.map(call, carried, items, star), call, fn)
@@ -217,7 +217,7 @@ class Engine:
 
         Raises: as `submit_call`; RuntimeError without a thread.
         """
-        carried = self._carried(fn)
+        carried, options = self._carried(fn, options), options if options and options.is_watched else None
         if options is not None:
             kept: dict[int, Any] = {}
             self.supervisor.oversee(call, options, lambda index: (carried, (kept[index],), {}), kept)
@@ -260,8 +260,20 @@ class Engine:
         """Note that no more tasks will be added to the call."""
         self._channel.end_input(call, n_tasks)
 
-    def _carried(self, fn: Any) -> Any:
-        return fn if self._carrier is None else self._carrier(fn)
+    def _prepared(self, fn: Any, options: Options | None) -> tuple[Any, Options | None]:
+        """Return the function as tasks call it, and the options that the supervisor enforces."""
+        if options is None:
+            return self._carried(fn), None
+        return self._limited(self._carried(fn, options), options if options.is_watched else None)
+
+    def _carried(self, fn: Any, options: Options | None = None) -> Any:
+        """Wrap a function for the context variables of its tasks, as the call's options say, or else the pool."""
+        wanted = options and options.context
+        if wanted:
+            from pool_party._core.contexts import InCopy
+
+            return InCopy(fn)
+        return fn if self._carrier is None or wanted is False else self._carrier(fn)
 
     def _limited(self, fn: Any, options: Options | None) -> tuple[Any, Options | None]:
         """Leave the time that tasks may run to the nodes, if there are any: they know when a worker begins one."""

@@ -1,4 +1,4 @@
-"""The options of a call, which are apart from the keywords of its task: limits of time, retries, cancelling."""
+"""The options of a call, apart from the keywords of its task: limits of time, retries, cancelling, context."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ class TaskOptions(TypedDict, total=False):
     deadline_s: float | None
     retries: int
     retry_on: Exceptions | None
+    context: bool | None
 
 
 class CallOptions(TaskOptions, total=False):
@@ -38,6 +39,12 @@ class Options:
     retries: int = 0
     retry_on: Exceptions | None = None
     on_cancel: str = "abandon"
+    context: bool | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the supervisor must know of a call with these options."""
+        return self != Options(context=self.context)
 
     @property
     def is_per_item(self) -> bool:
@@ -66,6 +73,10 @@ def changed(options: Options | None, changes: CallOptions, kind: str) -> Options
     _check_seconds("deadline_s", made.deadline_s)
     _check_retries(made)
     check_on_cancel(made.on_cancel, kind)
+    if made.context is not None:
+        from pool_party._core.contexts import check_context
+
+        check_context(made.context, kind)
     return made
 
 
