@@ -276,7 +276,7 @@ void pp_libraries_leak(pp_libraries_t *libraries);      /* the interpreter never
 extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_end_threads_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
 PyObject *pp_copy_threads(PyObject *module, PyObject *copy);
-PyObject *pp_limit_copy(PyObject *module, PyObject *copy);
+PyObject *pp_limit_copy(PyObject *module, PyObject *args);
 PyObject *pp_end_threads(PyObject *module, PyObject *copy);
 PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);

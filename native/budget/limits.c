@@ -317,6 +317,8 @@ unsigned pp_limits_now(void) {
 void pp_limits_own(pp_own_library_t *library) {
     pthread_mutex_lock(&limits.lock);
     meet(&library->library, &library->count);
+    unsigned users = library->library.most;   /* its count is 1 yet, and says nothing about what the user wants */
+    library->count.found_most = users && users != limits.told ? users : UINT32_MAX;
     library->next = limits.own;
     limits.own = library;
     set_own(library, most_of_all());

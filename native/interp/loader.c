@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,13 +176,25 @@ static pp_libraries_t *libraries_of(PyObject *module) {
     return m->libraries;
 }
 
+/* OpenBLAS starts a thread for each further CPU of the thread that runs its constructors, and each spins for some 60 ms
+ * before it sleeps. On one CPU it starts none until its count first needs them. */
+static bool stay_on_one_cpu(cpu_set_t *own) {
+    cpu_set_t one;
+    int cpu = sched_getcpu();
+    if (cpu < 0 || sched_getaffinity(0, sizeof *own, own) != 0)
+        return false;
+    CPU_ZERO(&one);
+    CPU_SET((unsigned)cpu, &one);
+    return sched_setaffinity(0, sizeof one, &one) == 0;
+}
+
 const char pp_open_copy_doc[] =
-    "open_copy(fd, original) -> int\n\nLoads the copy of a library that is in the memfd, and returns this interpreter's "
-    "number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed.";
+    "open_copy(fd, original, on_one_cpu=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
+    "interpreter's number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed.";
 PyObject *pp_open_copy(PyObject *module, PyObject *args) {
-    int fd;
+    int fd, on_one_cpu = 0;
     PyObject *original;
-    if (!PyArg_ParseTuple(args, "iO&", &fd, PyUnicode_FSConverter, &original))
+    if (!PyArg_ParseTuple(args, "iO&|p", &fd, PyUnicode_FSConverter, &original, &on_one_cpu))
         return NULL;
     pp_libraries_t *libraries = libraries_of(module);
     void *library = NULL;
@@ -198,7 +211,11 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
     }
     pp_unknown_threads_note(library);
     pp_imports_replace(library);
+    cpu_set_t own;
+    bool is_narrow = on_one_cpu && stay_on_one_cpu(&own);
     pp_constructors_run(library);
+    if (is_narrow)
+        sched_setaffinity(0, sizeof own, &own);
     pp_note_load();
     return PyLong_FromSize_t(libraries->n - 1);
 }
@@ -242,14 +259,20 @@ PyObject *pp_copy_threads(PyObject *module, PyObject *arg) {
 }
 
 const char pp_limit_copy_doc[] =
-    "limit_copy(copy) -> bool\n\nKeeps a copy of OpenBLAS to the budget of this interpreter's worker, from now on; False if it has no threads.";
-PyObject *pp_limit_copy(PyObject *module, PyObject *arg) {
-    void *handle = handle_of(module, arg);
+    "limit_copy(copy, most) -> bool\n\nKeeps a copy of OpenBLAS to the budget of this interpreter's worker, from now on, and to what the\n"
+    "user's environment allows (0: any number); False if it has no threads.";
+PyObject *pp_limit_copy(PyObject *module, PyObject *args) {
+    PyObject *copy;
+    unsigned most;
+    if (!PyArg_ParseTuple(args, "OI", &copy, &most))
+        return NULL;
+    void *handle = handle_of(module, copy);
     if (handle == NULL)
         return NULL;
     pp_libraries_t *l = libraries_of(module);
     pp_library_t library = {.set = (void (*)(int))openblas_function(handle, "openblas_set_num_threads"),
-                            .get = (int (*)(void))openblas_function(handle, "openblas_get_num_threads")};
+                            .get = (int (*)(void))openblas_function(handle, "openblas_get_num_threads"),
+                            .most = most};
     if (library.set == NULL || !has_own_threads(handle) || l->segment == NULL || l->n_limited == LIMITED_MAX)
         Py_RETURN_FALSE;
     pp_own_library_t *own = &l->limited[l->n_limited++];

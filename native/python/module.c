@@ -420,7 +420,7 @@ static PyMethodDef functions[] = {
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
     {"copy_threads", pp_copy_threads, METH_O, pp_copy_threads_doc},
     {"end_threads", pp_end_threads, METH_O, pp_end_threads_doc},
-    {"limit_copy", pp_limit_copy, METH_O, pp_limit_copy_doc},
+    {"limit_copy", pp_limit_copy, METH_VARARGS, pp_limit_copy_doc},
     {"pin_library", pp_pin_library, METH_O, pp_pin_library_doc},
     {"load_extension", pp_load_extension, METH_VARARGS, pp_load_extension_doc},
     {"exec_extension", pp_exec_extension, METH_O, pp_exec_extension_doc},

@@ -231,7 +231,7 @@ def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False
             dynamic.replace(fd, ARROW_SETTINGS)
         dynamic.rename(fd, names)
         dynamic.postpone_constructors(fd)
-        return _native.open_copy(fd, path), own_name
+        return _native.open_copy(fd, path, _is_openblas(path)), own_name
     except ValueError as error:
         raise ImportError(f"{path} cannot be copied: {error}", path=path) from None
     finally:
@@ -305,13 +305,15 @@ def _load_own(library: str, folders: "Sequence[str]") -> str:
 
     Arrow's threads end before the interpreter does; by themselves they never do.
 
-    OpenBLAS counts the calling thread's CPUs when it is loaded, and starts threads on them. If the worker is pinned,
-    these threads are pinned as well.
+    OpenBLAS starts threads when its count first needs them, on the CPUs of the thread that sets the count. If the
+    worker is pinned, its count never changes, so these threads are pinned as well.
     """
+    from pool_party.budget.environment import users_count
+
     if library not in _own:
         _own[library] = _open_copy(library, folders, is_needed=True)
         copy = _own[library][0]
-        _native.limit_copy(copy)
+        _native.limit_copy(copy, users_count("openblas"))
         if _is_arrow(library):
             import atexit
 
