@@ -213,3 +213,16 @@ def test_an_error_carries_the_memory_itself(pool):
         pool.apply(tasks.raise_lookup_error, (shared,))
     caught.value.args[0][4] = 5
     assert shared[4] == 5
+
+
+def test_an_error_carries_an_array_itself(make_pool, remote_kind):
+    """Its worker has not imported what pickles views of shared memory."""
+    if remote_kind == "interp" and not IS_SUPPORTED:
+        pytest.skip("NumPy loads in interpreters from 3.14 on")
+    pool = make_pool(1, kind=remote_kind, context="spawn" if remote_kind == "process" else None)
+    shared = share(np.zeros(5))
+    with pytest.raises(LookupError) as caught:
+        pool.apply(tasks.raise_lookup_error, (shared,))
+    view = pool.apply(memoryview, (shared,))
+    shared[4] = 5
+    assert caught.value.args[0][4] == view[4] == 5

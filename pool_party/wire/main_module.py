@@ -284,7 +284,9 @@ class Pickler(_pickle.Pickler):
         if obj is self._definition and self._name:
             return self._reduce_definition(obj)
         if type(obj) is memoryview and _native.is_shared(obj):  # cloudpickle turns any other view into bytes
-            return copyreg.dispatch_table[memoryview](obj)
+            from pool_party.wire.shared import reduce_view  # which workers need not have imported
+
+            return reduce_view(obj)
         if is_of_main(obj) and self._is_found(obj.__qualname__, obj):
             return get, (obj.__qualname__,)
         return self._reduce_by_value(obj)

@@ -86,7 +86,7 @@ def _restore(buffer: Any, format: str, shape: tuple[int, ...]) -> memoryview:
     return _cast(memoryview(buffer), format, shape)
 
 
-def _reduce(view: memoryview) -> Any:
+def reduce_view(view: memoryview) -> Any:
     """Pickle a view of shared memory, if buffers travel out of band. Other views do not pickle, as usual."""
     from pickle import PickleBuffer
 
@@ -95,4 +95,4 @@ def _reduce(view: memoryview) -> Any:
     return _restore, (PickleBuffer(view.cast("B")), view.format, view.shape)
 
 
-copyreg.pickle(memoryview, _reduce)
+copyreg.pickle(memoryview, reduce_view)
