@@ -77,3 +77,11 @@ def test_both_raise_the_same_for_all_other_outcomes():
         assert function(_native.STATUS_FAILED, failures[0]) is failures[0]  # the same object, by reference
         lost = function(_native.STATUS_OK, EOFError("cut off"))
         assert type(lost) is RemoteError and isinstance(lost.__cause__, EOFError)
+
+
+def test_an_error_that_its_worker_could_not_describe_says_so():
+    error = error_of(
+        _native.STATUS_FAILED, (None, "an exception that could not be described", "describing it raised X")
+    )
+    assert type(error) is RemoteError and "its worker could not encode it" in str(error)
+    assert "describing it raised X" in str(error.__cause__)

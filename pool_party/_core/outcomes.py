@@ -60,7 +60,7 @@ def _remote_traceback(text: str) -> BaseException:
     return cause
 
 
-def _rebuild(payload: Payload | str, text: str, traceback_text: str) -> BaseException:
+def _rebuild(payload: Payload | str | None, text: str, traceback_text: str) -> BaseException:
     """Rebuild an exception from what `loop.describe` made of it in the worker. Its cause is the remote traceback.
 
     It raises nothing but KeyboardInterrupt: whoever waits gets an outcome, also if no descriptor is left for imports.
@@ -69,6 +69,8 @@ def _rebuild(payload: Payload | str, text: str, traceback_text: str) -> BaseExce
     try:
         from pool_party.wire import codec
 
+        if payload is None:
+            raise TypeError("its worker could not encode it")
         if isinstance(payload, str):
             raise TypeError(f"it does not pickle: {payload}")
         error = codec.decode(payload)
