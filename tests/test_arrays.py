@@ -18,6 +18,7 @@ import arrays  # noqa: E402  (it needs NumPy)
 import fresh  # noqa: E402
 
 TIMEOUT_S = 60
+needs_interpreters = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
 needs_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
 
@@ -118,10 +119,9 @@ def mapping_at(address):
 SEVERAL_MB, FRESH = 600_000, 5_000_000  # numbers in an array: 5 MB, which come from a heap; 40 MB, which malloc maps
 
 
-def test_received_memory_goes_back_as_it_is(make_pool, kind):
-    if kind != "interp":
-        pytest.skip("only interpreters share the memory of their process")
-    pool = make_pool(1, kind=kind)
+@needs_interpreters
+def test_received_memory_goes_back_as_it_is(make_pool):
+    pool = make_pool(1, kind="interp")
     array = np.arange(float(SEVERAL_MB)).reshape(2, -1, order="F")
     for _ in range(3):
         there = pool.apply(arrays.return_and_note, (array,))
@@ -138,10 +138,9 @@ def test_received_memory_goes_back_as_it_is(make_pool, kind):
     assert array[1, 0] == 1
 
 
-def test_large_memory_of_a_result_is_moved(make_pool, kind):
-    if kind != "interp":
-        pytest.skip("only interpreters share the memory of their process")
-    pool = make_pool(1, kind=kind, maxtasksperchild=2)
+@needs_interpreters
+def test_large_memory_of_a_result_is_moved(make_pool):
+    pool = make_pool(1, kind="interp", maxtasksperchild=2)
     results = []
     for n in (FRESH, FRESH + 1, FRESH + 77):
         results.append(pool.apply(arrays.return_and_note, (n,)))
@@ -156,9 +155,8 @@ def test_large_memory_of_a_result_is_moved(make_pool, kind):
         assert there[0] == 1 and there[-1] == n
 
 
-def test_large_memory_that_cannot_be_moved_is_copied(kind, refusing_library):
-    if kind != "interp":
-        pytest.skip("only interpreters share the memory of their process")
+@needs_interpreters
+def test_large_memory_that_cannot_be_moved_is_copied(refusing_library):
     program = [fresh.TESTS / "isolated" / "arrays_refused.py", "copy"]
     process = fresh.start(program, extra={"LD_PRELOAD": str(refusing_library)})
     fresh.check(fresh.finish(process), "ok")
