@@ -211,7 +211,7 @@ class Enforcer:
         """Wait for what may change budgets.
 
         While nothing is lent, a worker's task or pause of less than SETTLE_S changes nothing. So the balancer does not
-        run then: it would hold up the thread that waits for the task, and short calls would take twice as long.
+        run then: it would need the GIL just when the thread that waits for the task does.
         """
         if self._asked is None or not self.plan.lends or self._now != list(self.plan.own):
             return self._channel.wait_pulse(pulse)
