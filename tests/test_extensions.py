@@ -418,7 +418,7 @@ def test_pools_leave_nothing_behind():
 
 @pytest.mark.slow
 @needs_support
-@pytest.mark.parametrize("n", [int(os.environ.get("PP_INTERPRETERS", "24"))])
+@pytest.mark.parametrize("n", [int(os.environ.get("PP_INTERPRETERS", "12"))])
 def test_many_interpreters_with_packages_chosen_at_random(n):
     """PP_INTERPRETERS says how many."""
     program = [HERE / "isolated" / "random_packages.py", "check", str(n)]
