@@ -149,8 +149,8 @@ def test_initializer_that_kills_its_process_breaks_the_pool(context, tmp_path):
 
 
 def test_locks_of_multiprocessing_are_refused_by_interpreters_with_advice(make_pool):
-    # Of this context, since another one's lock, once it is garbage, calls the resource tracker from the collector. If that comes
-    # while the tracker is at work, CPython before 3.14 warns.
+    # Of this context, since another one's lock, once it is garbage, calls the resource tracker from the collector. If
+    # the tracker is at work then, it warns.
     lock = multiprocessing.get_context("fork").RLock()
     with pytest.raises(RuntimeError, match="through inheritance") as caught:
         make_pool(1, kind="interp", initializer=tasks.square, initargs=(lock,))
