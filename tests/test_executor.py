@@ -239,9 +239,19 @@ def test_the_user_may_settle_a_future(executor, gate, is_error):
     with pytest.raises(concurrent.futures.InvalidStateError):
         settle(done)
     assert done.result() == 9
+    with pytest.raises(TypeError, match="needs an exception, not 'text'"):
+        queued[0].set_exception("text")
     assert isinstance(running.exception(TIMEOUT_S), KeyError) if is_error else running.result(TIMEOUT_S) == "mine"
     assert concurrent.futures.wait(queued, TIMEOUT_S).not_done == set()
     assert {seen.get(timeout=TIMEOUT_S) for _ in range(6)} > {running}
+
+
+def test_no_exception_settles_a_future_with_none(executor, gate):
+    future = executor.submit(tasks.pass_gate, gate.path)
+    gate.wait_arrived()
+    future.set_exception(None)
+    assert future.result(TIMEOUT_S) is future.exception(TIMEOUT_S) is None
+    gate.release()
 
 
 def test_repr_of_a_future_tells_its_state(executor, gate):

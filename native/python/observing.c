@@ -108,9 +108,10 @@ PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args) {
     pp_segment_t *s = self->segment;
     if (PyTuple_GET_SIZE(awake) != (Py_ssize_t)s->n_workers)
         return PyErr_Format(PyExc_ValueError, "awake must have an item for each of the %u workers", s->n_workers);
-    bool *known = PyMem_Calloc(2 * s->n_workers, sizeof *known), *before = known + s->n_workers;
+    bool *known = PyMem_Calloc(2 * s->n_workers, sizeof *known);
     if (known == NULL)
         return PyErr_NoMemory();
+    bool *before = known + s->n_workers;
     for (unsigned i = 0; i < s->n_workers; i++)
         known[i] = PyTuple_GET_ITEM(awake, (Py_ssize_t)i) == Py_True;
     uint32_t seen = (uint32_t)seen_last;

@@ -143,12 +143,18 @@ class PoolFuture(Future[Any]):
         """Give the future an exception, as `set_result` gives it a result. Does not block.
 
         Args:
-            exception: The exception.
+            exception: The exception. None: there is none, and the result is None.
 
         Raises:
             concurrent.futures.InvalidStateError: The future is done.
+            TypeError: It is no exception.
         """
-        self._call.set_outcome(_native.STATUS_RAISED, exception)
+        if exception is None:
+            self.set_result(None)
+        elif isinstance(exception, BaseException):
+            self._call.set_outcome(_native.STATUS_RAISED, exception)
+        else:
+            raise TypeError(f"set_exception needs an exception, not {exception!r}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {id(self):#x} state={self._call.describe()}>"
