@@ -176,6 +176,7 @@ typedef struct {
     _Atomic uint32_t has_let_go;            /* the leader waits without the GIL */
     _Atomic uint32_t is_watched;            /* the parent wants to know when workers become active or idle: */
     _Atomic uint32_t pulse;                 /* changes whenever one does; futex word of the parent's balancer */
+    _Atomic uint32_t n_awaiting;            /* threads that sleep on it */
     _Atomic uint32_t wants_trim;            /* blocks were released: the background thread checks for idle memory */
     _Alignas(128) pp_slot_t slots[PP_SLOTS];
     _Alignas(64) unsigned char task_ring[PP_TASK_BYTES];

@@ -174,22 +174,22 @@ def test_the_balancer_sleeps_until_a_change_lasts(gate):
         channel.watch()
         gates.wait_until(lambda: channel.awake() == (False, False), "both are idle")
 
-        def sleep(settle_s):
+        def sleep(period_s):
             known = (False, False), N_CPUS, _native.cpus_left(N_CPUS)
             thread = threading.Thread(
-                target=channel.wait_change, args=(channel.wait_pulse(2**32 - 1), *known, settle_s)
+                target=channel.wait_change, args=(channel.wait_pulse(2**32 - 1), *known, period_s)
             )
             thread.start()
             return thread
 
-        sleeper = sleep(settle_s=1e6)
+        sleeper = sleep(period_s=1e6)
         assert pool.map(abs, range(-20, 0), 1) == list(range(20, 0, -1))
         assert sleeper.is_alive()
         channel.pulse()
         sleeper.join(60)
         assert not sleeper.is_alive()
 
-        sleeper = sleep(settle_s=0.001)
+        sleeper = sleep(period_s=0.001)
         held = pool.apply_async(tasks.pass_gate, (gate.path,))
         gate.wait_arrived(1)
         sleeper.join(60)

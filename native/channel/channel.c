@@ -519,7 +519,8 @@ bool pp_worker_must_stop(pp_worker_t *e) { return pp_load_seq_cst(&e->shared->st
 void pp_pulse(pp_shared_t *shared) {
     if (pp_load_relaxed(&shared->is_watched)) {
         pp_add_seq_cst(&shared->pulse, 1);
-        pp_futex_wake(&shared->pulse, INT32_MAX, UINT32_MAX);
+        if (pp_load_seq_cst(&shared->n_awaiting))
+            pp_futex_wake(&shared->pulse, INT32_MAX, UINT32_MAX);
     }
 }
 

@@ -1,6 +1,10 @@
 /* Channel, continued: budgets of workers, active workers, and the events that workers record for traces. */
 #include "python.h"
 
+#include <string.h>
+
+enum { STAY_NS = 100000000 };   /* ns; guess: as in others.c */
+
 /* ---- budgets ---- */
 
 const char pp_limit_doc[] = PyDoc_STR("limit(n_cpus, n_threads, lends)\n\n"
@@ -66,9 +70,11 @@ PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored) {
 }
 
 static void wait_pulse(pp_channel_t *self, uint32_t seen) {
-    _Atomic uint32_t *pulse = &self->segment->shared->pulse;
-    while (pp_load_seq_cst(pulse) == seen)
-        pp_futex_wait(pulse, seen, -1, UINT32_MAX);
+    pp_shared_t *shared = self->segment->shared;
+    pp_add_seq_cst(&shared->n_awaiting, 1);   /* before the pulse is read: either we see a change, or its author sees us */
+    while (pp_load_seq_cst(&shared->pulse) == seen)
+        pp_futex_wait(&shared->pulse, seen, -1, UINT32_MAX);
+    pp_add_seq_cst(&shared->n_awaiting, -1);
 }
 
 const char pp_wait_pulse_doc[] = PyDoc_STR("wait_pulse(seen) -> int\n\nWaits until the pulse differs from `seen`, and returns it.");
@@ -86,50 +92,71 @@ static bool is_awake(pp_worker_slot_t *worker) {
     return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
 }
 
-/* Whether a worker was active or idle, other than `known` says, both before and after the caller has slept. */
-static bool has_lasted(pp_segment_t *s, const bool *known, const bool *before) {
+static void look(pp_segment_t *s, bool *active) {
     for (unsigned i = 0; i < s->n_workers; i++)
-        if (before[i] != known[i] && is_awake(pp_segment_worker(s, i)) != known[i])
+        active[i] = is_awake(pp_segment_worker(s, i));
+}
+
+/* Whether a worker was active or idle, other than `known` says, at two looks. */
+static bool has_lasted(unsigned n_workers, const bool *known, const bool *first, const bool *second) {
+    for (unsigned i = 0; i < n_workers; i++)
+        if (first[i] != known[i] && second[i] != known[i])
             return true;
     return false;
 }
 
-const char pp_wait_change_doc[] = PyDoc_STR(
-    "wait_change(seen, awake, n_cpus, n_left, settle_s) -> int\n\n"
-    "Waits until the pulse differs from `seen` and, besides, a worker has been active or idle, other than `awake` says, for\n"
-    "settle_s; or cpus_left(n_cpus) is not n_left; or pulse() was called. Returns the pulse that was considered.");
-PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args) {
-    unsigned long seen_last;
-    PyObject *awake;
-    unsigned n_cpus, n_left;
-    double settle_s;
-    if (!PyArg_ParseTuple(args, "kO!IId", &seen_last, &PyTuple_Type, &awake, &n_cpus, &n_left, &settle_s))
-        return NULL;
+/* Looks at the workers every period_ns while pulses come, and for STAY_NS longer. So a worker that wakes after a short
+ * pause need not wake this thread, too. Then it sleeps until the next pulse. active: space for two looks. */
+static uint32_t wait_change(pp_channel_t *self, uint32_t seen, const bool *known, bool *active, unsigned n_cpus, unsigned n_left,
+                            int64_t period_ns) {
     pp_segment_t *s = self->segment;
-    if (PyTuple_GET_SIZE(awake) != (Py_ssize_t)s->n_workers)
-        return PyErr_Format(PyExc_ValueError, "awake must have an item for each of the %u workers", s->n_workers);
-    bool *known = PyMem_Calloc(2 * s->n_workers, sizeof *known);
+    bool *before = active, *now = active + s->n_workers;
+    int64_t pulsed_ns = 0;
+    memcpy(before, known, s->n_workers * sizeof *known);
+    for (;;) {
+        int64_t now_ns = pp_now_ns();
+        uint32_t pulse = pp_load_seq_cst(&s->shared->pulse);   /* first: what changes after what follows was read pulses again */
+        if (pp_swap_seq_cst(&self->is_pulsed, 0) || pp_others_leave(n_cpus) != n_left)
+            return pulse;
+        look(s, now);
+        if (has_lasted(s->n_workers, known, before, now))
+            return pulse;
+        memcpy(before, now, s->n_workers * sizeof *now);
+        if (pulse != seen)
+            pulsed_ns = now_ns;
+        seen = pulse;
+        if (now_ns - pulsed_ns > STAY_NS && memcmp(now, known, s->n_workers * sizeof *now) == 0)
+            wait_pulse(self, seen);
+        else
+            pp_futex_wait(&self->is_pulsed, 0, now_ns + period_ns, UINT32_MAX);
+    }
+}
+
+const char pp_wait_change_doc[] = PyDoc_STR(
+    "wait_change(seen, awake, n_cpus, n_left, period_s) -> int\n\n"
+    "Waits until a worker was active or idle, other than `awake` says, at two looks in a row, which are period_s apart; or\n"
+    "cpus_left(n_cpus) is not n_left; or pulse() was called. seen: the pulse that was considered last. Returns the pulse\n"
+    "that was considered now.");
+PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args) {
+    unsigned long seen;
+    PyObject *awake;
+    unsigned n_cpus, n_left, n_workers = self->segment->n_workers;
+    double period_s;
+    if (!PyArg_ParseTuple(args, "kO!IId", &seen, &PyTuple_Type, &awake, &n_cpus, &n_left, &period_s))
+        return NULL;
+    if (PyTuple_GET_SIZE(awake) != (Py_ssize_t)n_workers)
+        return PyErr_Format(PyExc_ValueError, "awake must have an item for each of the %u workers", n_workers);
+    bool *known = PyMem_Calloc(3 * n_workers, sizeof *known);
     if (known == NULL)
         return PyErr_NoMemory();
-    bool *before = known + s->n_workers;
-    for (unsigned i = 0; i < s->n_workers; i++)
+    for (unsigned i = 0; i < n_workers; i++)
         known[i] = PyTuple_GET_ITEM(awake, (Py_ssize_t)i) == Py_True;
-    uint32_t seen = (uint32_t)seen_last;
+    uint32_t pulse;
     Py_BEGIN_ALLOW_THREADS
-    for (;;) {
-        wait_pulse(self, seen);
-        seen = pp_load_seq_cst(&s->shared->pulse);   /* first: whatever changes after what follows was read pulses again */
-        if (pp_swap_seq_cst(&self->is_pulsed, 0) || pp_others_leave(n_cpus) != n_left)
-            break;
-        for (unsigned i = 0; i < s->n_workers; i++)
-            before[i] = is_awake(pp_segment_worker(s, i));
-        pp_futex_wait(&self->is_pulsed, 0, pp_now_ns() + (int64_t)(settle_s * 1e9), UINT32_MAX);
-        if (has_lasted(s, known, before))
-            break;
-    }
+    pulse = wait_change(self, (uint32_t)seen, known, known + n_workers, n_cpus, n_left, (int64_t)(period_s * 1e9));
     Py_END_ALLOW_THREADS
     PyMem_Free(known);
-    return PyLong_FromUnsignedLong(seen);
+    return PyLong_FromUnsignedLong(pulse);
 }
 
 const char pp_counts_doc[] = PyDoc_STR("counts() -> tuple[int, ...]\n\n"

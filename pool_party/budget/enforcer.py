@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party.budget.machine import Presence
 
+PERIOD_S = 0.005  # between two looks at workers; guess: CPUs are lent after three of others.c's, which take 10 ms
 SETTLE_S = 0.001  # how long a worker must be idle before its CPUs are lent; guess: far above a gap between two tasks
 
 
@@ -210,12 +211,12 @@ class Enforcer:
     def _wait(self, pulse: int) -> int:
         """Wait for what may change budgets.
 
-        While nothing is lent, a worker's task or pause of less than SETTLE_S changes nothing. So the balancer does not
-        run then: it would need the GIL just when the thread that waits for the task does.
+        While nothing is lent, a worker's task or pause that ends before two looks changes nothing. So the balancer does
+        not run then: it would need a CPU, and the GIL, just when the thread that waits for the task does.
         """
         if self._asked is None or not self.plan.lends or self._now != list(self.plan.own):
             return self._channel.wait_pulse(pulse)
-        return self._channel.wait_change(pulse, self._asked.awake, self.plan.n_threads, self._asked.n_left, SETTLE_S)
+        return self._channel.wait_change(pulse, self._asked.awake, self.plan.n_threads, self._asked.n_left, PERIOD_S)
 
     def _ask(self) -> Sequence[WorkerBudget]:
         plan, awake = self.plan, self._channel.awake()
