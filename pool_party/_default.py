@@ -18,6 +18,7 @@ from pool_party._core.nested import NestedMap, run, run_lazily
 from pool_party._executor import ComposableExecutor
 from pool_party._options import arguments_of, resolve_context, resolve_kind
 from pool_party.budget.plan import Limits, make_plan
+from pool_party.budget.policies import for_kind
 from pool_party.workers import loop
 
 TYPE_CHECKING = False
@@ -80,11 +81,11 @@ def configure(
         raise ValueError(f"max_workers must be greater than 0, not {max_workers}")
     if unknown := sorted(limits.keys() - Limits.__annotations__.keys()):
         raise TypeError(f"configure has no option {unknown[0]!r}")
-    make_plan("thread", 1, **limits)  # which checks the values
+    make_plan("process", 1, **limits)  # which checks the values
     arguments = arguments_of(initializer, initargs)
     own = {"max_workers": max_workers, "initializer": initializer, "initargs": arguments, "context": context}
     names = {"extensions": extensions if extensions is None else tuple(extensions), "preload": tuple(preload)}
-    given = {"kind": kind, **own, **names, "policy": "dynamic", **limits}
+    given = {"kind": kind, **own, **names, **limits}
     with _lock:
         if _configured == given:
             return
@@ -361,7 +362,9 @@ def _default_workers() -> int | None:
 
 
 def _make_options(kind: str) -> dict[str, Any]:
-    options = {"policy": "dynamic", **(_configured or {}), "kind": kind}
+    options = {**(_configured or {}), "kind": kind}
+    if "policy" in options:
+        options["policy"] = for_kind(options["policy"], kind)
     if options.get("max_workers") is None:
         options["max_workers"] = _default_workers()
     if kind == "thread":

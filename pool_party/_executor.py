@@ -94,7 +94,7 @@ class ComposableExecutor(Executor):
         kind: str = "process",
         context: Any = None,
         max_tasks_per_child: int | None = None,
-        policy: Any = "static",
+        policy: Any = "dynamic",
         threads_per_worker: int | None = None,
         oversubscription: float = 1.0,
         affinity: bool | None = None,

@@ -54,12 +54,13 @@ class ComposablePool:
             which inherits them on free-threaded builds of Python 3.14 and later.
         kind: "process" (alias "subprocess"), "thread", "interp" (alias "subinterpreter"), or workers on other machines:
             "dask", those of a Dask cluster, or "mpi", in the ranks of an MPI program.
-        policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "static": each worker has its
-            part of the CPUs. "dynamic": the CPUs of workers without a task are lent to the others. "exclusive": a
-            parallel region may use all CPUs, and only one runs at a time. "counting": as many regions run at a time as
-            fit on the CPUs. None: libraries are left as they are. An object with a method `shares(state)` is a rule of
+        policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "dynamic": each worker has its
+            part of the CPUs, and those of workers without a task are lent to the others. "static": none are lent. For
+            worker processes only: "exclusive": a parallel region may use all CPUs, and only one runs at a time.
+            "counting": as many regions run at a time as fit on the CPUs. None: libraries are left as they are. An object with a method `shares(state)` is a rule of
             your own; see `Policy`.
-        threads_per_worker: The number of threads of each worker. None: its part of the CPUs, at least 1.
+        threads_per_worker: The number of threads of each worker, which is fixed then. None: its part of the CPUs, at
+            least 1.
         oversubscription: The number of threads for each CPU, which need not be whole.
         affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several,
             except with `scope="machine"`.
@@ -121,7 +122,7 @@ class ComposablePool:
         context: Any = None,
         *,
         kind: str = "process",
-        policy: Any = "static",
+        policy: Any = "dynamic",
         threads_per_worker: int | None = None,
         oversubscription: float = 1.0,
         affinity: bool | None = None,

@@ -476,7 +476,13 @@ def test_two_pools_of_any_two_policies(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", policies.NAMES)
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        *itertools.product(("thread", "interp"), ("static", "dynamic")),
+        *(("process", policy) for policy in policies.NAMES),
+    ],
+)
 def test_gradient_boosting_keeps_to_its_budget(kind, policy):
     if importlib.util.find_spec("sklearn") is None:
         pytest.skip("needs scikit-learn")
@@ -540,8 +546,14 @@ def test_nothing_differs_after_the_last_pool(kind):
         assert here() == before
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
-@pytest.mark.parametrize("policy", [pytest.param("static", marks=pytest.mark.slow), "dynamic", "counting", "exclusive"])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        *(pytest.param(kind, "static", marks=pytest.mark.slow) for kind in ("thread", "process")),
+        ("thread", "dynamic"),
+        *(("process", policy) for policy in ("dynamic", "counting", "exclusive")),
+    ],
+)
 def test_results_are_those_of_one_thread(kind, policy):
     with ComposablePool(3, kind=kind, policy=policy) as pool:
         wrong = [error for error in pool.map(tasks.linear_algebra, range(12), 1) if error > 1e-8]
@@ -551,12 +563,9 @@ def test_results_are_those_of_one_thread(kind, policy):
 # ---- gates -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
 @pytest.mark.parametrize("policy", ["counting", "exclusive"])
-def test_regions_pass_the_gate(kind, policy):
-    if kind == "thread":
-        tasks.openblas_count()  # import NumPy here
-    with ComposablePool(2, kind=kind, policy=policy) as pool:
+def test_regions_pass_the_gate(policy):
+    with ComposablePool(2, kind="process", policy=policy) as pool:
         pool.map(tasks.linear_algebra, range(4), 1)
         gate = pool._engine._workers.enforcer.gate
         assert gate.n_acquired > 0 and gate.n_free == gate.n_tokens

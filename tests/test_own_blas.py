@@ -111,10 +111,9 @@ def test_threads_keep_to_their_workers_cpus():
 
 
 @needs_support
-@pytest.mark.parametrize("limits", [{"policy": "static"}, {"policy": "counting"}])
-def test_budgets_of_one_need_no_copies(monkeypatch, limits):
+def test_budgets_of_one_need_no_copies(monkeypatch):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")
-    with ComposablePool(2, kind="interp", **limits) as pool:
+    with ComposablePool(2, kind="interp", policy="static") as pool:
         assert pool.apply(tasks.own_blas) == []
 
 
@@ -178,10 +177,3 @@ def test_what_cannot_be_renamed_is_refused(tmp_path, old, new):
     with pytest.raises(ValueError, match="cannot be changed"):
         rename(path, dynamic, {old: new})
     assert pathlib.Path(path).read_bytes() == before
-
-
-@needs_support
-@pytest.mark.parametrize("policies", [("counting", "exclusive"), ("exclusive", "counting")])
-def test_a_gated_pool_inside_an_interpreter_leaves_the_gate_in_place(policies):
-    program = pathlib.Path(__file__).parent / "isolated" / "nested_gates.py"
-    fresh.check(fresh.run([program, "run", *policies]), "ok")

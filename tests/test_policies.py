@@ -85,6 +85,8 @@ def test_gated_policies_grant_all(name):
         ({"oversubscription": "much"}, TypeError, ["oversubscription", "'much'"]),
         ({"policy": policies.Static}, TypeError, ["shares(state)", "Static"]),
         ({"scope": "world"}, ValueError, ["'world'", "'pool'", "'machine'"]),
+        ({"policy": "exclusive"}, ValueError, ["'exclusive'", "kind='process'", "'dynamic'"]),
+        ({"policy": "counting"}, ValueError, ["'counting'", "kind='process'", "'static'"]),
     ],
 )
 def test_impossible_requests_are_refused(make, limits, error, words):
@@ -166,7 +168,7 @@ def machine(monkeypatch):
 @pytest.mark.parametrize("kind", ["thread", "process", "interp"])
 def test_static_plan(machine, kind):
     machine(8)
-    made = plan.make_plan(kind, 3)
+    made = plan.make_plan(kind, 3, "static")
     assert [share.n_threads for share in made.own] == [3, 3, 2]
     assert [made.mask(n) for n in range(3)] == [(0, 1, 2), (3, 4, 5), (6, 7)]
     assert not made.is_balanced and not made.overlaps and not made.is_gated
@@ -201,6 +203,18 @@ def test_a_pool_with_a_part_of_the_cpus_is_not_kept_on_them(machine, monkeypatch
     monkeypatch.setattr(plan, "cpu_count", lambda: 4)
     made = plan.make_plan("process", 2)
     assert [share.n_threads for share in made.own] == [2, 2] and made.mask(0) == ()
+
+
+@pytest.mark.parametrize("kind", ["thread", "process", "interp"])
+def test_a_number_of_threads_for_each_worker_is_not_raised(machine, kind):
+    machine(4)
+    made = plan.make_plan(kind, 2, threads_per_worker=1)
+    assert [share.n_threads for share in made.own] == [1, 1] and not made.lends and not made.is_balanced
+
+
+def test_where_a_program_has_one_policy_for_all_kinds_gates_are_for_processes():
+    assert [policies.for_kind("exclusive", kind) for kind in ("thread", "process")] == ["dynamic", "exclusive"]
+    assert [policies.for_kind(policy, "interp") for policy in ("static", None)] == ["static", None]
 
 
 def test_only_a_process_that_lends_has_a_balancer(machine):

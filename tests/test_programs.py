@@ -323,7 +323,7 @@ def test_a_pool_that_is_alone_changes_nothing(kind, table, path, monkeypatch):
 
 
 def test_gated_pools_need_no_table(table, path):
-    with ComposablePool(1, kind="thread", policy="counting", scope="machine") as pool:
+    with ComposablePool(1, kind="process", policy="counting", scope="machine") as pool:
         assert pool.map(abs, [-1]) == [1]
     assert not os.path.exists(path)
 

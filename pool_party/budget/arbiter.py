@@ -28,8 +28,7 @@ _lock = threading.RLock()
 _loaded: object = None  # a libraries.Loaded, once needed
 _pinned: dict[int, Collection[int]] = {}  # native id of a pinned thread -> the CPUs that libraries may use
 _create_module = ExtensionFileLoader.create_module
-_gated: Gated | None = None  # the process's gate, while at least one pool wants it
-_n_gated = 0  # number of pools that want it
+_gated: Gated | None = None  # the gate of this worker process, if its pool has one
 _is_worker = False  # this is a worker process
 
 
@@ -152,38 +151,23 @@ def _limit_new() -> None:
         _gated.install(_loaded.libraries)
 
 
-def open_gate(gate: Gate, exclusive: bool) -> Gate:
-    """Make the parallel regions of libraries in this process pass a gate: the one in use, or else this one."""
-    global _gated, _n_gated
+def open_gate(gate: Gate, exclusive: bool) -> None:
+    """Make the parallel regions of libraries in this worker process pass a gate."""
+    global _gated
     from pool_party.budget.gate import Gated
 
     with _lock:
-        if _gated is None:
-            _gated = Gated(gate, exclusive=exclusive)
-        _n_gated += 1
-        opened = _gated.gate
+        _gated = Gated(gate, exclusive=exclusive)
     refresh()
-    assert opened is not None
-    return opened
-
-
-def close_gate() -> None:
-    """Note that a pool that wanted the gate has ended."""
-    global _gated, _n_gated
-    with _lock:
-        _n_gated -= 1
-        if _n_gated == 0 and _gated is not None:
-            _gated.close()
-            _gated = None
 
 
 def leave_gate() -> None:
     """Discard the gate in a forked worker, since it belongs to the parent's threads."""
-    global _gated, _n_gated
+    global _gated
     with _lock:
         if _gated is not None:
             _gated.close()
-        _gated, _n_gated = None, 0
+        _gated = None
 
 
 def is_all_gated() -> bool:

@@ -54,8 +54,6 @@ class Enforcer:
             from pool_party.budget.gate import open_gate
 
             self.gate = open_gate(plan.scope, plan.n_threads)
-            if plan.kind != "process":
-                self.gate = arbiter.open_gate(self.gate, plan.is_exclusive)
         if plan.kind != "process":
             self._limit_process(plan.own)
         arbiter.open_pool(self.plan.cpus if self.plan.pins and not self.is_remote else (), self._rebound)
@@ -162,7 +160,7 @@ class Enforcer:
 
     def forget(self, pid: int | None) -> None:
         """Put back the gate's tokens that a dead worker process held."""
-        if self.gate is not None and self.plan.kind == "process" and pid is not None:
+        if self.gate is not None and pid is not None:
             self.gate.forget(pid)
 
     def waits(self) -> tuple[int, float]:
@@ -180,8 +178,6 @@ class Enforcer:
             arbiter.close_pool(self._rebound)
             if self.plan.kind != "process":
                 self._channel.limit(self.plan.n_threads, 0, False)
-                if self.gate is not None:
-                    arbiter.close_gate()
         self._channel.pulse()
         with self._balancing:
             thread = self._thread

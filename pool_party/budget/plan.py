@@ -88,12 +88,9 @@ class Plan(NamedTuple):
 
     @property
     def has_own_blas(self) -> bool:
-        """Whether each worker has its own OpenBLAS: processes do, and interpreters whose counts may exceed 1.
-
-        Regions pass one gate only within one library, so interpreters of gated pools share it.
-        """
+        """Whether each worker has its own OpenBLAS: processes do, and interpreters whose counts may exceed 1."""
         is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
-        return self.kind == "process" or (self.kind == "interp" and is_more and not self.is_gated)
+        return self.kind == "process" or (self.kind == "interp" and is_more)
 
     def terms(self, n: int, gate: Gate | None) -> Terms:
         """Return the budget terms that worker process n starts with."""
@@ -130,13 +127,16 @@ MIN_PINNED = 2
 def make_plan(
     kind: str,
     n_workers: int,
-    policy: Any = "static",
+    policy: Any = "dynamic",
     threads_per_worker: int | None = None,
     oversubscription: float = 1.0,
     affinity: bool | None = None,
     scope: Scope = "pool",
 ) -> Plan | None:
-    """Make a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options."""
+    """Make a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options.
+
+    A number of threads for each worker is fixed, so nothing is lent then.
+    """
     policy = policies.resolve(policy)
     if scope not in policies.SCOPES:
         raise ValueError(f"unknown scope {scope!r}: it is one of {', '.join(map(repr, policies.SCOPES))}")
@@ -146,6 +146,13 @@ def make_plan(
         return None
     if threads_per_worker is not None and isinstance(policy, policies.Counting):
         raise ValueError(f"threads_per_worker has no meaning with policy={policy.name!r}: each region may use all CPUs")
+    if kind != "process" and isinstance(policy, policies.Counting):
+        raise ValueError(
+            f"policy={policy.name!r} is for kind='process': in threads and interpreters it takes longer than no policy "
+            "does; use 'dynamic' or 'static'"
+        )
+    if threads_per_worker is not None and type(policy) is policies.Dynamic:
+        policy = policies.resolve("static")
     if scope == "machine" and _is_inside_worker() and not isinstance(policy, policies.Counting):
         scope = "pool"  # it has a part of the worker's budget, which is a part of its program's
     topology = current()

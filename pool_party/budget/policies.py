@@ -96,7 +96,10 @@ class Dynamic:
 
 
 class Counting:
-    """Lets a library's parallel region use all CPUs. Regions run at the same time if their threads fit together."""
+    """Lets a library's parallel region use all CPUs. Regions run at the same time if their threads fit together.
+
+    It is for worker processes. In threads and interpreters passing the gate took longer than it saved.
+    """
 
     name = "counting"
 
@@ -163,6 +166,12 @@ def resolve(policy: Any) -> Any:
     if isinstance(policy, type) or not callable(getattr(policy, "shares", None)):
         raise TypeError(f"a policy is a name, None, or an object with a method shares(state), not {policy!r}")
     return policy
+
+
+def for_kind(policy: Any, kind: str) -> Any:
+    """Return a policy for workers of a kind, where a program as a whole has one: "dynamic" if theirs cannot be gated."""
+    is_gated = isinstance(resolve(policy), Counting)
+    return "dynamic" if is_gated and kind != "process" else policy
 
 
 def name_of(policy: Any) -> str | None:

@@ -80,7 +80,8 @@ class Terms:
         arbiter.enter_process(self.n_threads)
         refresh: Callable[[], bool] = arbiter.refresh
         if self.gate is not None:
-            gate = arbiter.open_gate(self.gate.open(), self.gate.exclusive)
+            gate = self.gate.open()
+            arbiter.open_gate(gate, self.gate.exclusive)
             refresh = partial(refresh_gated, worker, gate, self.n_in_all)
         follow = self.cpus or tuple(os.sched_getaffinity(0))
         if self.changes:

@@ -145,6 +145,8 @@ def describe_plans(n_workers: int) -> str:
     rows = []
     for kind in _KINDS:
         for name in policies.NAMES:
+            if policies.for_kind(name, kind) != name:
+                continue
             made = plan.make_plan(kind, n_workers, name)
             assert made is not None
             masks = {made.mask(n) for n in range(n_workers)}

@@ -29,6 +29,7 @@ from pool_party._core.options import changed
 from pool_party._default import end_idle_interpreters
 from pool_party._options import resolve_context, resolve_kind
 from pool_party._pool import ComposablePool
+from pool_party.budget.policies import for_kind
 from pool_party.budget.topology import cpu_count
 from pool_party.integrations import idle_pools
 from pool_party.integrations.feed import Callback, FedPool
@@ -99,7 +100,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         )
         self._is_each = on_error == "return" or task_timeout_s is not None  # each task has an outcome of its own
         self._idle_s = idle_worker_timeout
-        self._options = {"policy": "dynamic", **options}
+        self._options = options
         self._key: Any = None
         self._pool: FedPool | None = None
         self.parallel: Any = None  # the last `Parallel` that this object served
@@ -141,10 +142,11 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def get_nested_backend(self) -> tuple[ParallelBackendBase, None]:
         """Return the backend for `Parallel` calls in tasks: threads, as many as the task may use by its budget."""
         level = (self.nesting_level or 0) + 1
-        policy = self._options["policy"]
+        policy = self._options.get("policy", "dynamic")
         if policy is None and level > 1:  # without budgets something else must end it
             return SequentialBackend(nesting_level=level), None
-        return _nested(policy if policy is None or isinstance(policy, str) else "dynamic", level), None
+        is_named = policy is None or isinstance(policy, str)
+        return _nested(for_kind(policy, "thread") if is_named else "dynamic", level), None
 
     def __reduce__(self) -> Any:
         if self.nested_as is not None:

@@ -4,6 +4,8 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
+from pool_party._options import resolve_kind
+from pool_party.budget.policies import for_kind
 from pool_party.integrations.joblib import OPTIONS, PoolPartyBackend
 from pool_party.patching import replacing, usage
 
@@ -40,7 +42,9 @@ class _Backend(PoolPartyBackend):
     def __init__(self, nesting_level: int | None = None, kind: str | None = None, **options: Any) -> None:
         if kind is None:
             kind = "thread" if self.joblib_name == "threading" else replacing.choose_kind(options.get("context"))
-        super().__init__(kind, nesting_level=nesting_level, **{**replacing.budget_options(), **options})
+        limits = replacing.budget_options()
+        limits["policy"] = for_kind(limits["policy"], resolve_kind(kind))
+        super().__init__(kind, nesting_level=nesting_level, **{**limits, **options})
 
     @classmethod
     def _describe_name(cls) -> str:

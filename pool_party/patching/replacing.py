@@ -16,6 +16,7 @@ from pool_party._core.errors import PoolClosed
 from pool_party._executor import ComposableExecutor
 from pool_party._options import arguments_of
 from pool_party._pool import ComposablePool
+from pool_party.budget.policies import for_kind
 from pool_party.budget.topology import cpu_count
 from pool_party.patching import kinds, state, subclasses, usage
 from pool_party.patching.settings import Settings
@@ -85,7 +86,7 @@ def _settings() -> Settings:
 
 
 def budget_options() -> dict[str, Any]:
-    """Return the options of pools that the settings determine."""
+    """Return the options of pools that the settings determine. The policy is for all kinds: see `policies.for_kind`."""
     settings = _settings()
     policy = "dynamic" if settings.policy is None else settings.policy
     return {"policy": policy, "oversubscription": settings.oversubscription, "scope": settings.scope}
@@ -137,8 +138,10 @@ class _AnyPool(ComposablePool):
     ) -> None:
         processes = named_or_set(processes)
         _check_number(processes)
+        limits = budget_options()
+        limits["policy"] = for_kind(limits["policy"], kind)
         ComposablePool.__init__(
-            self, processes, initializer, initargs, maxtasksperchild, context, kind=kind, **budget_options()
+            self, processes, initializer, initargs, maxtasksperchild, context, kind=kind, **limits
         )
         _note(self._request, kind, self._processes)
 
@@ -213,7 +216,8 @@ class _AnyExecutor(ComposableExecutor):
             if _is_at_end():
                 raise PoolClosed("cannot schedule new futures after interpreter shutdown")
             kind = self._choose_kind()
-            ComposableExecutor.__init__(self, kind=kind, **self._to_open)
+            options = {**self._to_open, "policy": for_kind(self._to_open["policy"], kind)}
+            ComposableExecutor.__init__(self, kind=kind, **options)
             _note(self._request, kind, self._max_workers)
 
     def _is_open(self) -> bool:

@@ -19,6 +19,7 @@ from probe import ComposablePool, tasks
 from threadpoolctl import threadpool_limits
 
 from pool_party import ComposableExecutor, PoolClosed, PoolPartyError, PoolTerminated, WorkerBudget
+from pool_party.budget.policies import for_kind
 
 N_THREADS = 4
 SUBMITTED = (PoolClosed, PoolTerminated, multiprocessing.TimeoutError)
@@ -186,7 +187,7 @@ def leave(executor):
 
 
 def try_pool(cls, calls, end, rng, folder, **options):
-    pool = cls(2, policy=rng.choice(POLICIES), **options)
+    pool = cls(2, policy=for_kind(rng.choice(POLICIES), options["kind"]), **options)
     callers = [
         Caller(pool, calls, os.path.join(folder, str(n)), rng.random()) for n in range(rng.randint(1, N_THREADS))
     ]

@@ -13,13 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 import probe
 from probe import TIMEOUT_S, ComposablePool, gates, signal
 
+from pool_party.budget.policies import for_kind
+
 POLICIES = ("exclusive", "counting", "exclusive", "counting", "static", "dynamic", None)
 SIZE = 260  # order of a matrix that is large enough for a parallel region
 
 
 def make_options(rng, scopes, kinds):
     kind = rng.choice(kinds)
-    options = {"kind": kind, "policy": rng.choice(POLICIES), "scope": rng.choice(scopes)}
+    policy = for_kind(rng.choice(POLICIES), kind)
+    options = {"kind": kind, "policy": policy, "scope": rng.choice(scopes)}
     if kind == "process":
         options["context"] = rng.choice(("forkserver", "spawn"))  # a fork beside threads may hang by itself
     return options

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from probe import TIMEOUT_S, ComposablePool, gates, main
 
 from pool_party import _native
+from pool_party.budget.policies import for_kind
 
 
 def load(_):
@@ -28,7 +29,7 @@ def in_threads(policy, scope):
 
 
 def in_pool(kind, policy, scope):
-    with ComposablePool(2, kind=kind, policy=policy, scope=scope) as pool:
+    with ComposablePool(2, kind=kind, policy=for_kind(policy, kind), scope=scope) as pool:
         return pool.map(product, [300] * 3, 1)
 
 

@@ -21,7 +21,7 @@ class Own:
         return [WorkerBudget(3, state.cpus)] * len(state.own)
 
 
-POLICIES = {"static": "static", "dynamic": "dynamic", "exclusive": "exclusive", "own": Own()}
+POLICIES = {"static": "static", "dynamic": "dynamic", "own": Own()}
 
 
 def openblas():

@@ -457,6 +457,11 @@ def test_memory_of_processes_that_die_or_fork(how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["static", "dynamic", "exclusive"])
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
 def test_idle_pool_uses_no_cpu(kind, policy):
     check("idling.py", "idle", kind, 5, policy)
+
+
+@pytest.mark.slow
+def test_idle_pool_with_a_gate_uses_no_cpu():
+    check("idling.py", "idle", "process", 5, "exclusive")
