@@ -62,8 +62,9 @@ class ComposablePool:
         threads_per_worker: The number of threads of each worker, which is fixed then. None: its part of the CPUs, at
             least 1.
         oversubscription: The number of threads for each CPU, which need not be whole.
-        affinity: True keeps each worker on its own CPUs, and False does not. None does so if each has several,
-            except with `scope="machine"`.
+        affinity: True keeps each worker on its own CPUs, so that those of threads and interpreters are not lent. False
+            does not. None does so if each has several and none are lent, except with `scope="machine"`; processes are
+            kept on theirs and on what is lent to them.
         scope: "machine": this pool shares the CPUs with those of all programs of this user that say so. Under
             "exclusive" and "counting" their parallel regions wait for each other. Under other policies the threads of
             the machine are divided evenly among the programs that have work, however many workers each has. "pool":

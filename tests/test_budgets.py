@@ -49,7 +49,7 @@ def at_once(pool, gate, n):
 
 @pytest.mark.parametrize(("n_workers", "expected"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])
 def test_each_worker_has_its_part(kind, four_cpus, gate, n_workers, expected):
-    with ComposablePool(n_workers, kind=kind) as pool:
+    with ComposablePool(n_workers, kind=kind, policy="static") as pool:
         seen = at_once(pool, gate, n_workers)
         if kind == "process":  # left-over threads go to the first workers
             assert min(after for _, after in seen) == expected
@@ -58,7 +58,7 @@ def test_each_worker_has_its_part(kind, four_cpus, gate, n_workers, expected):
 
 
 def test_the_initializer_keeps_to_the_budget(kind, four_cpus):
-    with ComposablePool(2, kind=kind, initializer=tasks.remember_limit) as pool:
+    with ComposablePool(2, kind=kind, policy="static", initializer=tasks.remember_limit) as pool:
         assert pool.apply(tasks.remembered_limit) == 2
 
 
@@ -69,7 +69,7 @@ def test_threads_per_worker(kind, four_cpus):
 
 
 def test_oversubscription(kind, four_cpus):
-    with ComposablePool(2, kind=kind, oversubscription=2.0) as pool:
+    with ComposablePool(2, kind=kind, policy="static", oversubscription=2.0) as pool:
         assert pool.apply(tasks.limit_now) == 4
 
 
@@ -90,7 +90,7 @@ def test_executor_has_budgets(kind, four_cpus):
 
 
 def test_a_worker_process_is_told_in_its_environment_too(four_cpus, start_method, context):
-    with ComposablePool(2, kind="process", context=context) as pool:
+    with ComposablePool(2, kind="process", policy="static", context=context) as pool:
         environment, _, _ = pool.apply(tasks.surroundings)
         assert set(environment.values()) == {"2"}
 
@@ -105,7 +105,7 @@ def test_a_smaller_number_of_the_users_own_stays(four_cpus, monkeypatch):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU cannot be divided")
 def test_workers_are_kept_on_their_own_cpus(kind, gate):
     all_cpus = os.sched_getaffinity(0)
-    with ComposablePool(2, kind=kind, affinity=True) as pool:
+    with ComposablePool(2, kind=kind, policy="static", affinity=True) as pool:
         results = [pool.apply_async(tasks.mask_at_gate, (gate.path,)) for _ in range(2)]
         gate.wait_arrived(2)
         gate.release(2)
@@ -133,7 +133,7 @@ def quota_of_three(monkeypatch, tmp_path):
 
 
 def test_a_quota_is_divided(kind, quota_of_three, gate):
-    with ComposablePool(2, kind=kind) as pool:
+    with ComposablePool(2, kind=kind, policy="static") as pool:
         assert sum(share.n_threads for share in pool._engine._workers.enforcer.plan.own) == 3
         assert sum(after for _, after in at_once(pool, gate, 2)) <= 3
 
@@ -307,7 +307,7 @@ def test_a_policy_that_exits_is_asked_again(kind, four_cpus, caplog):
 
 
 def test_a_pool_in_a_worker_shares_its_grant(kind, four_cpus):
-    with ComposablePool(2, kind=kind) as pool:
+    with ComposablePool(2, kind=kind, policy="static") as pool:
         n_workers, n_threads = pool.apply(tasks.nested_pool, ("thread",))
         assert n_workers == 2 and n_threads == (1, 1)
 

@@ -212,6 +212,13 @@ def test_a_number_of_threads_for_each_worker_is_not_raised(machine, kind):
     assert [share.n_threads for share in made.own] == [1, 1] and not made.lends and not made.is_balanced
 
 
+@pytest.mark.parametrize("kind", ["thread", "process", "interp"])
+def test_workers_are_kept_on_their_cpus_by_every_policy(machine, kind):
+    machine(4)
+    for policy in ("static", "dynamic"):
+        assert plan.make_plan(kind, 2, policy, affinity=True).mask(1) == (2, 3)
+
+
 def test_where_a_program_has_one_policy_for_all_kinds_gates_are_for_processes():
     assert [policies.for_kind("exclusive", kind) for kind in ("thread", "process")] == ["dynamic", "exclusive"]
     assert [policies.for_kind(policy, "interp") for policy in ("static", None)] == ["static", None]

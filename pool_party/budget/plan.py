@@ -135,7 +135,8 @@ def make_plan(
 ) -> Plan | None:
     """Make a pool's plan, or None if its policy is None. Raises ValueError and TypeError for invalid options.
 
-    A number of threads for each worker is fixed, so nothing is lent then.
+    Nothing is lent if each worker has a number of threads of its own, or threads and interpreters are to be kept on
+    their own CPUs.
     """
     policy = policies.resolve(policy)
     if scope not in policies.SCOPES:
@@ -151,7 +152,8 @@ def make_plan(
             f"policy={policy.name!r} is for kind='process': in threads and interpreters it takes longer than no policy "
             "does; use 'dynamic' or 'static'"
         )
-    if threads_per_worker is not None and type(policy) is policies.Dynamic:
+    is_fixed = threads_per_worker is not None or (affinity and kind != "process")
+    if is_fixed and type(policy) is policies.Dynamic:
         policy = policies.resolve("static")
     if scope == "machine" and _is_inside_worker() and not isinstance(policy, policies.Counting):
         scope = "pool"  # it has a part of the worker's budget, which is a part of its program's
