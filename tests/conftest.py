@@ -12,6 +12,8 @@ import gates
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, _native
+from pool_party._core import exit as pool_exit
+from pool_party._core.engine import CLOSE, TERMINATE
 
 # `make test-elsewhere` runs the same tests in other kinds.
 KINDS = tuple(os.environ.get("POOL_PARTY_TEST_KINDS", "thread process interp").split())
@@ -120,12 +122,16 @@ def may_fork(_shared_pools):
 
 @pytest.fixture
 def no_shared_pools(_shared_pools):
-    """End the shared pools.
+    """End the shared pools, and wait for the end of those that earlier tests have terminated.
 
-    Their workers are still active for a moment after the last result has come, and share the CPUs with all others then.
+    Their workers are still active for a moment after the last result has come, and at their end. They share the CPUs
+    with all others then.
     """
     for kind in list(_shared_pools):
         _end_shared(_shared_pools, kind)
+    for engine in list(pool_exit._open):
+        if engine.state in (CLOSE, TERMINATE):
+            engine.join(60)
 
 
 @pytest.fixture(scope="session")
