@@ -169,7 +169,7 @@ def resolve(policy: Any) -> Any:
 
 
 def for_kind(policy: Any, kind: str) -> Any:
-    """Return a policy for workers of a kind, where a program as a whole has one: "dynamic" if theirs cannot be gated."""
+    """Return a program's policy for workers of a kind: "dynamic" in place of one that is for processes only."""
     is_gated = isinstance(resolve(policy), Counting)
     return "dynamic" if is_gated and kind != "process" else policy
 
