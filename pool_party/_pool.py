@@ -57,8 +57,8 @@ class ComposablePool:
         policy: The rule for how many threads BLAS and OpenMP libraries may use in tasks. "dynamic": each worker has its
             part of the CPUs, and those of workers without a task are lent to the others. "static": none are lent. For
             worker processes only: "exclusive": a parallel region may use all CPUs, and only one runs at a time.
-            "counting": as many regions run at a time as fit on the CPUs. None: libraries are left as they are. An object
-            with a method `shares(state)` is a rule of your own; see `Policy`.
+            "counting": as many regions run at a time as fit on the CPUs. None: libraries are left as they are. An
+            object with a method `shares(state)` is a rule of your own; see `Policy`.
         threads_per_worker: The number of threads of each worker, which is fixed then. None: its part of the CPUs, at
             least 1.
         oversubscription: The number of threads for each CPU, which need not be whole.
