@@ -17,6 +17,8 @@ from pool_party import ComposablePool, WorkerBudget, _native
 N_CPUS = 4
 PERIOD_S = 0.005
 
+pytestmark = pytest.mark.usefixtures("no_shared_pools")
+
 
 def estimates(*readings, after=()):
     """The threads of others after each reading of (running, awake, lent), 5 ms apart. `after`: earlier readings."""

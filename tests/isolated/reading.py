@@ -23,7 +23,7 @@ def one(kind):
         assert n_readers() == 0 and _native.cpus_left(4) == 4
     gates.wait_until(lambda: _native.cpus_left(4) == 0, "nothing is known any more")
     _native.pretend_running(2)
-    with ComposablePool(2, kind=kind):
+    with ComposablePool(2, kind=kind, policy="static"):
         assert n_readers() == 0
         with ComposablePool(2, kind=kind, policy="dynamic"), ComposablePool(2, kind=kind, policy="dynamic"):
             gates.wait_until(lambda: n_readers() == 1, "it has its name")
