@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import beside_load
-from cells_ways import CELLS, POLICIES, SIZES, default_size, stages_of
+from cells_ways import CELLS, GATED, POLICIES, SIZES, default_size, stages_of
 from fresh import TIME_IS_UP, Figures, begin, end
 from peers import pool_accepts
 from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, finish, make_parser, n_usable_cpus, say
@@ -95,6 +95,8 @@ def obstacles_of(kinds: Sequence[str]) -> dict[tuple[str, str], str]:
             found[kind, "joblib"] = "joblib is not installed"
         if not pool_accepts("policy"):
             found |= {(kind, policy): "needs ComposablePool(policy=)" for policy in POLICIES}
+        elif kind != "process":
+            found |= {(kind, policy): "it is for processes" for policy in GATED}
     if "interp" in kinds:
         found["interp", "joblib"] = "joblib has no interpreters"
         found["interp", "none"] = "the same as without policy"

@@ -24,7 +24,8 @@ _LARGE_FROM_CPUS = 16
 _WARM_UP_S = 30.0
 _SETTLE_S = 0.15  # OpenBLAS's threads spin for some 50 ms after a call
 
-POLICIES = ("static", "exclusive", "counting", "dynamic")
+GATED = ("exclusive", "counting")  # these policies are for processes
+POLICIES = ("static", *GATED, "dynamic")
 SIZES = ("quick", "brief", "small", "large")
 
 

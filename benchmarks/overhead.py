@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fresh import Figures, begin, end
-from overhead_sections import METHODS, ORDERS, POLICIES
+from overhead_sections import GATED, METHODS, ORDERS, POLICIES
 from peers import pool_accepts
 from program import (
     KINDS,
@@ -60,7 +60,7 @@ def _write(value: float, text: str) -> str:
 
 
 def _budget_subjects() -> list[str]:
-    return [f"{kind} {policy}" for kind in KINDS for policy in POLICIES]
+    return [f"{kind} {policy}" for kind in KINDS for policy in POLICIES if kind == "process" or policy not in GATED]
 
 
 def _format_budget(runs: _Runs) -> str:

@@ -24,7 +24,8 @@ _N_ROUNDS = 20
 _FLUSH_BYTES = 64 << 20  # more than the share of one core in the last cache of most machines
 
 ORDERS = (250, 500, 1000, 2000, 4000)
-POLICIES = ("None", "static", "exclusive", "counting", "dynamic")
+GATED = ("exclusive", "counting")  # these policies are for processes
+POLICIES = ("None", "static", *GATED, "dynamic")
 
 type Figures = dict[str, Any]
 type _Interval = tuple[int, int]
