@@ -189,7 +189,7 @@ def budgets():
     for _ in range(2):
         with ComposablePool(kind="mpi", worker_kind="thread") as pool:
             assert pool.statistics().n_workers == 8
-    with ComposablePool(2, kind="mpi", worker_kind="thread") as pool:
+    with ComposablePool(2, kind="mpi", worker_kind="thread", policy="static") as pool:
         assert set(pool.map(tasks.limit_now, range(20), 1)) == {n // 2}
 
 
