@@ -598,6 +598,12 @@ int pp_random(void *to, size_t size);
 int pp_open_of(int pid, int fd, int *out);                        /* opens a duplicate of another process's descriptor */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
+bool pp_thread_sleeps(int thread, uintptr_t *stack, uintptr_t *code);   /* in the kernel: its stack pointer, and where it goes on; false: it runs, or is unknown */
+int pp_thread_descriptor(int thread, uintptr_t *descriptor);      /* an address in what the C library keeps of it, on top of its stack; 0: not yet, no longer. ESRCH: it has ended */
+#define PP_PIECE 4096u                                            /* divides the size of a page */
+bool pp_peek(uintptr_t from, size_t size, void *to);              /* reads this process's memory; false: not all can be read */
+size_t pp_peek_down(uintptr_t piece, size_t n, void *to);         /* this piece and those below it; how many can be read */
+uintptr_t pp_plain_address(uintptr_t address);                    /* of code, without a signature */
 void pp_trim_heap(void);                                          /* gives free()d pages back to the system; takes milliseconds */
 int pp_create_thread(pthread_t *thread, void *(*main)(void *), void *arg);   /* for Python code: has a large stack */
 int pp_start_detached(void *(*main)(void *), void *arg);          /* a thread without signals */

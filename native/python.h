@@ -305,11 +305,18 @@ PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version);
 PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);
 #endif
 
+/* inside.c: whether a thread is inside private copies */
+typedef struct {
+    uintptr_t start, end;                               /* a library's addresses */
+    uintptr_t code, code_size;                          /* those of its code; 0: not searched for */
+} pp_place_t;
+bool pp_is_inside(const pp_place_t *places, size_t n);  /* true: a thread is, or a signal handler, or it cannot be found out; waits a little for threads that end */
+
 /* unknown_threads.c: threads that Python does not know, in private copies */
-void pp_unknown_threads_note(void *library);            /* a copy of the calling thread's interpreter */
+void pp_unknown_threads_note(void *library, bool ends_threads);   /* a copy of the calling thread's interpreter; `ends_threads`: its destructor ends its threads */
 int64_t pp_unknown_threads_home(uintptr_t address);     /* the id of the interpreter whose copy is there, or -1 */
 bool pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a little until they have left; false: some have not */
-bool pp_unknown_threads_stay(int64_t interpreter);      /* true: one waits for ever in a copy, which must stay loaded */
+bool pp_unknown_threads_stay(int64_t interpreter);      /* after its end; true: one is in a copy still, so all must stay loaded */
 void pp_unknown_threads_forget(int64_t interpreter);    /* its copies are closed */
 PyGILState_STATE pp_gil_ensure(void);
 void pp_gil_release(PyGILState_STATE before);

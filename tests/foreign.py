@@ -95,3 +95,8 @@ def count(name):
 def call_at_end(name):
     """Make a module be called when the library that it needs is closed."""
     importlib.import_module(name).call_at_end()
+
+
+def begin(name, *args):
+    """Call a module's function that begins something which outlives the interpreter."""
+    return importlib.import_module(name).begin(*args)

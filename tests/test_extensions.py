@@ -416,6 +416,27 @@ def test_pools_leave_nothing_behind():
     fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
 
 
+@pytest.fixture(scope="module")
+def staying(tmp_path_factory):
+    """A folder with an extension module `staying`, whose threads outlive its interpreter, and a library that it needs."""
+    folder = tmp_path_factory.mktemp("staying")
+    build("staying.c", folder / "libshared_starter.so", "-DLIBRARY", "-Wl,-soname,libshared_starter.so", "-pthread")
+    needed = [f"-L{folder}", "-lshared_starter", "-Wl,-rpath,$ORIGIN", "-pthread"]
+    if shutil.which("c++"):
+        needed += ["-DCXX", str(HERE / "native" / "staying.cpp"), "-lstdc++"]
+    build("staying.c", folder / f"staying{sysconfig.get_config_var('EXT_SUFFIX')}", *needed)
+    return folder
+
+
+@needs_support
+@pytest.mark.parametrize("how", ["sleeps", "spins", "python", "elsewhere", "begins", "c++", "handles", "forks", "nothing"])
+def test_what_is_left_behind_may_go_on(staying, how):
+    """The copy of a module stays loaded as long as a thread may run or return to its code, or signals lead there."""
+    if how == "c++" and not shutil.which("c++"):
+        pytest.skip("needs a C++ compiler")
+    fresh.check(fresh.run([HERE / "isolated" / "staying.py", "check", staying, how]), "ok")
+
+
 @pytest.mark.slow
 @needs_support
 @pytest.mark.parametrize("n", [int(os.environ.get("PP_INTERPRETERS", "12"))])

@@ -68,9 +68,21 @@ static int add_pending_call(int (*function)(void *), void *argument) {
 }
 #endif
 
-/* ---- the import tables of a copy ---- */
+/* ---- starting threads ---- */
 
 typedef void (*function_t)(void);
+
+/* Starts a thread as CPython does, without one of its functions in between, so that inside.c knows it as a copy's. */
+static unsigned long start_new_thread(void (*function)(void *), void *argument) {
+    pthread_t thread;
+    if (pp_create_thread(&thread, (void *(*)(void *))(function_t)function, argument) != 0)
+        return PYTHREAD_INVALID_THREAD_ID;
+    pthread_detach(thread);
+    return (unsigned long)thread;
+}
+
+/* ---- the import tables of a copy ---- */
+
 static const struct { function_t theirs, ours; } replaced[] = {
     {(function_t)pthread_key_create, (function_t)pp_pthread_key_create},
     {(function_t)pthread_key_delete, (function_t)pp_pthread_key_delete},
@@ -78,6 +90,7 @@ static const struct { function_t theirs, ours; } replaced[] = {
     {(function_t)PyThread_tss_delete, (function_t)pp_key_delete},
     {(function_t)PyThread_tss_free, (function_t)pp_key_free},
     {(function_t)Py_AtExit, (function_t)pp_exit_add},
+    {(function_t)PyThread_start_new_thread, (function_t)start_new_thread},
     {(function_t)PyGILState_Ensure, (function_t)pp_gil_ensure},
     {(function_t)PyGILState_Release, (function_t)pp_gil_release},
     {(function_t)Py_IsInitialized, (function_t)pp_is_initialized},

@@ -189,12 +189,12 @@ static bool stay_on_one_cpu(cpu_set_t *own) {
 }
 
 const char pp_open_copy_doc[] =
-    "open_copy(fd, original, on_one_cpu=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
+    "open_copy(fd, original, is_openblas=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
     "interpreter's number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed.";
 PyObject *pp_open_copy(PyObject *module, PyObject *args) {
-    int fd, on_one_cpu = 0;
+    int fd, is_openblas = 0;
     PyObject *original;
-    if (!PyArg_ParseTuple(args, "iO&|p", &fd, PyUnicode_FSConverter, &original, &on_one_cpu))
+    if (!PyArg_ParseTuple(args, "iO&|p", &fd, PyUnicode_FSConverter, &original, &is_openblas))
         return NULL;
     pp_libraries_t *libraries = libraries_of(module);
     void *library = NULL;
@@ -209,10 +209,10 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         dlclose(library);
         return PyErr_NoMemory();
     }
-    pp_unknown_threads_note(library);
+    pp_unknown_threads_note(library, is_openblas);   /* whose destructor ends its threads */
     pp_imports_replace(library);
     cpu_set_t own;
-    bool is_narrow = on_one_cpu && stay_on_one_cpu(&own);
+    bool is_narrow = is_openblas && stay_on_one_cpu(&own);
     pp_constructors_run(library);
     if (is_narrow)
         sched_setaffinity(0, sizeof own, &own);

@@ -6,8 +6,8 @@
  * PyGILState_Release then leaves that. Threads that Python knows are left to CPython.
  *
  * At the end of an interpreter, first nobody else may enter, then those inside leave. Whoever comes later waits for ever,
- * as CPython makes them do at the end of a program, and the copies stay loaded, since that thread is in their code. Code
- * that asks first whether Python is initialized is told that it is not.
+ * as CPython makes them do at the end of a program. The copies stay loaded, as for any thread that is in their code
+ * (inside.c). Code that asks first whether Python is initialized is told that it is not.
  */
 #include "python.h"
 
@@ -21,17 +21,15 @@
 
 #define LEAVING_S 2   /* a guess: callbacks are short, and whoever needs more only makes the interpreter stay */
 
-typedef struct { uintptr_t start, end; } range_t;
-
 /* An interpreter and the addresses of its copies. */
 typedef struct home {
     struct home *next;
     PyInterpreterState *interpreter;
     int64_t id;
     unsigned n_inside;     /* threads with a thread state of ours */
-    bool is_closed, is_stuck;
+    bool is_closed;
     size_t n, capacity;
-    range_t *ranges;
+    pp_place_t *places;
 } home_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards all homes; no Python code runs while it is held */
@@ -52,30 +50,34 @@ static home_t *home_of(int64_t id) {
 static home_t *home_at(uintptr_t address) {
     for (home_t *h = homes; h; h = h->next)
         for (size_t i = 0; i < h->n; i++)
-            if (h->ranges[i].start <= address && address < h->ranges[i].end)
+            if (h->places[i].start <= address && address < h->places[i].end)
                 return h;
     return NULL;
 }
 
 /* ---- which interpreter a copy belongs to ---- */
 
-typedef struct { ElfW(Addr) base; range_t range; } search_t;
+typedef struct { ElfW(Addr) base; pp_place_t place; } search_t;
 
 static int measure_if_it_is(struct dl_phdr_info *info, size_t size, void *arg) {
     (void)size;
     search_t *s = arg;
     if (info->dlpi_addr != s->base)
         return 0;
-    s->range = (range_t){UINTPTR_MAX, 0};
+    s->place.start = UINTPTR_MAX;
     for (unsigned i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
         uintptr_t start = s->base + segment->p_vaddr;
         if (segment->p_type != PT_LOAD)
             continue;
-        if (start < s->range.start)
-            s->range.start = start;
-        if (start + segment->p_memsz > s->range.end)
-            s->range.end = start + segment->p_memsz;
+        if (start < s->place.start)
+            s->place.start = start;
+        if (start + segment->p_memsz > s->place.end)
+            s->place.end = start + segment->p_memsz;
+        if (segment->p_flags & PF_X) {   /* linkers make one */
+            s->place.code = start;
+            s->place.code_size = segment->p_memsz;
+        }
     }
     return 1;
 }
@@ -89,20 +91,20 @@ static home_t *add_home(int64_t id) {
     return h;
 }
 
-static void add_range(home_t *h, range_t range) {
+static void add_place(home_t *h, pp_place_t place) {
     if (h->n == h->capacity) {
         size_t capacity = h->capacity ? 2 * h->capacity : 64;
-        range_t *grown = realloc(h->ranges, capacity * sizeof *grown);
+        pp_place_t *grown = realloc(h->places, capacity * sizeof *grown);
         if (grown == NULL)
             return;
-        h->ranges = grown;
+        h->places = grown;
         h->capacity = capacity;
     }
-    h->ranges[h->n++] = range;
+    h->places[h->n++] = place;
 }
 
 /* Without memory for it, threads of this copy enter the main interpreter. */
-void pp_unknown_threads_note(void *library) {
+void pp_unknown_threads_note(void *library, bool ends_threads) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct link_map *map;
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
@@ -110,12 +112,14 @@ void pp_unknown_threads_note(void *library) {
     search_t search = {.base = map->l_addr};
     if (!dl_iterate_phdr(measure_if_it_is, &search))
         return;
+    if (ends_threads)
+        search.place.code_size = 0;
     pthread_once(&once, survive_fork);
     int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());
     pthread_mutex_lock(&mutex);
     home_t *h = home_of(id);
     if (h || (h = add_home(id)))
-        add_range(h, search.range);
+        add_place(h, search.place);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -150,9 +154,7 @@ static PyThreadState *enter(uintptr_t from) {
     PyInterpreterState *interpreter = h ? h->interpreter : NULL;
     int64_t id = h ? h->id : -1;
     bool is_late = h && h->is_closed;
-    if (is_late)
-        h->is_stuck = true;
-    else if (h)
+    if (h && !is_late)
         h->n_inside++;   /* the interpreter's end waits */
     pthread_mutex_unlock(&mutex);
     if (is_late)
@@ -210,12 +212,12 @@ bool pp_unknown_threads_end(int64_t id) {
     return all_have_left;
 }
 
+/* Nobody changes the places of an interpreter that has ended. */
 bool pp_unknown_threads_stay(int64_t id) {
     pthread_mutex_lock(&mutex);
-    home_t *h = home_of(id);
-    bool is_stuck = h && h->is_stuck;
+    const home_t *h = home_of(id);
     pthread_mutex_unlock(&mutex);
-    return is_stuck;
+    return h && pp_is_inside(h->places, h->n);
 }
 
 void pp_unknown_threads_forget(int64_t id) {
@@ -227,6 +229,6 @@ void pp_unknown_threads_forget(int64_t id) {
         *at = h->next;
     pthread_mutex_unlock(&mutex);
     if (h)
-        free(h->ranges);
+        free(h->places);
     free(h);
 }

@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -261,6 +262,58 @@ int pp_open_of(int pid, int fd, int *out) {
 
 void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
     (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size);
+}
+
+/* The last two numbers of "0 0x3 ... 0x7ffe68a11628 0x7f5b9a9832ad"; or "running". */
+bool pp_thread_sleeps(int thread, uintptr_t *stack, uintptr_t *code) {
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    char *last = strrchr(text, ' ');
+    if (last == NULL)
+        return false;
+    *code = strtoull(last, NULL, 16);
+    *last = 0;
+    last = strrchr(text, ' ');
+    *stack = last ? strtoull(last, NULL, 16) : 0;
+    return last != NULL;
+}
+
+/* The kernel has the address of the thread's list of robust mutexes, which glibc keeps there. */
+int pp_thread_descriptor(int thread, uintptr_t *descriptor) {
+    void *head = NULL;
+    size_t size;
+    int error = syscall(SYS_get_robust_list, thread, &head, &size) == 0 ? 0 : errno;
+    *descriptor = (uintptr_t)head;
+    return error;
+}
+
+bool pp_peek(uintptr_t from, size_t size, void *to) {
+    struct iovec here = {to, size}, there = {(void *)from, size};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)size;
+}
+
+size_t pp_peek_down(uintptr_t piece, size_t n, void *to) {
+    enum { MOST = 16 };
+    struct iovec here = {to, n * PP_PIECE}, there[MOST];
+    for (size_t i = 0; i < n && i < MOST; i++)
+        there[i] = (struct iovec){(void *)(piece - i * PP_PIECE), PP_PIECE};
+    ssize_t size = process_vm_readv(getpid(), &here, 1, there, n < MOST ? n : MOST, 0);
+    return size > 0 ? (size_t)size / PP_PIECE : 0;
+}
+
+/* On arm64 the upper bits of a return address may be a signature of it. */
+uintptr_t pp_plain_address(uintptr_t address) {
+#ifdef __aarch64__
+    return address & (((uintptr_t)1 << 48) - 1);
+#else
+    return address;
+#endif
 }
 
 void pp_name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
