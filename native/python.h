@@ -271,7 +271,8 @@ void pp_channel_revoke_all(pp_channel_t *self, uint64_t job);
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker);   /* NULL: no memory */
 size_t pp_libraries_count(const pp_libraries_t *libraries);
-void pp_libraries_close(pp_libraries_t *libraries);     /* after the interpreter's end */
+void pp_libraries_end(pp_libraries_t *libraries);       /* after the interpreter's end: runs destructors */
+void pp_libraries_close(pp_libraries_t *libraries);     /* after that; no thread is in them */
 void pp_libraries_leak(pp_libraries_t *libraries);      /* the interpreter never ends: closes nothing */
 extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_end_threads_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
@@ -281,11 +282,6 @@ PyObject *pp_end_threads(PyObject *module, PyObject *copy);
 PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);
 PyObject *pp_exec_extension(PyObject *module, PyObject *made);
-
-void *pp_open_memfd(int fd, int flags);                 /* dlopen, under a name that no library had; NULL: see dlerror */
-
-/* closing.c: closing libraries all at once */
-void pp_close_together(void **handles, size_t n);
 
 /* arenas.c: freeing the memory of interpreters that have ended */
 void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is created */
@@ -300,6 +296,7 @@ bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* after its end, b
 /* imports.c: what private copies call instead of CPython's functions */
 void pp_imports_replace(void *library);                 /* a copy that was just loaded */
 void pp_constructors_run(void *library);                /* those of a copy, which the linker has not called */
+void pp_destructors_run(void *library);                 /* nor these */
 PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version);
 #if PY_VERSION_HEX >= 0x030F0000
 PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);
@@ -313,7 +310,7 @@ typedef struct {
 bool pp_is_inside(const pp_place_t *places, size_t n);  /* true: a thread is, or a signal handler, or it cannot be found out; waits a little for threads that end */
 
 /* unknown_threads.c: threads that Python does not know, in private copies */
-void pp_unknown_threads_note(void *library, bool ends_threads);   /* a copy of the calling thread's interpreter; `ends_threads`: its destructor ends its threads */
+void pp_unknown_threads_note(void *library, bool may_sleep);   /* a copy of the calling thread's interpreter; `may_sleep`: threads in it do not count at the end */
 int64_t pp_unknown_threads_home(uintptr_t address);     /* the id of the interpreter whose copy is there, or -1 */
 bool pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a little until they have left; false: some have not */
 bool pp_unknown_threads_stay(int64_t interpreter);      /* after its end; true: one is in a copy still, so all must stay loaded */

@@ -429,7 +429,7 @@ def staying(tmp_path_factory):
 
 
 @needs_support
-@pytest.mark.parametrize("how", ["sleeps", "spins", "python", "elsewhere", "begins", "c++", "handles", "forks", "nothing"])
+@pytest.mark.parametrize("how", ["sleeps", "spins", "python", "elsewhere", "begins", "c++", "handles", "ends", "forks", "nothing"])
 def test_what_is_left_behind_may_go_on(staying, how):
     """The copy of a module stays loaded as long as a thread may run or return to its code, or signals lead there."""
     if how == "c++" and not shutil.which("c++"):

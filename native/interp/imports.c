@@ -148,15 +148,21 @@ void pp_imports_replace(void *library) {
     replace_entries(&others);
 }
 
-/* ---- the constructors of a copy ---- */
+/* ---- the constructors and destructors of a copy ---- */
 
-/* What a constructor calls must have been replaced, too. So the linker does not find them in a copy: elf.py has changed
- * the tags of the entries that lead to them. */
+/* What a constructor calls must have been replaced, too, and destructors run before it is decided whether a copy is unloaded. So
+ * the linker does not find them in a copy: elf.py has changed the tags of the entries that lead to them. */
 enum { POSTPONED = 0x60505000 };
 
 typedef void (*constructor_t)(int, char **, char **);
 static int program_argc;
 static char **program_argv;
+
+typedef struct {
+    uintptr_t single;      /* a function, or 0 */
+    function_t *others;
+    size_t n;
+} postponed_t;
 
 /* The linker passes the program's arguments to constructors, and to this one. */
 __attribute__((constructor)) static void note_arguments(int argc, char **argv) {
@@ -164,20 +170,35 @@ __attribute__((constructor)) static void note_arguments(int argc, char **argv) {
     program_argv = argv;
 }
 
-void pp_constructors_run(void *library) {
+static postponed_t find_postponed(void *library, ElfW(Sxword) single, ElfW(Sxword) array, ElfW(Sxword) array_size) {
     struct link_map *map;
-    constructor_t first = NULL, *others = NULL;
+    postponed_t found = {0};
     size_t size = 0;
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
-        return;
+        return found;
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++)
-        switch (entry->d_tag) {
-        case POSTPONED | DT_INIT: first = (constructor_t)(map->l_addr + entry->d_un.d_ptr); break;
-        case POSTPONED | DT_INIT_ARRAY: others = (constructor_t *)(map->l_addr + entry->d_un.d_ptr); break;
-        case DT_INIT_ARRAYSZ: size = entry->d_un.d_val;
-        }
-    if (first)
-        first(program_argc, program_argv, environ);
-    for (size_t i = 0; others && i < size / sizeof *others; i++)
-        others[i](program_argc, program_argv, environ);
+        if (entry->d_tag == (POSTPONED | single))
+            found.single = map->l_addr + entry->d_un.d_ptr;
+        else if (entry->d_tag == (POSTPONED | array))
+            found.others = (function_t *)(map->l_addr + entry->d_un.d_ptr);
+        else if (entry->d_tag == array_size)
+            size = entry->d_un.d_val;
+    found.n = found.others ? size / sizeof *found.others : 0;
+    return found;
+}
+
+void pp_constructors_run(void *library) {
+    postponed_t p = find_postponed(library, DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ);
+    if (p.single)
+        ((constructor_t)p.single)(program_argc, program_argv, environ);
+    for (size_t i = 0; i < p.n; i++)
+        ((constructor_t)p.others[i])(program_argc, program_argv, environ);
+}
+
+void pp_destructors_run(void *library) {
+    postponed_t p = find_postponed(library, DT_FINI, DT_FINI_ARRAY, DT_FINI_ARRAYSZ);
+    while (p.n)
+        p.others[--p.n]();
+    if (p.single)
+        ((function_t)p.single)();
 }

@@ -239,7 +239,9 @@ static void finish(thread_t *t) {
     thread_unref(t);
 }
 
+/* Destructors may end threads: those of OpenBLAS and libuv do. */
 static void close_libraries(thread_t *t) {
+    pp_libraries_end(t->libraries);
     if (pp_unknown_threads_stay(t->interpreter_id)) {
         pp_store_seq_cst(&t->leaked, 1);
         pp_libraries_leak(t->libraries);
@@ -254,10 +256,18 @@ static void close_libraries(thread_t *t) {
     finish(t);
 }
 
+/* Clears what is left on the stack of a thread that ends. glibc gives the stack to another thread, with its topmost 16 KB as
+ * they are, and addresses there would look as if that thread were in a copy (inside.c). */
+__attribute__((noinline)) static void clear_stack(void) {
+    char stack[32 << 10];
+    explicit_bzero(stack, sizeof stack);
+}
+
 static void *join_and_close(void *arg) {
     thread_t *t = arg;
     pthread_join(t->id, NULL);
     close_libraries(t);
+    clear_stack();
     return NULL;
 }
 
@@ -297,6 +307,7 @@ static void *run(void *arg) {
         close_interpreter(t, state);
     }
     end_thread(t);
+    clear_stack();
     return NULL;
 }
 

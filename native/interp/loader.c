@@ -35,10 +35,10 @@ static void make_name(char *name, size_t size, int fd) {
     snprintf(name + length, size - (size_t)length, "/%d", fd);
 }
 
-void *pp_open_memfd(int fd, int flags) {
+static void *open_memfd(int fd) {
     char name[128];
     make_name(name, sizeof name, fd);
-    return dlopen(name, flags | RTLD_LOCAL);
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
 }
 
 typedef struct {
@@ -142,10 +142,17 @@ static void disown(pp_libraries_t *l) {
         pp_limits_disown(&l->limited[--l->n_limited]);
 }
 
-void pp_libraries_close(pp_libraries_t *l) {
+/* All destructors run before anything is unmapped, as at the end of a program: one may call what another library had
+ * registered with its own, as those of Arrow do. The library that was loaded last comes first. */
+void pp_libraries_end(pp_libraries_t *l) {
     disown(l);
-    if (l->n)
-        pp_close_together(l->handles, l->n);
+    for (size_t i = l->n; i-- > 0;)
+        pp_destructors_run(l->handles[i]);
+}
+
+void pp_libraries_close(pp_libraries_t *l) {
+    while (l->n)
+        dlclose(l->handles[--l->n]);
     free(l->handles);
     free(l);
 }
@@ -189,16 +196,17 @@ static bool stay_on_one_cpu(cpu_set_t *own) {
 }
 
 const char pp_open_copy_doc[] =
-    "open_copy(fd, original, is_openblas=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
-    "interpreter's number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed.";
+    "open_copy(fd, original, on_one_cpu=False, may_sleep=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
+    "interpreter's number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed. may_sleep: threads in it do not\n"
+    "keep the other copies loaded.";
 PyObject *pp_open_copy(PyObject *module, PyObject *args) {
-    int fd, is_openblas = 0;
+    int fd, on_one_cpu = 0, may_sleep = 0;
     PyObject *original;
-    if (!PyArg_ParseTuple(args, "iO&|p", &fd, PyUnicode_FSConverter, &original, &is_openblas))
+    if (!PyArg_ParseTuple(args, "iO&|pp", &fd, PyUnicode_FSConverter, &original, &on_one_cpu, &may_sleep))
         return NULL;
     pp_libraries_t *libraries = libraries_of(module);
     void *library = NULL;
-    if (libraries && (library = pp_open_memfd(fd, RTLD_NOW)) == NULL)
+    if (libraries && (library = open_memfd(fd)) == NULL)
         PyErr_SetString(PyExc_ImportError, dlerror());
     if (library)
         share_read_only(library, fd, PyBytes_AS_STRING(original));
@@ -209,10 +217,10 @@ PyObject *pp_open_copy(PyObject *module, PyObject *args) {
         dlclose(library);
         return PyErr_NoMemory();
     }
-    pp_unknown_threads_note(library, is_openblas);   /* whose destructor ends its threads */
+    pp_unknown_threads_note(library, may_sleep);
     pp_imports_replace(library);
     cpu_set_t own;
-    bool is_narrow = is_openblas && stay_on_one_cpu(&own);
+    bool is_narrow = on_one_cpu && stay_on_one_cpu(&own);
     pp_constructors_run(library);
     if (is_narrow)
         sched_setaffinity(0, sizeof own, &own);

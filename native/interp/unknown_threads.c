@@ -104,7 +104,7 @@ static void add_place(home_t *h, pp_place_t place) {
 }
 
 /* Without memory for it, threads of this copy enter the main interpreter. */
-void pp_unknown_threads_note(void *library, bool ends_threads) {
+void pp_unknown_threads_note(void *library, bool may_sleep) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct link_map *map;
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
@@ -112,7 +112,7 @@ void pp_unknown_threads_note(void *library, bool ends_threads) {
     search_t search = {.base = map->l_addr};
     if (!dl_iterate_phdr(measure_if_it_is, &search))
         return;
-    if (ends_threads)
+    if (may_sleep)
         search.place.code_size = 0;
     pthread_once(&once, survive_fork);
     int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());

@@ -63,8 +63,27 @@ static void *spin(void *ignored) {
 static void handle(int signal) { say(signal == SIGUSR1 ? 'w' : '?'); }
 static void note_fork(void) { say('f'); }
 
+static pthread_t joined;
+static int bell[2];
+static void *sleep_till_end(void *ignored) {
+    char letter;
+    (void)!read(bell[0], &letter, 1);
+    return ignored;
+}
+
+/* Ends a thread when this library is closed, as libuv does. */
+__attribute__((destructor)) static void end(void) {
+    if (joined == 0)
+        return;
+    (void)!write(bell[1], "e", 1);
+    pthread_join(joined, NULL);
+    say('e');
+}
+
 static int begin_how(const char *how) {
     pthread_t thread;
+    if (strcmp(how, "ends") == 0)
+        return pipe(bell) || pthread_create(&joined, NULL, sleep_till_end, NULL);
     if (strcmp(how, "sleeps") == 0)
         return pthread_create(&thread, NULL, sleep_in_thread, NULL);
     if (strcmp(how, "python") == 0)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _LOAD, _DYNAMIC = 1, 2  # types of program headers
 _NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 10, 14, 15, 29  # tags of dynamic entries
 _GNU_HASH = 0x6FFFFEF5  # the same
-_INIT, _INIT_ARRAY = 12, 25  # the same, of constructors
+_INIT, _INIT_ARRAY, _FINI, _FINI_ARRAY = 12, 25, 13, 26  # the same, of constructors and destructors
 _POSTPONED = 0x60505000  # makes these tags ones that the linker ignores; native/interp/imports.c knows them
 _ENTRY = 16  # bytes of an entry
 _SYMBOL = 24  # bytes of a symbol, the fifth of which is its binding and type
@@ -101,11 +101,11 @@ class Dynamic:
                     at = data.find(old, at)
 
     def postpone_constructors(self, fd: int) -> None:
-        """Make the linker call no constructors of the library, in a copy that `fd` refers to.
+        """Make the linker call no constructors and destructors of the library, in a copy that `fd` refers to.
 
-        The loader calls them once the copy is bound to what it shall call.
+        The loader calls them, once the copy is bound to what it shall call, and before it is unloaded.
         """
-        for tag in (_INIT, _INIT_ARRAY):
+        for tag in (_INIT, _INIT_ARRAY, _FINI, _FINI_ARRAY):
             if tag in self._tags_at:
                 os.pwrite(fd, struct.pack("=q", tag | _POSTPONED), self._tags_at[tag])
 

@@ -15,7 +15,16 @@ import sys
 
 from pool_party import _native
 from pool_party.workers.interp import process_state
-from pool_party.workers.interp.known import ARROW, ARROW_SETTINGS, OWN_LIBRARIES, PACKAGES, REFUSED, TESTED, why_refused
+from pool_party.workers.interp.known import (
+    ARROW,
+    ARROW_SETTINGS,
+    OWN_LIBRARIES,
+    PACKAGES,
+    REFUSED,
+    SLEEPERS,
+    TESTED,
+    why_refused,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,7 +180,7 @@ class _Loader(ExtensionFileLoader):
         if not IS_SUPPORTED:
             raise ImportError(_unsupported(_top(spec.name)), name=spec.name)
         if self.path not in _copies:
-            _copies[self.path], _ = _open_copy(self.path)
+            _copies[self.path], _ = _open_copy(self.path, may_sleep=_top(spec.name) in SLEEPERS)
         return _native.load_extension(_copies[self.path], _init_suffix(spec.name), spec)
 
 
@@ -214,8 +223,13 @@ def _unsupported(package: str) -> str:
 # ---- copies ----
 
 
-def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False) -> "tuple[int, str]":
-    """Load a copy of a library. Return its number, and the name under which other copies find it if they need it."""
+def _open_copy(
+    path: str, folders: "Sequence[str]" = (), is_needed: bool = False, may_sleep: bool = False
+) -> "tuple[int, str]":
+    """Load a copy of a library. Return its number, and the name under which other copies find it if they need it.
+
+    may_sleep: its threads may sleep in it when the other copies have been unloaded.
+    """
     from pool_party.workers.interp.elf import Dynamic
 
     dynamic = Dynamic(path)
@@ -231,7 +245,7 @@ def _open_copy(path: str, folders: "Sequence[str]" = (), is_needed: bool = False
             dynamic.replace(fd, ARROW_SETTINGS)
         dynamic.rename(fd, names)
         dynamic.postpone_constructors(fd)
-        return _native.open_copy(fd, path, _is_openblas(path)), own_name
+        return _native.open_copy(fd, path, _is_openblas(path), may_sleep), own_name
     except ValueError as error:
         raise ImportError(f"{path} cannot be copied: {error}", path=path) from None
     finally:
