@@ -30,12 +30,12 @@
 #include <unistd.h>
 
 enum {
-    DESCRIPTOR = 1280,        /* bytes of it that are searched; in glibc 2.36 the function and its argument are at 864 */
-    OBJECT = 64,              /* guess: bytes of the argument that are searched */
-    STACK = 16 << 20,         /* guess: what most stacks do not exceed */
-    ROUNDS = 20,              /* guess: times to look for threads that were started meanwhile */
+    DESCRIPTOR = 1280,           /* bytes of it that are searched; in glibc 2.36 the function and its argument are at 864 */
+    OBJECT = 64,                 /* guess: bytes of the argument that are searched */
+    STACK = 16 << 20,            /* guess: what most stacks do not exceed */
+    ROUNDS = 20,                 /* guess: times to look for threads that were started meanwhile */
     FIRST_PAUSE_NS = 100000,
-    LAST_PAUSE_NS = 500000000,   /* guess: 1 s in all, for a thread that ends, on a machine with much to do */
+    LAST_PAUSE_NS = 1000000000,  /* guess: 1.6 s in all, for a thread that begins or ends on a machine with much to do */
 };
 
 typedef enum { OUTSIDE, UNSURE, INSIDE } answer_t;
@@ -170,13 +170,14 @@ static answer_t look_at(look_t *l, int thread) {
     uintptr_t descriptor, stack, code;
     if (thread == (int)pp_thread_id() || thread == getpid())
         return OUTSIDE;
-    bool sleeps = pp_thread_sleeps(thread, &stack, &code);
     int error = pp_thread_descriptor(thread, &descriptor);
     if (error)
         return error == ESRCH ? OUTSIDE : UNSURE;
     if (is_of_python_or_ours(descriptor))
         return OUTSIDE;
-    return sleeps ? look_at_sleeper(l, thread, stack, code, descriptor) : look_at_runner(l, descriptor);
+    if (pp_thread_sleeps(thread, &stack, &code))
+        return look_at_sleeper(l, thread, stack, code, descriptor);
+    return look_at_runner(l, descriptor);
 }
 
 /* ---- all threads ---- */

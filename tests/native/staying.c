@@ -1,5 +1,9 @@
 /* An extension module that does not support interpreters, and whose threads and handlers outlive them; with LIBRARY, a library that
  * starts threads for it, as Boost's does. `in` and `out` are descriptors, `word` is the address of an int. */
+#ifndef LIBRARY
+#include <Python.h>   /* first, as it asks for */
+#endif
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -26,8 +30,6 @@ void start_elsewhere(void (*run)(void), volatile int *word) {
 }
 
 #else
-
-#include <Python.h>
 
 #include <signal.h>
 #include <unistd.h>

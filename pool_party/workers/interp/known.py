@@ -84,9 +84,9 @@ OWN_LIBRARIES = ("libhdf5", "libnetcdf", "libarrow", "libparquet")
 ARROW = "libarrow.so"
 ARROW_SETTINGS = {b"background_thread:true": b"oversize_threshold:000"}
 
-# Packages of Rust whose threads sleep for good when their interpreter has ended. They use nothing of other copies, and have
-# thread-local variables with destructors, so the C library keeps their own copy. Threads of packages that are not in this
-# list keep all copies of their interpreter, and its memory.
+# Packages of Rust whose threads sleep for good when their interpreter has ended. They use nothing of other copies, and
+# have thread-local variables with destructors, so the C library keeps their own copy. Threads of packages that are not
+# in this list keep all copies of their interpreter, and its memory.
 SLEEPERS = ("_polars_runtime_32", "tokenizers")
 
 # Modules that are refused in every interpreter, also if the option `extensions` names them: import name -> the version
