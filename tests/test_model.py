@@ -48,7 +48,7 @@ def test_programs_see_what_they_see_with_multiprocessing(kind, is_few):
 MORE_THAN_SLOTS = pytest.param("thread", 1100, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("kind", "n_workers"), [MORE_THAN_SLOTS, ("thread", 100), ("process", 56), ("interp", 40)])
+@pytest.mark.parametrize(("kind", "n_workers"), [MORE_THAN_SLOTS, ("thread", 100), ("process", 66), ("interp", 40)])
 def test_no_worker_is_idle_while_a_task_waits(kind, n_workers):
     run("wide.py", kind, n_workers)
 

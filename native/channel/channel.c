@@ -156,21 +156,34 @@ int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence) {
     return 0;
 }
 
-static bool wake_worker(pp_worker_slot_t *worker) {
-    uint32_t asleep = PP_ASLEEP;
-    if (!pp_cas_seq_cst(&worker->park, &asleep, PP_SEEKING))
-        return false;
-    pp_futex_wake(&worker->park, 1, UINT32_MAX);
+static bool is_anyone_seeking(pp_segment_t *s) {
+    return pp_load_seq_cst(&pp_segment_worker(s, pp_load_relaxed(&s->shared->seeker))->park) == PP_SEEKING;
+}
+
+static void note_seeker(pp_shared_t *shared, unsigned worker) {
+    if (pp_load_relaxed(&shared->seeker) != worker)
+        pp_store_relaxed(&shared->seeker, worker);
+}
+
+/* Whether the worker seeks from now on, or does already. */
+static bool wake_worker(pp_segment_t *s, unsigned worker) {
+    _Atomic uint32_t *park = &pp_segment_worker(s, worker)->park;
+    uint32_t before = PP_ASLEEP;
+    if (!pp_cas_seq_cst(park, &before, PP_SEEKING))
+        return before == PP_SEEKING;
+    note_seeker(s->shared, worker);
+    pp_futex_wake(park, 1, UINT32_MAX);
     return true;
 }
 
-/* Wakes as many workers as there are tasks, minus those that already seek, which will find them. Anyone may call it. */
+/* Wakes as many workers as there are tasks, minus those that are known to seek, which will find them. Anyone may call it. */
 static void wake_for(pp_segment_t *s, unsigned n_tasks) {
-    unsigned n_workers = s->n_workers;
-    for (unsigned i = 0; i < n_workers && n_tasks > 0; i++)
-        n_tasks -= pp_load_seq_cst(&pp_segment_worker(s, i)->park) == PP_SEEKING;
-    for (unsigned i = 0; i < n_workers && n_tasks > 0; i++)
-        n_tasks -= wake_worker(pp_segment_worker(s, i));
+    n_tasks -= n_tasks > 0 && is_anyone_seeking(s);
+    if (n_tasks == 0)
+        return;
+    PP_EACH_BIT(i, s->shared->asleep, s->n_workers)
+        if (wake_worker(s, i) && --n_tasks == 0)
+            return;
 }
 
 void pp_parent_wake(pp_parent_t *h, unsigned n_tasks) { wake_for(h->segment, n_tasks); }
@@ -287,6 +300,7 @@ bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *in
     pp_store_relaxed(&l->tail, 0);
     pp_store_seq_cst(&l->state, PP_WORKER_EMPTY);
     pp_store_seq_cst(&l->park, PP_BUSY);
+    pp_bit_clear(shared->asleep, worker);
     pp_arena_forget(h->segment, 1 + worker);
     if (pp_load_relaxed(&l->pid) != (uint32_t)getpid())   /* otherwise its values are alive, or released themselves */
         pp_arena_drop_kept(h->segment, 0, PP_KEPT + worker);
@@ -304,7 +318,7 @@ void pp_parent_stop(pp_parent_t *h, pp_stop_t stop) {
     while (now < stop && !pp_cas_seq_cst(&shared->stop, &now, stop)) {}   /* if two threads stop the pool, the stricter mode prevails */
     for (unsigned i = 0; i < h->segment->n_workers; i++) {
         pp_worker_slot_t *worker = slot_of(h, i);
-        wake_worker(worker);
+        wake_worker(h->segment, i);
         if (pp_swap_seq_cst(&worker->full, 0))
             pp_futex_wake(&worker->full, 1, UINT32_MAX);
     }
@@ -312,11 +326,42 @@ void pp_parent_stop(pp_parent_t *h, pp_stop_t stop) {
 
 /* ---- the parent: results back ---- */
 
+static bool has_few_workers(const pp_segment_t *s) { return s->n_workers <= PP_FEW; }
+
+/* The first worker from `from` on whose bit is set; n_workers: none. */
+static unsigned first_of(_Atomic uint64_t *bits, unsigned from, unsigned n_workers) {
+    uint64_t mask = ~0ull << from % 64;
+    for (unsigned i = from / 64; i * 64 < n_workers; i++, mask = ~0ull) {
+        uint64_t word = pp_load_seq_cst(&bits[i]) & mask;
+        if (word)
+            return i * 64 + (unsigned)__builtin_ctzll(word);
+    }
+    return n_workers;
+}
+
+unsigned pp_parent_next_reply(pp_parent_t *h, unsigned from) {
+    unsigned n_workers = h->segment->n_workers, next = first_of(h->segment->shared->replied, from, n_workers);
+    return next < n_workers ? next : first_of(h->segment->shared->replied, 0, n_workers);
+}
+
+/* Called when a worker's ring was found empty. Whether it still is once the worker's bit is clear. */
+static bool is_drained(pp_parent_t *h, unsigned worker) {
+    _Atomic uint64_t *replied = h->segment->shared->replied;
+    pp_worker_slot_t *l = slot_of(h, worker);
+    if (has_few_workers(h->segment) || !pp_bit_is_set(replied, worker))
+        return true;
+    pp_bit_clear(replied, worker);
+    if (pp_load_seq_cst(&l->tail) == pp_load_relaxed(&l->head))
+        return true;
+    pp_bit_set(replied, worker);   /* the caller may take some of these results only */
+    return false;
+}
+
 const pp_frame_t *pp_parent_peek(pp_parent_t *h, unsigned worker) {
     pp_worker_slot_t *l = slot_of(h, worker);
     for (;;) {
         uint64_t head = pp_load_relaxed(&l->head);
-        if (head == pp_load_seq_cst(&l->tail))
+        if (head == pp_load_seq_cst(&l->tail) && is_drained(h, worker))
             return NULL;
         const pp_frame_t *frame = (const pp_frame_t *)(l->ring + (head & (PP_RESULT_BYTES - 1)));
         if (frame->size != PAD)
@@ -343,11 +388,9 @@ bool pp_parent_wants_feed(pp_parent_t *h) {
 /* Whether a leader has pending events: results, room for refused tasks, or a thread that wants to lead. */
 bool pp_parent_has_news(pp_parent_t *h) {
     pp_shared_t *shared = h->segment->shared;
-    for (unsigned i = 0; i < h->segment->n_workers; i++) {
-        pp_worker_slot_t *worker = slot_of(h, i);
-        if (pp_load_seq_cst(&worker->tail) != pp_load_seq_cst(&worker->head))
+    PP_EACH_BIT(i, shared->replied, h->segment->n_workers)
+        if (pp_worker_slot_has_replied(slot_of(h, i)))
             return true;
-    }
     return pp_load_seq_cst(&shared->has_room) != 0 || pp_lead_is_claimed(h);
 }
 
@@ -507,13 +550,6 @@ bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload) {
     return true;
 }
 
-static bool is_anyone_seeking(pp_segment_t *s) {
-    for (unsigned i = 0; i < s->n_workers; i++)
-        if (pp_load_relaxed(&pp_segment_worker(s, i)->park) == PP_SEEKING)
-            return true;
-    return false;
-}
-
 bool pp_worker_must_stop(pp_worker_t *e) { return pp_load_seq_cst(&e->shared->stop) == PP_STOP; }
 
 void pp_pulse(pp_shared_t *shared) {
@@ -549,6 +585,8 @@ static bool seek(pp_worker_t *e) {
     bool is_needed = !is_anyone_seeking(e->segment), is_found;
     pp_spin_begin(&e->spin, PP_SPIN_NS, PP_SPIN_SHORT_NS);
     pp_store_seq_cst(&e->own->park, PP_SEEKING);
+    if (is_needed)
+        note_seeker(e->shared, e->n_worker);
     while (!(is_found = is_ready(e)) && is_needed && pp_spin_once(&e->spin)) {}
     if (is_needed)
         pp_spin_end(&e->spin, is_found);
@@ -559,6 +597,7 @@ static bool seek(pp_worker_t *e) {
 int pp_worker_wait(pp_worker_t *e) {
     if (seek(e))
         return 0;
+    pp_bit_set(e->shared->asleep, e->n_worker);
     pp_store_seq_cst(&e->own->park, PP_ASLEEP);
     pp_budget_leave(&e->segment->budget);
     pp_pulse(e->shared);
@@ -567,6 +606,7 @@ int pp_worker_wait(pp_worker_t *e) {
     if (is_traced)
         pp_trace_budget(e);
     int error = sleep_until_ready(e);
+    pp_bit_clear(e->shared->asleep, e->n_worker);
     pp_budget_enter(&e->segment->budget);
     pp_pulse(e->shared);
     if (is_traced)
@@ -601,6 +641,8 @@ int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload
     memcpy(l->ring + at, &size, sizeof size);
     memcpy(l->ring + at + sizeof *frame, payload, frame->size);
     pp_store_seq_cst(&l->tail, tail + pad + size);
+    if (!has_few_workers(e->segment) && pp_load_seq_cst(&l->head) == tail)
+        pp_bit_set(e->shared->replied, e->n_worker);   /* otherwise the leader still has to take an older result: README.md, 3 */
     pp_ring(e->shared, false);
     return 0;
 }

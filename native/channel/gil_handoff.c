@@ -21,10 +21,10 @@ void pp_worker_await_caller(pp_worker_t *e) {
 }
 
 static bool is_anyone_busy(pp_parent_t *h) {
-    for (unsigned i = 0; i < h->segment->n_workers; i++) {
-        pp_worker_slot_t *worker = pp_segment_worker(h->segment, i);
-        bool has_replied = pp_load_seq_cst(&worker->tail) != pp_load_seq_cst(&worker->head);
-        if (has_replied && pp_load_seq_cst(&worker->park) == PP_BUSY)
+    pp_segment_t *s = h->segment;
+    PP_EACH_BIT(i, s->shared->replied, s->n_workers) {
+        pp_worker_slot_t *worker = pp_segment_worker(s, i);
+        if (pp_worker_slot_has_replied(worker) && pp_load_seq_cst(&worker->park) == PP_BUSY)
             return true;
     }
     return false;

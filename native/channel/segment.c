@@ -97,6 +97,7 @@ int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out)
     shared->by_reference = by_reference;
     shared->arenas_at = arenas_at;
     shared->arena_bytes = arena_bytes;
+    atomic_init(&shared->replied[0], n_workers <= PP_FEW ? pp_bit_of(n_workers) - 1 : 0);
     shared->magic = MAGIC;
     return 0;
 }

@@ -225,7 +225,10 @@ Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, 
     unsigned n_workers = self->segment->n_workers;
     bool is_ended = false;
     for (unsigned i = 0; !failed && !is_ended && i < n_workers; i++) {
-        unsigned worker = self->next_worker;
+        unsigned worker = pp_parent_next_reply(&self->parent, self->next_worker);
+        if (worker == n_workers)
+            break;
+        self->next_worker = worker;
         for (const pp_frame_t *f; !failed && !is_ended && (f = pp_parent_peek(&self->parent, worker)) != NULL;) {
             failed = take_one(self, worker, f, &cached, alone_for, &b.was_slow);
             b.n++;

@@ -27,7 +27,7 @@
 #define CHECK(condition, ...) ((condition) ? (void)0 : fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
 #define HANG_S 120
 #define BATCH_MAX (2 * PP_SLOTS)
-#define WORKERS_MAX 64
+#define WORKERS_MAX 1000
 #define KEPT_MAX 37
 #define WAIT_NS 100000                                       /* after this, a worker without a task looks once more, and then sleeps */
 
@@ -317,7 +317,7 @@ static void step_down(pool_t *p) {
 
 static unsigned take_all(pool_t *p) {
     unsigned n = 0;
-    for (unsigned i = 0; i < p->n_workers; i++)
+    PP_EACH_BIT(i, p->segment->shared->replied, p->n_workers)
         n += take_slot(p, i);
     handle_events(p);
     return n;
@@ -646,6 +646,15 @@ static bool claims(pp_worker_t *end, uint64_t job, uint32_t size) {
     check_payload(task.where == PP_IN_RING ? payload : task.data, size, job);
     pp_worker_finish(end);
     return true;
+}
+
+/* Leaves a worker as if it sought or slept. */
+static void pretend(pp_worker_t *end, pp_park_t park) {
+    pp_store_seq_cst(&end->own->park, park);
+    if (park == PP_ASLEEP)
+        pp_bit_set(end->shared->asleep, end->n_worker);
+    else
+        pp_store_relaxed(&end->shared->seeker, end->n_worker);
 }
 
 static void open_units(pp_segment_t **s, pp_parent_t *h, pp_worker_t *ends, unsigned n) {
@@ -1292,8 +1301,8 @@ static void test_death(void) {
     pp_arena_free(arena);
 
     /* The parent had counted on a seeker that is now dead. */
-    pp_store_seq_cst(&ends[1].own->park, PP_SEEKING);
-    pp_store_seq_cst(&ends[2].own->park, PP_ASLEEP);
+    pretend(&ends[1], PP_SEEKING);
+    pretend(&ends[2], PP_ASLEEP);
     pp_store_relaxed(&h.tail, sequence + 1);
     put_one(&h, 600, 8, PP_IN_PLACE);
     pp_parent_wake(&h, 1);
@@ -1360,8 +1369,8 @@ static void test_pass_on(void) {
     pp_parent_t h;
     pp_worker_t ends[3];
     open_units(&s, &h, ends, 3);
-    pp_store_seq_cst(&ends[1].own->park, PP_SEEKING);
-    pp_store_seq_cst(&ends[2].own->park, PP_ASLEEP);
+    pretend(&ends[1], PP_SEEKING);
+    pretend(&ends[2], PP_ASLEEP);
     for (uint64_t i = 0; i < 3; i++) {
         put_one(&h, i, 8, PP_IN_PLACE);
         pp_parent_wake(&h, 1);
@@ -1370,6 +1379,40 @@ static void test_pass_on(void) {
     claim_and_die(s, 1, 0);                                  /* worker slot 0 was busy; it continues after the seeker's look */
     CHECK(claims(&ends[1], 0, 8), "claim", 0);
     CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
+    pp_segment_unref(s);
+}
+
+/* Workers in several words of bits: one that was noted as seeking and is busy does not count, nor does a bit that its worker has
+ * not cleared yet; the only sleeper is woken, and then counts as a seeker. Results are found in turn. */
+static void test_many_workers(void) {
+    enum { N = 200, LAST = N - 1 };
+    static pp_worker_t ends[N];
+    static const unsigned senders[] = {130, 131, LAST, 3, 64};   /* in turn from 130 on */
+    pp_segment_t *s;
+    pp_parent_t h;
+    open_units(&s, &h, ends, N);
+    pretend(&ends[LAST], PP_ASLEEP);
+    pretend(&ends[100], PP_ASLEEP);
+    pretend(&ends[100], PP_BUSY);
+    pp_parent_wake(&h, 1);
+    CHECK(pp_load_seq_cst(&ends[LAST].own->park) == PP_SEEKING, "the sleeper was not found", 0);
+    pretend(&ends[5], PP_ASLEEP);
+    pp_parent_wake(&h, 1);
+    CHECK(pp_load_seq_cst(&ends[5].own->park) == PP_ASLEEP, "who was woken counts", 0);
+    pp_parent_wake(&h, 3);
+    CHECK(pp_load_seq_cst(&ends[5].own->park) == PP_SEEKING && pp_load_seq_cst(&ends[100].own->park) == PP_BUSY, "not woken", 0);
+
+    pp_frame_t frame = {.job = 5, .size = 8};
+    for (unsigned i = 0; i < 5; i++)
+        for (int k = 0; k < 2; k++)
+            CHECK(pp_worker_reply(&ends[senders[i]], &frame, "8 bytes") == 0, "reply", i);
+    for (unsigned i = 0, from = 130; i < 5; i++, from = (from + 1) % N) {
+        CHECK(pp_parent_has_news(&h) && (from = pp_parent_next_reply(&h, from)) == senders[i], "in turn", i);
+        for (int k = 0; k < 2; k++)
+            pp_parent_take(&h, from, pp_parent_peek(&h, from));
+        CHECK(pp_parent_peek(&h, from) == NULL, "two results", i);
+    }
+    CHECK(!pp_parent_has_news(&h) && pp_parent_next_reply(&h, 130) == N, "no more results", 0);
     pp_segment_unref(s);
 }
 
@@ -1540,6 +1583,7 @@ int main(int argc, char **argv) {
         test_room();
         test_delivered();
         test_pass_on();
+        test_many_workers();
         test_half_wake();
         test_stop();
         test_deadline();

@@ -626,7 +626,10 @@ static unsigned take_batch(unsigned alone_for) {
     unsigned n = 0;
     bool is_ended = false;
     for (unsigned i = 0; !is_ended && i < pool->n_workers; i++) {
-        unsigned worker = (unsigned)sch_note(m.next_worker);
+        unsigned worker = pp_parent_next_reply(&parent, (unsigned)sch_note(m.next_worker));
+        if (worker == pool->n_workers)
+            break;
+        m.next_worker = worker;
         check_leads("results are looked for");
         for (const pp_frame_t *f; !is_ended && (f = pp_parent_peek(&parent, worker)) != NULL;) {
             take_one(worker, f, alone_for);
@@ -1226,6 +1229,7 @@ static void name_words(void) {
 #define NAME(word) sch_name(&(word), sizeof(word), #word, 0)
     NAME(s->stop), NAME(s->events), NAME(s->head), NAME(s->bell), NAME(s->waiting), NAME(parent.tail), NAME(parent.reclaimed);
     NAME(parent.leader), NAME(parent.notified), NAME(m.is_idle), NAME(m.n_offered), NAME(m.n_put), NAME(s->room_at), NAME(s->has_room);
+    NAME(s->seeker), NAME(s->asleep), NAME(s->replied);
     NAME(parent.leading.leader), NAME(parent.leading.awaited), NAME(parent.leading.n_claims), NAME(parent.must_feed), NAME(parent.feeder);
 #undef NAME
     for (unsigned i = 0; i < TICKETS; i++)

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 typedef enum { SCH_RELAXED, SCH_RELEASE, SCH_ACQUIRE, SCH_SEQ_CST } sch_order_t;
-typedef enum { SCH_ADD, SCH_OR, SCH_SWAP } sch_rmw_t;
+typedef enum { SCH_ADD, SCH_OR, SCH_AND, SCH_SWAP } sch_rmw_t;
 
 uint64_t sch_load(void *at, unsigned size, sch_order_t order);
 void sch_store(void *at, unsigned size, uint64_t value, sch_order_t order);
@@ -24,6 +24,7 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define pp_store_seq_cst(p, v) sch_store(SCH_AT(p), (uint64_t)(v), SCH_SEQ_CST)
 #define pp_add_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_ADD, (uint64_t)(v)))
 #define pp_or_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_OR, (uint64_t)(v)))
+#define pp_and_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_AND, (uint64_t)(v)))
 #define pp_swap_seq_cst(p, v) ((__typeof__(*(p)))sch_rmw(SCH_AT(p), SCH_SWAP, (uint64_t)(v)))
 #define pp_cas_seq_cst(p, expected, v) \
     sch_cas((void *)(uintptr_t)(p), (void *)(expected), (unsigned)sizeof *(p), (uint64_t)(v))
@@ -39,6 +40,8 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_SHELF_BYTES 8u
 #define PP_ARENA_BYTES (1ull << 16)
 #define PP_EVENTS 1u
+#define PP_MAX_WORKERS 64u
+#define PP_FEW (PP_SLOTS == 4u ? 4u : 0u)   /* both ways to find results are explored: the leader looks into all rings, or follows the bits */
 #define PP_IDLE_MAX schedule_idle_max
 extern uint64_t schedule_idle_max;   /* pool.c: no limit, or 0 if blocks are trimmed */
 

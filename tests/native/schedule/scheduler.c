@@ -486,9 +486,10 @@ uint64_t sch_rmw(void *at, unsigned size, sch_rmw_t what, uint64_t value) {
     step();
     drain(current);
     uint64_t before = sch_note(read_word(at, size));
-    commit(at, size, what == SCH_ADD ? before + value : what == SCH_OR ? before | value : value);
-    sch_say("%s   %s: %llx -> %llx", what == SCH_ADD ? "add " : what == SCH_OR ? "or  " : "swap", name_of(at),
-            (unsigned long long)before, (unsigned long long)read_word(at, size));
+    static const char *names[] = {"add ", "or  ", "and ", "swap"};
+    const uint64_t after[] = {before + value, before | value, before & value, value};
+    commit(at, size, after[what]);
+    sch_say("%s   %s: %llx -> %llx", names[what], name_of(at), (unsigned long long)before, (unsigned long long)read_word(at, size));
     return before;
 }
 
