@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bounds import BOUND, BOUNDS
+from dispatch_sections import CROWDS
 from fresh import Figures, Measurement, begin, end
 from peers import Peer, available_peers
 from program import (
@@ -92,6 +93,10 @@ def _sum_up_hostage(runs: Sequence[Figures]) -> _Summary:
     }
 
 
+def _sum_up_crowd(runs: Sequence[Figures]) -> _Summary:
+    return {key: _median(runs, key) for key in runs[0]}
+
+
 def _thousands(value: float) -> str:
     return f"{value / 1e3:.1f} k"
 
@@ -115,7 +120,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table: its question, how its runs are summarized, and which figure ratios use."""
+    """A table: its question, how its runs are summarized, and which figure ratios use.
+
+    An extra one is measured only if --only names it, and only for our pools: 1,000 workers of others take too much.
+    """
 
     title: str
     sum_up: Callable[[Sequence[Figures]], _Summary]
@@ -124,6 +132,7 @@ class Section:
     is_more_better: bool = False
     n_repeats: int = 5
     runs_at_once: bool = False
+    is_extra: bool = False
 
 
 _SECTIONS = {
@@ -176,6 +185,19 @@ _SECTIONS = {
             Column("held up", "n_hostages", lambda value: f"{value:.0f}"),
         ),
         n_repeats=3,
+    ),
+    "crowd": Section(
+        "one apply(noop), and the caller's CPU time for a task of map(noop, range(500), chunksize=1), by the number of "
+        "workers, nearly all of which sleep; lower is better",
+        _sum_up_crowd,
+        tuple(
+            Column(f"{title}, {size}", f"{key}_{size}", _us)
+            for title, key in (("call", "call_us"), ("task", "task_cpu_us"))
+            for size in CROWDS
+        ),
+        ratio_key="",
+        n_repeats=3,
+        is_extra=True,
     ),
 }
 
@@ -233,7 +255,8 @@ def _format_section(section: Section, peers: Sequence[Peer], runs: Runs) -> str:
     for peer in (*peers, *dict.fromkeys(BOUNDS.values())):
         if peer.name not in summaries:
             continue
-        cells = [column.write(summaries[peer.name][column.key]) for column in section.columns]
+        found = summaries[peer.name]
+        cells = [column.write(found[column.key]) if column.key in found else "-" for column in section.columns]
         has_ratios = section.ratio_key and peer.kind != BOUND
         ratios = _ratios(section, peers, summaries, peer) if has_ratios else [""] * (len(headings) - 1 - len(cells))
         rows.append([peer.name, *cells, *ratios])
@@ -274,11 +297,11 @@ def main() -> int:
     peers = [peer for peer in available_peers() if peer.name in names and peer.kind in options.kinds]
     record = Record(__doc__, options.workers, options)
     has_failed = False
-    for name in options.only or _SECTIONS:
+    for name in options.only or [name for name, section in _SECTIONS.items() if not section.is_extra]:
         if name == "hostage" and options.workers < 2:
             print("hostage: left out, since with one worker all tasks wait\n")
             continue
-        runs = _measure(name, peers, options)
+        runs = _measure(name, [peer for peer in peers if peer.is_ours or not _SECTIONS[name].is_extra], options)
         print(_format_section(_SECTIONS[name], peers, runs), flush=True)
         record.put_section(name, _as_json(_SECTIONS[name], runs))
         has_failed |= bool(runs.failures)

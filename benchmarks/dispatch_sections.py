@@ -8,6 +8,7 @@ prints the figures as JSON. EFFORT scales how long it takes: 1 is normal, 0.2 is
 import gc
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,9 @@ _SETTLE_S = 1.0  # for the work of a pool after its last task, before it counts 
 _HOSTAGE_S = 1.0
 _N_HOSTAGE_TASKS = 1000
 _HOSTAGE_POSITION = 100  # well after the start, with many tasks still behind it
+CROWDS = (2, 16, 64, 256, 1000)  # workers of a pool that has one task at a time
+_CROWD_MOST = {"thread": 1000, "process": 256, "interp": 64}  # for the memory that they take
+_N_CROWD_TASKS = 500  # of a map whose results are waited for, fewer than any pool holds at once
 
 type Figures = dict[str, Any]
 
@@ -161,12 +165,38 @@ def hostage(peer: Peer, n_workers: int, effort: float) -> Figures:
     }
 
 
+def crowd(peer: Peer, n_workers: int, effort: float) -> Figures:
+    """Measure single calls, and maps of tasks that do nothing, by the number of workers, nearly all of which sleep.
+
+    Besides the median time of a call it returns the least CPU time of a call and of a task of a map in this process,
+    with its worker threads: that depends less on what else the machine does.
+    """
+    figures: Figures = {}
+    sizes = [size for size in CROWDS if size <= _CROWD_MOST[peer.kind]]
+    for size in sizes if effort == 1 else sizes[:2]:
+        with _warm(peer, size) as handle:
+            time.sleep(_SETTLE_S)
+            calls_us, call_cpu_us, task_cpu_us = [], [], []
+            for _ in range(30):
+                started_s = time.process_time()
+                calls_us += (found := _round_trips_us(handle, 100, 0.0, _ROUND_TRIPS_S))
+                call_cpu_us.append((time.process_time() - started_s) * 1e6 / len(found))
+                started_s = time.process_time()
+                handle.map(noop, range(_N_CROWD_TASKS))
+                task_cpu_us.append((time.process_time() - started_s) * 1e6 / _N_CROWD_TASKS)
+            figures[f"call_us_{size}"] = statistics.median(calls_us)
+            figures[f"call_cpu_us_{size}"] = min(call_cpu_us)
+            figures[f"task_cpu_us_{size}"] = min(task_cpu_us)
+    return figures
+
+
 MEASUREMENTS: dict[str, Callable[[Peer, int, float], Figures]] = {
     "throughput": throughput,
     "round-trip": round_trip,
     "start": start,
     "idle": idle,
     "hostage": hostage,
+    "crowd": crowd,
 }
 
 
