@@ -175,7 +175,7 @@ class Engine:
 
     def check_running(self) -> None:
         """Raise an error that says why, if nothing can be submitted."""
-        if not self.is_running:
+        if self.state != RUN or self._cause is not None or self.is_foreign:
             raise self._why_not_running()
 
     def _why_not_running(self) -> PoolPartyError:
@@ -196,10 +196,14 @@ class Engine:
         options: Options | None = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
-        carried, options = self._prepared(fn, options)
+        carried = fn
+        if options is not None or self._carrier is not None:
+            carried, options = self._prepared(fn, options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (carried, args, kwargs))
-        self._note(self._submitter.call(call, carried, args, kwargs), call, fn, args)
+        is_admitted = self._submitter.call(call, carried, args, kwargs)
+        if not is_admitted or self._workers.tracing is not None:
+            self._note(is_admitted, call, fn, args)
         if options is not None:
             self.supervisor.note_admitted(call)
 
@@ -313,8 +317,9 @@ class Engine:
         Return False if it must not wait, since it runs a callback of that very job. Raise an error if the job will
         never be done.
         """
-        self._check_not_foreign()
-        if self._is_alone() and not job.done:
+        if self.is_foreign:
+            raise _foreign()
+        if self._is_exiting and self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
         if self._callbacks.running:
             if self._callbacks.is_of(job):
