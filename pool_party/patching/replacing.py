@@ -140,9 +140,7 @@ class _AnyPool(ComposablePool):
         _check_number(processes)
         limits = budget_options()
         limits["policy"] = for_kind(limits["policy"], kind)
-        ComposablePool.__init__(
-            self, processes, initializer, initargs, maxtasksperchild, context, kind=kind, **limits
-        )
+        ComposablePool.__init__(self, processes, initializer, initargs, maxtasksperchild, context, kind=kind, **limits)
         _note(self._request, kind, self._processes)
 
     def __getattr__(self, name: str) -> Any:
