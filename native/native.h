@@ -493,6 +493,7 @@ unsigned pp_limits_now(void);                                          /* the pr
 void pp_limits_enter(pp_limited_t *worker);                            /* the calling thread is this worker's from now on; NULL: no worker's
                                                                         * */
 void pp_limits_here(void);                                             /* called before a task, in its thread */
+void pp_limits_restore_here(void);                                     /* undoes what that, or a task, has set in this thread */
 void pp_limits_own(pp_own_library_t *library);                         /* limits a private copy; `next` and `count` are filled in here */
 void pp_limits_disown(pp_own_library_t *library);                      /* called before the copy is unloaded */
 void pp_limits_changed(void);                                          /* the budget of a worker of this process has changed */

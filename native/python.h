@@ -79,6 +79,7 @@ PyObject *pp_call_preludes(void);       /* the preludes (a dict) of the call for
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
 bool pp_holds_common_blob(PyObject *value);   /* as far as a quick check shows; see common.c */
+void pp_forget_found(pp_module_t *m);   /* drops what it has found in other modules, to find it anew */
 bool pp_is_apart(PyObject *payload);    /* whether a pickle has large bytes or strings as leaves */
 bool pp_is_simple(PyObject *value, int depth);
 #define PP_SIMPLE_DEPTH 3               /* allows ((args), {}) with a tuple among the arguments */
@@ -274,6 +275,8 @@ size_t pp_libraries_count(const pp_libraries_t *libraries);
 void pp_libraries_end(pp_libraries_t *libraries);       /* after the interpreter's end: runs destructors */
 void pp_libraries_close(pp_libraries_t *libraries);     /* after that; no thread is in them */
 void pp_libraries_leak(pp_libraries_t *libraries);      /* the interpreter never ends: closes nothing */
+void pp_libraries_detach(pp_libraries_t *libraries);    /* the interpreter is kept: they belong to no worker; NULL: nothing */
+void pp_libraries_attach(pp_libraries_t *libraries, pp_segment_t *s, unsigned worker);   /* it has its next worker */
 extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_end_threads_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
 PyObject *pp_copy_threads(PyObject *module, PyObject *copy);
@@ -282,6 +285,28 @@ PyObject *pp_end_threads(PyObject *module, PyObject *copy);
 PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);
 PyObject *pp_exec_extension(PyObject *module, PyObject *made);
+
+/* kept.c: interpreters that are kept for the next pool */
+typedef struct {
+    int64_t owner;                      /* the id of the interpreter whose pools may have it */
+    size_t size;
+    char bytes[];                       /* what is equal for all workers that may have it */
+} pp_key_t;
+typedef struct pp_kept {                /* one of them; on the stack of its thread */
+    struct pp_kept *next;
+    const pp_key_t *key;
+    void *job;
+    pthread_cond_t told;
+} pp_kept_t;
+/* nothing: makes a job that has nothing to run, with which interpreters end. There are at most as many as the largest
+ * n_workers; then the oldest one ends. */
+void pp_kept_add(pp_kept_t *kept, unsigned n_workers, void *(*nothing)(void));
+void *pp_kept_wait(pp_kept_t *kept);                    /* the job that it was given */
+bool pp_kept_take(const pp_key_t *key, void *job);      /* false: none is kept for this key */
+unsigned pp_kept_count(int64_t owner);
+_Atomic uint32_t *pp_kept_end(int64_t owner, void *(*nothing)(void));   /* how many have not ended yet: a futex word */
+void pp_kept_has_left(void);                            /* called by each of these at its end */
+void pp_kept_after_fork_in_child(void);
 
 /* arenas.c: freeing the memory of interpreters that have ended */
 void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is created */
@@ -437,7 +462,10 @@ PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker);
 bool pp_is_importing(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leave a message */
 extern const char pp_ask_main_doc[];
 PyObject *pp_ask_main(PyObject *module, PyObject *source);
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker, PyObject *key);
+extern const char pp_n_kept_doc[], pp_end_kept_doc[];
+PyObject *pp_n_kept(PyObject *module, PyObject *ignored);
+PyObject *pp_end_kept(PyObject *module, PyObject *ignored);
 
 /* task_interrupts.c */
 pp_worker_slot_t *pp_own_slot(void);                   /* of the worker whose loop this thread runs, or NULL */

@@ -446,6 +446,14 @@ void pp_limits_here(void) {
             keep_here(k);
 }
 
+void pp_limits_restore_here(void) {
+    for (unsigned k = 0; own_limits && k < pp_load_acquire(&n_libraries); k++) {
+        pp_count_t *c = &own_limits->counts[k];
+        if (limits.libraries[k].per_thread && pp_load_relaxed(&c->now) != 0)
+            limits.libraries[k].set((int)c->found);
+    }
+}
+
 typedef struct {
     pp_segment_t *segment;
     pp_worker_slot_t *worker;

@@ -2,6 +2,9 @@
  * run, and runs pool_party.workers.loop in it until the pool ends. Start creation early: it takes longer than the rest
  * of the pool's set-up.
  *
+ * A worker of a pool with `reuse=True` has a key. When it has done its work and its interpreter is as it was before, only
+ * the worker ends: the thread lets go of the pool, and waits until it gets the next worker with the same key (kept.c).
+ *
  * The thread state belongs to this thread, so PyGILState_Ensure in extensions finds the right interpreter. Interpreters
  * are created and ended one at a time (CPython issues 136423, 127041).
  */
@@ -10,6 +13,7 @@
 #include <errno.h>
 #include <marshal.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +28,7 @@ typedef struct {
     _Atomic uint32_t n_interrupts;  /* requests to interrupt a task since the thread that does it was started; 0: there is none */
     _Atomic uint64_t target_ns;     /* when the timed task began that it is to interrupt */
     _Atomic int is_ending;          /* it is to interrupt any task, from now on */
+    _Atomic int was_interrupted;    /* an exception may have been raised in a task of this worker */
     pthread_mutex_t mutex;          /* guards the two below; never held while waiting for a worker's task */
     PyInterpreterState *interpreter;   /* NULL while there is nothing to interrupt */
     unsigned long ident;
@@ -32,6 +37,7 @@ typedef struct {
     char *config;
     Py_ssize_t config_size;
     bool initializes;                  /* what it is told to run begins with an initializer, or imports of `preload=` */
+    pp_key_t *key;                     /* which later workers may have the interpreter; NULL: none */
     pp_libraries_t *libraries;         /* the interpreter's; NULL once it is certain that they stay loaded */
     int64_t interpreter_id;
     pthread_t id;
@@ -41,6 +47,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     thread_t *thread;
+    bool was_kept;         /* the interpreter has had a worker of an earlier pool */
 } interpreter_t;
 
 static pthread_mutex_t births_and_deaths = PTHREAD_MUTEX_INITIALIZER;
@@ -52,7 +59,19 @@ static void thread_unref(thread_t *t) {
     pthread_mutex_destroy(&t->mutex);
     pp_segment_unref(t->segment);
     free(t->config);
+    free(t->key);
     free(t);
+}
+
+static thread_t *new_thread(pp_segment_t *s, unsigned worker) {
+    thread_t *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->refs = 2;
+    t->segment = s ? pp_segment_ref(s) : NULL;
+    t->worker = worker;
+    pthread_mutex_init(&t->mutex, NULL);
+    return t;
 }
 
 /* Starts a thread with no signal blocked, since processes that tasks start inherit the mask. The kernel prefers the
@@ -147,7 +166,9 @@ static int run_loop(thread_t *t) {
     PyObject *config = take_config(t), *module = NULL, *worker = NULL, *loop = NULL, *done = NULL;
     if (config)
         module = PyImport_ImportModule("pool_party._native");
-    if (module)
+    if (module && t->libraries)
+        pp_libraries_attach(t->libraries, t->segment, t->worker);
+    else if (module)
         ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->worker);
     if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->worker)))
         loop = PyImport_ImportModule("pool_party.workers.loop");
@@ -164,7 +185,8 @@ static int run_loop(thread_t *t) {
 /* Reports why the worker ended. PyErr_Print would end the process for a SystemExit. */
 static void report_error(thread_t *t) {
     PyObject *error = PyErr_GetRaisedException();
-    if (pp_load_seq_cst(&t->segment->shared->stop) != PP_STOP) {   /* otherwise it was interrupted to stop */
+    bool is_stopped = t->segment && pp_load_seq_cst(&t->segment->shared->stop) == PP_STOP;
+    if (!is_stopped) {   /* otherwise it was interrupted to stop */
         snprintf(t->error, sizeof t->error, "its loop raised %s; see standard error", Py_TYPE(error)->tp_name);
         PyErr_DisplayException(error);
     }
@@ -232,8 +254,12 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
 /* Reports the worker's end. Nothing of the worker runs after this. */
 static void finish(thread_t *t) {
     pp_worker_t end;
-    pp_worker_init(&end, t->segment, t->worker);
-    pp_worker_state(&end, PP_WORKER_EXITED);
+    if (t->segment) {
+        pp_worker_init(&end, t->segment, t->worker);
+        pp_worker_state(&end, PP_WORKER_EXITED);
+    } else {
+        pp_kept_has_left();
+    }
     pp_store_seq_cst(&t->done, 1);   /* last: a thread that sees it may release the channel's memory */
     pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
     thread_unref(t);
@@ -287,23 +313,113 @@ static void end_thread(thread_t *t) {
     finish(t);
 }
 
-static void *run(void *arg) {
-    thread_t *t = arg;
-    t->id = pthread_self();
+/* ---- an interpreter that is kept ---- */
+
+/* Whether tracemalloc traces the memory of the process. Its module cannot be loaded in interpreters. */
+static bool is_traced(void) {
+    int at;
+    return PyTraceMalloc_Untrack(UINT32_MAX, (uintptr_t)&at) != -2;   /* nothing is traced there */
+}
+
+/* Whether the worker ended because its pool did, and no task was broken off. */
+static bool has_ended_well(thread_t *t) {
+    pp_worker_slot_t *own = pp_segment_worker(t->segment, t->worker);
+    return !is_traced() && pp_load_seq_cst(&t->segment->shared->stop) != PP_RUN && pp_load_seq_cst(&own->state) == PP_WORKER_READY &&
+           !pp_load_seq_cst(&t->was_interrupted);
+}
+
+/* Whether nothing but the calling thread uses the interpreter, and no object in it the pool. */
+static bool is_alone(const pp_module_t *m) {
+    return m->worker_segment == NULL && PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL;
+}
+
+/* Removes what tasks have left in the interpreter. False: it cannot be kept. */
+static bool clean(thread_t *t) {
+    PyThreadState_SetAsyncExc(t->ident, NULL);   /* discards an interrupt that came too late for its task */
+    PyObject *module = PyImport_ImportModule("pool_party._native");
+    PyObject *keeping = module ? PyImport_ImportModule("pool_party.workers.interp.keeping") : NULL;
+    PyObject *done = keeping ? PyObject_CallMethod(keeping, "clean", NULL) : NULL;
+    if (done == NULL)
+        PyErr_WriteUnraisable(keeping);
+    bool is_clean = done == Py_True && is_alone(PyModule_GetState(module));
+    if (is_clean)
+        pp_forget_found(PyModule_GetState(module));
+    Py_XDECREF(done);
+    Py_XDECREF(keeping);
+    Py_XDECREF(module);
+    return is_clean;
+}
+
+/* A job for an interpreter that is to end. */
+static void *nothing_to_run(void) {
+    thread_t *t = new_thread(NULL, 0);
+    if (t) {
+        t->refs = 1;
+        t->told = DISMISSED;
+    }
+    return t;
+}
+
+/* Ends a worker, but not its interpreter, and waits for the interpreter's next worker. It is in the table before its end
+ * is known, since whoever waits for the end may open the next pool. From the report of its end on, nothing here refers
+ * to its pool. */
+static thread_t *await_next(thread_t *t, PyThreadState *state) {
+    pp_libraries_t *libraries = t->libraries;
+    pp_key_t *key = t->key;
+    pp_kept_t kept = {.key = key};
+    pp_libraries_detach(libraries);
+    t->key = NULL;
+    PyEval_SaveThread();
+    pp_kept_add(&kept, t->segment->n_workers, nothing_to_run);
+    finish(t);
+    thread_t *next = pp_kept_wait(&kept);
+    free(key);
+    next->libraries = libraries;
+    PyEval_RestoreThread(state);
+    return next;
+}
+
+/* ---- the thread ---- */
+
+static void name_thread(thread_t *t) {
     char name[16];
     snprintf(name, sizeof name, "pp-interp-%u", t->worker);
     pp_name_thread(name);
+    t->id = pthread_self();
+}
+
+/* Runs the worker. Returns whether its interpreter can be kept. */
+static bool run_worker(thread_t *t) {
+    set_interruptible(t, true);
+    bool is_fine = run_loop(t) == 0;
+    if (!is_fine)
+        report_error(t);
+    set_interruptible(t, false);
+    return is_fine && t->key && has_ended_well(t) && clean(t);
+}
+
+static void *run(void *arg) {
+    thread_t *t = arg;
+    sigset_t signals;
+    pthread_sigmask(SIG_SETMASK, NULL, &signals);
+    name_thread(t);
     PyThreadState *state = open_interpreter(t);
     if (state == NULL) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
     } else {
-        if (wait_until_told(t)) {
-            set_interruptible(t, true);
-            if (run_loop(t) < 0)
-                report_error(t);
-            set_interruptible(t, false);
-            end_threads(t);
+        bool has_run = false, is_kept = true;
+        while (is_kept) {
+            bool is_wanted = wait_until_told(t);
+            is_kept = is_wanted ? run_worker(t) : has_run && t->key;   /* the second: it is as it was */
+            has_run = has_run || is_wanted;
+            if (is_kept) {
+                pthread_sigmask(SIG_SETMASK, &signals, NULL);
+                t = await_next(t, state);
+                name_thread(t);
+            }
         }
+        if (has_run)
+            end_threads(t);
         close_interpreter(t, state);
     }
     end_thread(t);
@@ -312,17 +428,6 @@ static void *run(void *arg) {
 }
 
 /* ---- in the parent ---- */
-
-static thread_t *new_thread(pp_segment_t *s, unsigned worker) {
-    thread_t *t = calloc(1, sizeof *t);
-    if (t == NULL)
-        return NULL;
-    t->refs = 2;
-    t->segment = pp_segment_ref(s);
-    t->worker = worker;
-    pthread_mutex_init(&t->mutex, NULL);
-    return t;
-}
 
 /* Runs source in the main interpreter: a copy of its `result`, or NULL. The copy is from malloc, since each interpreter
  * has its own Python allocator. */
@@ -366,15 +471,44 @@ PyObject *pp_ask_main(PyObject *module, PyObject *source) {
     return bytes;
 }
 
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker) {
+static int64_t this_interpreter(void) { return PyInterpreterState_GetID(PyInterpreterState_Get()); }
+
+/* Takes bytes, or None. Returns -1 with an exception. */
+static int set_key(thread_t *t, PyObject *bytes) {
+    if (bytes == Py_None)
+        return 0;
+    if (!PyBytes_Check(bytes)) {
+        PyErr_SetString(PyExc_TypeError, "a key is bytes or None");
+        return -1;
+    }
+    size_t size = (size_t)PyBytes_GET_SIZE(bytes);
+    if ((t->key = malloc(sizeof *t->key + size)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    t->key->owner = this_interpreter();
+    t->key->size = size;
+    memcpy(t->key->bytes, PyBytes_AS_STRING(bytes), size);
+    return 0;
+}
+
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker, PyObject *key) {
     interpreter_t *self = (interpreter_t *)m->interpreter_type->tp_alloc(m->interpreter_type, 0);
     if (self == NULL || (self->thread = new_thread(s, worker)) == NULL) {
         Py_XDECREF(self);
         return PyErr_NoMemory();
     }
+    if (set_key(self->thread, key) < 0) {
+        thread_unref(self->thread);   /* that of the thread, which does not exist */
+        Py_DECREF(self);
+        return NULL;
+    }
     pp_arenas_watch();
     if (!s->is_local)
         s->is_local = true;
+    self->was_kept = self->thread->key && pp_kept_take(self->thread->key, self->thread);
+    if (self->was_kept)
+        return (PyObject *)self;
     pp_add_seq_cst(&pp_n_interpreters, 1);
     int error = start_thread(run, self->thread, true);
     if (error) {
@@ -400,19 +534,22 @@ static void interpreter_dealloc(interpreter_t *self) {
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(run_doc, "run(config, initializes=False)\n\n"
+PyDoc_STRVAR(run_doc, "run(config, initializes=False, key=None)\n\n"
                       "Sets what the interpreter runs, as marshalled bytes. May be called once. initializes: the worker is to\n"
-                      "be initialized even if the pool is closed meanwhile. Otherwise nothing runs then.");
+                      "be initialized even if the pool is closed meanwhile. Otherwise nothing runs then. key: the interpreter\n"
+                      "is kept for a worker that is started with the same key, if that is possible.");
 static PyObject *interpreter_run(interpreter_t *self, PyObject *args) {
     thread_t *t = self->thread;
-    PyObject *config;
+    PyObject *config, *key = Py_None;
     int initializes = 0;
-    if (!PyArg_ParseTuple(args, "O|p", &config, &initializes))
+    if (!PyArg_ParseTuple(args, "O|pO", &config, &initializes, &key))
         return NULL;
     if (!PyBytes_Check(config) || pp_load_seq_cst(&t->told) != UNTOLD) {
         PyErr_SetString(PyExc_ValueError, "an interpreter is told once what to run, as bytes");
         return NULL;
     }
+    if (t->key == NULL && set_key(t, key) < 0)
+        return NULL;
     t->config_size = PyBytes_GET_SIZE(config);
     if ((t->config = malloc((size_t)t->config_size + 1)) == NULL)
         return PyErr_NoMemory();
@@ -490,8 +627,10 @@ static bool try_interrupt(thread_t *t) {
         PyEval_RestoreThread(state);
         if (pp_worker_slot_runs(worker, target_ns)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_importing(t->interpreter, t->ident);
-            if (is_done)
+            if (is_done) {
+                pp_store_seq_cst(&t->was_interrupted, 1);
                 pp_interrupt(t->segment, worker, target_ns, t->ident, PyExc_SystemExit);
+            }
         }
         PyThreadState_Clear(state);
         PyThreadState_DeleteCurrent();
@@ -540,6 +679,28 @@ static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *args) {
     Py_RETURN_TRUE;
 }
 
+const char pp_n_kept_doc[] = PyDoc_STR("n_kept() -> int\n\n"
+                                       "Returns how many interpreters are kept for the next pools of this interpreter.");
+PyObject *pp_n_kept(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_kept_count(this_interpreter()));
+}
+
+const char pp_end_kept_doc[] = PyDoc_STR("end_kept()\n\nEnds the interpreters that are kept, and waits for that.");
+PyObject *pp_end_kept(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    _Atomic uint32_t *n_leaving = pp_kept_end(this_interpreter(), nothing_to_run);
+    for (uint32_t n; (n = pp_load_seq_cst(n_leaving)) > 0;) {
+        int error;
+        Py_BEGIN_ALLOW_THREADS
+        error = pp_futex_wait(n_leaving, n, -1, UINT32_MAX);
+        Py_END_ALLOW_THREADS
+        if (error == EINTR && PyErr_CheckSignals() < 0)
+            return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *get_error(interpreter_t *self, void *closure) {
     (void)closure;
     return PyUnicode_DecodeUTF8(self->thread->error, (Py_ssize_t)strlen(self->thread->error), "replace");
@@ -550,7 +711,13 @@ static PyObject *get_leaked(interpreter_t *self, void *closure) {
     return PyBool_FromLong(pp_load_seq_cst(&self->thread->leaked));
 }
 
+static PyObject *get_was_kept(interpreter_t *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(self->was_kept);
+}
+
 static PyGetSetDef getset[] = {
+    {"was_kept", (getter)get_was_kept, NULL, "it has had a worker of an earlier pool", NULL},
     {"error", (getter)get_error, NULL, "why the worker ended, or an empty string", NULL},
     {"leaked", (getter)get_leaked, NULL, "foreign threads prevented the end of the interpreter", NULL},
     {0},

@@ -163,6 +163,23 @@ void pp_libraries_leak(pp_libraries_t *l) {
     l->segment = NULL;
 }
 
+void pp_libraries_detach(pp_libraries_t *l) {
+    for (unsigned i = 0; l && i < l->n_limited; i++)
+        pp_limits_disown(&l->limited[i]);
+    if (l)
+        l->segment = NULL;
+}
+
+void pp_libraries_attach(pp_libraries_t *l, pp_segment_t *s, unsigned worker) {
+    l->segment = s;
+    l->worker = worker;
+    for (unsigned i = 0; i < l->n_limited; i++) {
+        l->limited[i].budget = &s->budget;
+        l->limited[i].grant = &pp_segment_worker(s, worker)->grant;
+        pp_limits_own(&l->limited[i]);
+    }
+}
+
 static int keep(pp_libraries_t *l, void *handle) {
     if (l->n == l->capacity) {
         size_t capacity = l->capacity ? 2 * l->capacity : 64;

@@ -45,6 +45,7 @@ static void in_child(void) {
     pp_forget_cpus();
     atomic_fetch_add(&pp_n_forks, 1);
     pp_store_seq_cst(&pp_n_interpreters, 0);
+    pp_kept_after_fork_in_child();
     pp_limits_after_fork_in_child();
     pp_others_after_fork_in_child();
     pp_loads_after_fork();
@@ -417,6 +418,8 @@ static PyMethodDef functions[] = {
      "Returns `Channel.receivers` of the pool that this thread is encoding for, or None: what its workers have of __main__."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nReturns the number of live interpreter workers in this process."},
+    {"n_kept", pp_n_kept, METH_NOARGS, pp_n_kept_doc},
+    {"end_kept", pp_end_kept, METH_NOARGS, pp_end_kept_doc},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
     {"copy_threads", pp_copy_threads, METH_O, pp_copy_threads_doc},
     {"end_threads", pp_end_threads, METH_O, pp_end_threads_doc},

@@ -415,11 +415,15 @@ static PyObject *channel_worker(pp_channel_t *self, PyObject *arg) {
     return worker < 0 ? NULL : pp_worker_new(self->module, self->segment, (unsigned)worker);
 }
 
-PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n) -> Interpreter\n\n"
-                                    "Creates an interpreter in a separate thread, for worker n; see its `run`.");
-static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *n) {
+PyDoc_STRVAR(start_interpreter_doc, "start_interpreter(n, key=None) -> Interpreter\n\n"
+                                    "Creates an interpreter in a separate thread, for worker n; see its `run`. key: or takes\n"
+                                    "one that an earlier pool has left for a worker with the same key.");
+static PyObject *channel_start_interpreter(pp_channel_t *self, PyObject *args) {
+    PyObject *n, *key = Py_None;
+    if (!PyArg_ParseTuple(args, "O|O", &n, &key))
+        return NULL;
     int worker = pp_channel_slot(self, n);
-    PyObject *interpreter = worker < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)worker);
+    PyObject *interpreter = worker < 0 ? NULL : pp_interpreter_start(self->module, self->segment, (unsigned)worker, key);
     self->is_local = self->is_local || interpreter;
     return interpreter;
 }
@@ -630,7 +634,7 @@ static PyMethodDef methods[] = {
     METHOD("read_events", pp_channel_read_events, METH_VARARGS, pp_read_events_doc),
     METHOD("present", pp_channel_present, METH_O, pp_present_doc),
     METHOD("worker", channel_worker, METH_O, worker_doc),
-    METHOD("start_interpreter", channel_start_interpreter, METH_O, start_interpreter_doc),
+    METHOD("start_interpreter", channel_start_interpreter, METH_VARARGS, start_interpreter_doc),
     {0},
 };
 

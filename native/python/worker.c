@@ -426,6 +426,12 @@ static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
     return result;
 }
 
+static PyObject *worker_restore_limits(worker_t *self, PyObject *ignored) {
+    (void)self, (void)ignored;
+    pp_limits_restore_here();
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\n"
                           "Sets what to call before a task if libraries were loaded since the last one. While it returns\n"
                           "True, it is also called after a change of the worker's budget.");
@@ -735,6 +741,8 @@ static PyMethodDef methods[] = {
     {"keep_grant", (PyCFunction)worker_keep_grant, METH_VARARGS, keep_doc},
     {"initialize", (PyCFunction)worker_initialize, METH_O, initialize_doc},
     {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},
+    {"restore_limits", (PyCFunction)worker_restore_limits, METH_NOARGS,
+     "restore_limits()\n\nGives libraries with a count per thread back the count that this thread had. Its next worker finds that."},
     {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nEnds what `enter` began: the worker is no longer active."},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
     {"claim", (PyCFunction)worker_claim, METH_O, claim_doc},

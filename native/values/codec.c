@@ -143,6 +143,15 @@ static bool has_registered(pp_module_t *m) {
     return true;
 }
 
+void pp_forget_found(pp_module_t *m) {
+    pp_forget_common(m);
+    PyObject **found[] = {&m->dumps, &m->loads, &m->pickler, &m->file_type, &m->reducers, &m->registered, &m->local_reducers,
+                          &m->duplicates, &m->caller, &m->array_type};
+    for (size_t i = 0; i < sizeof found / sizeof *found; i++)
+        Py_CLEAR(*found[i]);
+    m->n_registered = 0;
+}
+
 static int ensure_local_reducers(pp_module_t *m) {
     Py_ssize_t n = PyDict_GET_SIZE(m->registered);
     if (m->local_reducers && m->n_registered == n)
