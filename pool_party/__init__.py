@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pool_party.patching.public import unpatch as unpatch
     from pool_party.wire.shared import share as share
     from pool_party.workers.bars import progress as progress
+    from pool_party.workers.interp.starting import end_kept_interpreters as end_kept_interpreters
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ _HOMES = {
     "configure": "_default",
     "cpu_count": "budget.topology",
     "default_executor": "_default",
+    "end_kept_interpreters": "workers.interp.starting",
     "map": "_default",
     "patch": "patching.public",
     "patched": "patching.public",

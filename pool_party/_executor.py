@@ -63,6 +63,7 @@ class ComposableExecutor(Executor):
         client: With kind="dask": the program's own `distributed.Client`; with kind="mpi": an executor on its ranks.
         worker_kind: With kind="dask" and "mpi": the kind of the workers on each machine. None: "process".
         insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
+        reuse: Whether interpreters are kept for the next pool, with kind="interp"; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -110,6 +111,7 @@ class ComposableExecutor(Executor):
         client: Any = None,
         worker_kind: str | None = None,
         insecure: bool = False,
+        reuse: bool = False,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
@@ -137,6 +139,7 @@ class ComposableExecutor(Executor):
             client=client,
             worker_kind=worker_kind,
             insecure=insecure,
+            reuse=reuse,
         )
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers

@@ -12,7 +12,7 @@ from pool_party._core.engine import Engine
 from pool_party.budget.plan import Limits, make_plan
 from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
-from pool_party.workers.base import Setup
+from pool_party.workers.base import Setup, has_interpreters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _choose_context(kind: str, context: Any) -> Any:
     resolved: Any = resolve_context(context) if kind == "process" or context is not None else None
     if kind != "process":
         return None
-    if context is not None and resolved.get_start_method() == "fork" and _native.n_interpreters():
+    if context is not None and resolved.get_start_method() == "fork" and has_interpreters():
         raise ValueError(
             "context 'fork' cannot be used while a pool of kind 'interp' is open: CPython crashes in the forked child "
             "(CPython issue 139759); use 'forkserver' or 'spawn'"
@@ -90,6 +90,12 @@ def _choose_extensions(kind: str, names: Iterable[str] | None) -> tuple[str, ...
     if names is not None:
         raise ValueError(f"extensions is for kind='interp', not {kind!r}: other workers load what this process loads")
     return ()
+
+
+def _choose_reuse(kind: str, reuse: bool) -> bool:
+    if reuse and kind != "interp":
+        raise ValueError(f"reuse is for kind='interp', not {kind!r}: other workers end with their pool")
+    return bool(reuse)
 
 
 class PoolOptions(Limits, total=False):
@@ -174,6 +180,7 @@ def open_engine(
     client: Any = None,
     worker_kind: str | None = None,
     insecure: bool = False,
+    reuse: bool = False,
     **limits: Unpack[Limits],
 ) -> tuple[Engine, _native.Keeper]:
     """Open an engine. Return it with its keeper, which keeps it running.
@@ -191,6 +198,7 @@ def open_engine(
             "processes": n_workers,
             "maxtasksperchild": max_tasks,
             "extensions": extensions,
+            **({"reuse": _choose_reuse(resolve_kind(worker_kind or "process"), reuse)} if reuse else {}),
             "preload": preloading.choose(preload),
             "memory_per_worker": memory_per_worker,
             "worker_memory_limit": worker_memory_limit,
@@ -201,6 +209,7 @@ def open_engine(
         call = None if initializer is None else (initializer, arguments_of(initializer, initargs))
         return _open_elsewhere(kind, terms, call, address, client, insecure, on_broken, carrier)
     memory_limit = _choose_memory(kind, "worker_memory_limit", worker_memory_limit)
+    reuse = _choose_reuse(kind, reuse)
     n_workers = _choose_number(n_workers)
     _check_workers(n_workers, initializer, max_tasks)
     if n_bytes := _choose_memory(kind, "memory_per_worker", memory_per_worker):
@@ -209,7 +218,7 @@ def open_engine(
     context = _choose_context(kind, _start_context(context))
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
-    interpreters = _begin_interpreters(channel, n_workers) if kind == "interp" else None
+    interpreters = _begin_interpreters(channel, n_workers, reuse) if kind == "interp" else None
     try:
         setup = Setup(
             initializer,
@@ -223,6 +232,7 @@ def open_engine(
             relay=_choose_relay(kind, n_workers, log, output),
             names_records=log and kind == "thread",
             memory_limit=memory_limit,
+            reuse=reuse,
         )
         engine = Engine(kind, n_workers, channel, backlog, setup, on_broken, carrier)
         return engine, engine.open(setup)
@@ -234,10 +244,10 @@ def open_engine(
         raise
 
 
-def _begin_interpreters(channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:
+def _begin_interpreters(channel: _native.Channel, n_workers: int, reuse: bool) -> dict[int, _native.Interpreter]:
     from pool_party.workers.interp import prestart  # other kinds do not need it
 
-    return prestart.begin(channel, n_workers)
+    return prestart.begin(channel, n_workers, reuse)
 
 
 def _check_elsewhere(kind: str, kinds: tuple[str, ...], **given: object) -> None:

@@ -94,6 +94,9 @@ class ComposablePool:
             the executor of `mpi4py.futures.MPICommExecutor`. None: the ranks that wait in `python -m mpi4py.futures`.
         worker_kind: With kind="dask" and "mpi": the kind of the workers on each machine. None: "process".
         insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
+        reuse: Whether interpreters are kept when the pool ends, for the next pool with `reuse=True`, which finds the
+            packages loaded that they have imported, and no module of the program's own. docs/interpreters.md says what
+            else they keep, and what not. It is for kind="interp".
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -139,6 +142,7 @@ class ComposablePool:
         client: Any = None,
         worker_kind: str | None = None,
         insecure: bool = False,
+        reuse: bool = False,
     ) -> None:
         self._context = context
         self._engine, self._keeper = open_engine(
@@ -164,6 +168,7 @@ class ComposablePool:
             client=client,
             worker_kind=worker_kind,
             insecure=insecure,
+            reuse=reuse,
         )
         self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
 
@@ -851,6 +856,7 @@ class InterpreterPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts.
+        reuse: Whether interpreters are kept for the next pool; see `ComposablePool`.
         **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
             `propagate`, and for processes those of memory; see `ComposablePool`.
 
@@ -872,6 +878,7 @@ class InterpreterPool(ComposablePool):
         *,
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
+        reuse: bool = False,
         **options: Unpack[PoolOptions],
     ) -> None:
         super().__init__(
@@ -882,5 +889,6 @@ class InterpreterPool(ComposablePool):
             kind="interp",
             extensions=extensions,
             preload=preload,
+            reuse=reuse,
             **options,
         )

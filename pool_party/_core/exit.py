@@ -51,6 +51,8 @@ def _end_before_threads() -> None:
     for engine in list(_open):
         if engine.drains_at_exit or are_joined:
             _end(engine)
+    if are_joined:  # `end_all` would be too late: other interpreters can end before this one's end only
+        _native.end_kept()
 
 
 def end_all() -> None:
@@ -59,6 +61,7 @@ def end_all() -> None:
     _is_at_exit = False
     for engine in list(_open):
         _end(engine)
+    _native.end_kept()
     if sys.version_info < (3, 13):
         _native.keep_keywords()
 

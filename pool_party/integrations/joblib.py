@@ -39,7 +39,7 @@ IDLE_S = 300.0  # as loky
 OPTIONS = frozenset(
     (
         *("initializer", "initargs", "maxtasksperchild", "context", "policy", "threads_per_worker", "oversubscription"),
-        *("affinity", "scope", "extensions", "preload"),
+        *("affinity", "scope", "extensions", "preload", "reuse"),
     )
 )
 ON_ERROR = ("raise", "return")

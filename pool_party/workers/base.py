@@ -28,7 +28,7 @@ class Setup:
     preload: modules to import before the initializer. begun: interpreters that were made early, until a worker takes
     them. relay: what handles what workers log and print; None: nothing does. names_records: threads name themselves on
     what they log. memory_limit: the bytes that a worker process may have; 0: any number. broker: what runs tasks on
-    other machines, which know the rest; None: workers are on this one.
+    other machines, which know the rest; None: workers are on this one. reuse: interpreters are kept for the next pool.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Setup:
         names_records: bool = False,
         memory_limit: int = 0,
         broker: Broker | None = None,
+        reuse: bool = False,
     ) -> None:
         self.initializer = initializer
         self.initargs = initargs
@@ -59,6 +60,7 @@ class Setup:
         self.names_records = names_records
         self.memory_limit = memory_limit
         self.broker = broker
+        self.reuse = reuse
         self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
 
     def relay_terms(self, n: int) -> tuple[Any, ...] | None:
@@ -70,6 +72,13 @@ class Setup:
         return relaying.terms(self.relay, n)
 
 
+def has_interpreters() -> bool:
+    """Return whether pools of interpreters are open. A fork is to follow, so interpreters without a pool end."""
+    if _native.n_interpreters():
+        _native.end_kept()
+    return _native.n_interpreters() > 0
+
+
 def start_method(context: Any) -> str | None:
     """Return how processes of a `multiprocessing` context are started, or None without a context.
 
@@ -77,7 +86,7 @@ def start_method(context: Any) -> str | None:
     (CPython issue 139759). A fork server replaces fork then.
     """
     method: str | None = context and context.get_start_method()
-    return "forkserver" if method == "fork" and _native.n_interpreters() else method
+    return "forkserver" if method == "fork" and has_interpreters() else method
 
 
 class Worker(Protocol):

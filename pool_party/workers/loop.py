@@ -124,14 +124,20 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
 
     global _is_interpreter, is_remote
     _is_interpreter = is_remote = True
-    sys.argv, main_names, cpus, packages, steps, initializer, max_tasks, preload, name, relay = config
+    sys.argv, main_names, cpus, packages, steps, initializer, max_tasks, preload, name, relay, is_kept = config
+    keeping: Any = None
+    if is_kept:
+        keeping = __import__("pool_party.workers.interp.keeping", fromlist=["run"])
     if cpus:
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes of `multiprocessing`
     main.__dict__.update(main_names)
-    extensions.install(*packages)
-    process_state.install()
-    sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
+    if keeping is None or keeping.is_new():
+        extensions.install(*packages)
+        process_state.install()
+        sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
+    if keeping is not None:
+        keeping.begin(cpus)
     if steps is not None:
         take_steps(steps)
 
@@ -144,7 +150,10 @@ def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None
         function(*args)
         return function, args  # an interrupt that comes now does not hit their destructors
 
-    run(worker, initialize, max_tasks, preload=preload, observe=relaying(name, relay))
+    if keeping is None:
+        run(worker, initialize, max_tasks, preload=preload, observe=relaying(name, relay))
+    else:
+        keeping.run(run, worker, initialize, preload, relaying(name, relay))
 
 
 def take_steps(encoded: bytes) -> None:

@@ -113,10 +113,10 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
     process_state.change("importlib.util", _hide_refused)
     for name in THREAD_SETTERS:
         process_state.change(name, _end_threads_of)
-    _make_joblib_sequential()
+    make_joblib_sequential()
 
 
-def _make_joblib_sequential() -> None:
+def make_joblib_sequential() -> None:
     """Make joblib run sequentially: its pools need daemon threads, which CPython forbids here, and loky would hang.
 
     The variable is set behind os.environ's back, because os.environ would change the environment of the whole process.
@@ -135,6 +135,11 @@ def _end_threads_of(module: "Any") -> None:
     set_threads = getattr(module, THREAD_SETTERS[module.__name__], None)
     if set_threads is not None:  # otherwise a module of the user's own
         atexit.register(set_threads, 1)
+
+
+def copied() -> "set[str]":
+    """Return the paths of the extension modules of which this interpreter has private copies."""
+    return {*_copies}
 
 
 def own_threads() -> "dict[str, int]":

@@ -50,6 +50,12 @@ def _adopt_tracker(module: "Any") -> None:
         setattr(module, name, function)
 
 
+def adopt_key() -> None:
+    """Use the key that the process has now, if the module is loaded."""
+    if "multiprocessing.process" in sys.modules:
+        _adopt_key(sys.modules["multiprocessing.process"])
+
+
 _ADOPTERS: "dict[str, Callable[[Any], None]]" = {
     "multiprocessing.process": _adopt_key,
     "multiprocessing.resource_tracker": _adopt_tracker,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers.base import Setup
-from pool_party.workers.interp.starting import start
+from pool_party.workers.interp.starting import start, watch_forks
 from pool_party.workers.interp.steps import steps
 
 if TYPE_CHECKING:
@@ -53,8 +53,27 @@ def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]]
     return boot, (package, (_native.__name__, _native.__file__, None), *modules)
 
 
-def _config(setup: Setup, n: int, name: str) -> bytes:
-    """Return the interpreter's configuration.
+def _key(setup: Setup, n: int) -> bytes | None:
+    """Return what an interpreter gets when it is new and is not changed afterwards. None: it is not kept.
+
+    Threads of libraries keep the CPUs of the worker that made them. Steps might have to be undone. A worker with a
+    limited number of tasks is to have a new interpreter.
+    """
+    if not setup.reuse or setup.max_tasks or steps():
+        return None
+    return repr((*_packages(setup), _cpus(setup, n))).encode()
+
+
+def _packages(setup: Setup) -> tuple[tuple[str, ...], bool]:
+    return setup.extensions, setup.plan is not None and setup.plan.has_own_blas
+
+
+def _cpus(setup: Setup, n: int) -> tuple[int, ...]:
+    return setup.plan.mask(n) if setup.plan is not None else ()
+
+
+def _config(setup: Setup, n: int, name: str, is_kept: bool, is_new: bool) -> bytes:
+    """Return the interpreter's configuration. is_kept: for its next worker. is_new: it has had no worker yet.
 
     It is marshalled, since imports do not work there before sys.path is set.
     """
@@ -68,14 +87,12 @@ def _config(setup: Setup, n: int, name: str) -> bytes:
     initializer = None if setup.initializer is None else encode((setup.initializer, setup.initargs))
     first = encode(found) if (found := steps()) else None
     path = [str(entry) for entry in sys.path]
-    cpus = setup.plan.mask(n) if setup.plan is not None else ()
-    packages = (setup.extensions, setup.plan is not None and setup.plan.has_own_blas)
     relay = setup.relay_terms(n)
     config = (
-        *(list(sys.argv), main_names, cpus, packages, first),
-        *(initializer, setup.max_tasks, setup.preload, name, relay),
+        *(list(sys.argv), main_names, _cpus(setup, n), _packages(setup), first),
+        *(initializer, setup.max_tasks, setup.preload, name, relay, is_kept),
     )
-    return marshal.dumps((path, _boot(), config))
+    return marshal.dumps((path, _boot() if is_new else None, config))
 
 
 class InterpreterWorker:
@@ -91,12 +108,17 @@ class InterpreterWorker:
         self.pid = os.getpid()
         self._setup = setup
         begun = setup.begun or {}
-        self._interpreter = begun.pop(n) if n in begun else start(channel, n)
+        self._key = _key(setup, n)
+        if self._key is not None:
+            watch_forks()
+        self._interpreter = begun.pop(n) if n in begun else start(channel, n, self._key)
 
     def start(self) -> None:
         try:
-            config = _config(self._setup, self.n, self.name)
-            self._interpreter.run(config, self._setup.initializer is not None or bool(self._setup.preload))
+            is_kept, is_new = self._key is not None, not self._interpreter.was_kept
+            config = _config(self._setup, self.n, self.name, is_kept, is_new)
+            initializes = self._setup.initializer is not None or bool(self._setup.preload)
+            self._interpreter.run(config, initializes, self._key)
         except BaseException:
             self._interpreter.dismiss()
             raise
