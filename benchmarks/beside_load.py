@@ -23,7 +23,7 @@ from cells_ways import warm_up
 from fresh import Figures, begin, end
 from peers import PoolHandle
 from program import Record, n_usable_cpus, say
-from reporting.markdown import table
+from tables import table
 from workloads.algebra import eigenvalues, products, tall_qr
 
 _POLICIES = ("static", "dynamic")

@@ -28,7 +28,7 @@ from program import (
     medians,
     wanted,
 )
-from reporting.markdown import duration, size_text
+from tables import duration, size_text
 from workloads.objects import FORMS, N_TASKS
 
 from pool_party.cli.demo.report import format_table

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from program import Record, add_only, finish, make_parser, n_usable_cpus, say
-from reporting.markdown import size_text
+from tables import size_text
 from workloads.layouts import LAYOUTS, Array
 
 from pool_party import _native

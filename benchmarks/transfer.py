@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from fresh import Figures, begin, end
 from peers import Peer, available_peers
 from program import Record, Runs, add_only, add_peer, add_workers, finish, gather, make_parser, wanted
-from reporting.markdown import duration, size_text
+from tables import duration, size_text
 from transfer_sections import BOUNDS, MEMCPY, VALUES
 
 from pool_party.cli.demo.report import format_table

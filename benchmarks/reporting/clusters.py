@@ -6,9 +6,10 @@ was reached, and the bound of that rate.
 
 from collections.abc import Iterator
 
+from tables import duration, folded, number, ratio
+
 from reporting.drawing import NO_POOL, Line, Panel, picture
 from reporting.found import Found, Json, measured
-from reporting.markdown import duration, folded, number, ratio
 from reporting.parts import Part, failure_list, summary_table, us
 
 _NOTE = (

@@ -1,8 +1,9 @@
 """The default part for a benchmark without its own: a table for each section, with whatever its summaries hold."""
 
+from tables import folded, number, table
+
 from reporting.drawing import is_ours
 from reporting.found import Found, Json, measured
-from reporting.markdown import folded, number, table
 from reporting.parts import Part, failure_list
 
 

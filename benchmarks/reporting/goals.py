@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tables import duration, number, ratio, table
+
 from reporting.found import Found, Json, measured
-from reporting.markdown import duration, number, ratio, table
 
 NOT_MEASURED = "not measured"
 

@@ -4,9 +4,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
+from tables import duration, folded, table
+
 from reporting.drawing import Bar, Line, Panel, is_ours, picture
 from reporting.found import Found, Json, measured
-from reporting.markdown import duration, folded, table
 from reporting.parts import KINDS, Part, failure_list, us
 
 

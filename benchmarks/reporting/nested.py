@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from tables import folded, table
+
 from reporting.drawing import Bar, Line, Panel, is_ours, picture
 from reporting.found import Found, Json
-from reporting.markdown import folded, table
 from reporting.parts import KINDS, Part
 
 _CELLS = ("balanced-little", "balanced-much", "unbalanced-little", "unbalanced-much")

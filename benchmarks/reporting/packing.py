@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from tables import folded, size_text, table
+
 from reporting.drawing import Line, Panel, picture
 from reporting.found import Found, Json
 from reporting.goals import Goal
-from reporting.markdown import folded, size_text, table
 from reporting.parts import Part
 from reporting.transfers import size_ticks
 

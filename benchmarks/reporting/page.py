@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from suite import BENCHMARKS
+from tables import table
 
 from reporting import clusters, management, nested, packing, parts, science, transfers
 from reporting.drawing import can_draw
 from reporting.found import Found, Json, load
 from reporting.generic import generic
 from reporting.goals import format_goals
-from reporting.markdown import table
 
 _PARTS: dict[str, Callable[[Found], parts.Part]] = {
     "dispatch": parts.dispatch,

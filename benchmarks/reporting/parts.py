@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tables import duration, folded, number, table
+
 from reporting.drawing import Bar, Panel, Picture, is_ours, picture
 from reporting.found import Found, Json, failures, measured
-from reporting.markdown import duration, folded, number, table
 
 KINDS = ("thread", "process", "interp")
 

@@ -1,8 +1,9 @@
 """The part of the report about scientific workloads: sweeps of scikit-learn, pandas and SciPy, and a large array."""
 
+from tables import duration, folded
+
 from reporting.drawing import Panel, picture
 from reporting.found import Found, Json, measured
-from reporting.markdown import duration, folded
 from reporting.parts import Part, bar_panel, failure_list, summary_table
 
 _SERIAL = "serial"

@@ -6,10 +6,11 @@ The sections have the median time in microseconds of each subject by size in byt
 
 from collections.abc import Iterable, Iterator
 
+from tables import duration, folded, size_text, table
+
 from reporting.drawing import NO_POOL, Line, Panel, is_ours, picture
 from reporting.found import Found, Json
 from reporting.goals import Goal, judge
-from reporting.markdown import duration, folded, size_text, table
 from reporting.parts import Part, us
 from reporting.science import array_time_s
 
