@@ -14,7 +14,6 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from asyncio_ways import EXECUTOR, IN_LOOP, NOTHING, OURS
 from fresh import begin, end
@@ -32,8 +31,8 @@ from program import (
     medians,
     wanted,
 )
+from tables import table
 
-from pool_party.cli.demo.report import format_table
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 120.0
@@ -82,14 +81,14 @@ def _cell(key: str, value: float, reference: float | None) -> str:
     return text if reference is None else f"{text} ({value / reference:.2f} x)"
 
 
-def _format(section: str, sums: Mapping[str, dict[str, float]], runs: Runs) -> str:
+def _format(sums: Mapping[str, dict[str, float]]) -> str:
     keys = list(next(iter(sums.values()))) if sums else []
     headings = [key.removesuffix("_ms").replace("_per_s", " a second").replace("_", " ") for key in keys]
     rows = []
     for way, figures in sums.items():
         reference = sums.get(_reference_of(way) or "", {})
         rows.append([way, *(_cell(key, figures[key], reference.get(key)) for key in keys)])
-    return "\n".join((f"{section}:", format_table(["", *headings], rows), *runs.failure_lines(), ""))
+    return table(["", *headings], rows)
 
 
 def main() -> int:
@@ -104,13 +103,12 @@ def main() -> int:
     has_failed = False
     for section in options.only or _N_CALLS:
         if section == "server" and importlib.util.find_spec("aiohttp") is None:
-            print("server: left out, since aiohttp is not installed\n")
+            record.show("server: left out, since aiohttp is not installed")
             continue
         runs = _measure(section, options)
         sums = {way: medians(found) for way, found in runs.figures.items()}
-        print(_format(section, sums, runs), flush=True)
-        found: dict[str, Any] = {way: {"summary": sums[way], "runs": runs.figures[way]} for way in sums}
-        record.put_section(section, found | {way: {"failure": text} for way, text in runs.failures.items()})
+        record.show(f"{section}:", _format(sums), runs.failure_text())
+        record.put_section(section, runs.as_json(sums))
         has_failed |= any(way.startswith(OURS) for way in runs.failures)
     return int(has_failed)
 

@@ -5,12 +5,11 @@
     python benchmarks/bench.py --list
     python benchmarks/bench.py --report [--results FOLDER]
 
-Each benchmark writes its figures to FOLDER/NAME.json. The report, FOLDER/report.md with its pictures, covers all
-figures in the folder. A benchmark that fails keeps its previous figures, and does not affect the others.
+Each benchmark writes its figures and tables to FOLDER/NAME.json. The report, FOLDER/report.md, has all tables that are
+there, and the goals. A benchmark that fails keeps its previous figures, and does not affect the others.
 """
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -65,14 +64,6 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
             process.wait()
 
 
-def _complete(path: Path, is_quick: bool, taken_s: float) -> None:
-    """Add metadata that not every program writes."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        found = json.loads(path.read_text())
-        found["metadata"] = {"is_quick": is_quick, "taken_s": round(taken_s, 1)} | found["metadata"]
-        path.write_text(json.dumps(found, indent=1) + "\n")
-
-
 def _keep(fresh: Path, kept: Path, is_complete: bool) -> str:
     """Move the figures to their place, unless they are incomplete and there are older ones; return what was dropped."""
     if not fresh.exists():
@@ -91,11 +82,9 @@ def _run(benchmark: Benchmark, folder: Path, is_quick: bool) -> str:
     command = [sys.executable, str(benchmark.program), *benchmark.command_line(is_quick), "--json", str(fresh)]
     limit_s = max(_LEAST_LIMIT_S, _PATIENCE * 60 * benchmark.expected_minutes(is_quick))
     status: int | None = None
-    started_s = time.monotonic()
     try:
         status = _wait(subprocess.Popen(command), limit_s)
     finally:
-        _complete(fresh, is_quick, time.monotonic() - started_s)
         loss = _keep(fresh, kept, status in (0, _SOME_FAILED))
     if status == 0:
         return loss
@@ -123,12 +112,10 @@ def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> d
 
 
 def _report(folder: Path) -> int:
-    from reporting.page import NothingThere, write_report
+    from report import write_report
 
-    try:
-        path = write_report(folder)
-    except NothingThere as error:
-        print(f"bench: {error}", file=sys.stderr)
+    if (path := write_report(folder)) is None:
+        print(f"bench: {folder} has no figures; run some benchmarks first", file=sys.stderr)
         return 1
     print(f"report: {path}")
     return 0

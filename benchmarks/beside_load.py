@@ -4,7 +4,7 @@
 
 Compares policy "dynamic" with "static": one task alone, equal tasks, and equal tasks after a lone one; on an otherwise
 idle machine, and beside processes that only compute. The policies take turns within one process, so that other load
-affects both. The table is Markdown.
+affects both.
 """
 
 import argparse
@@ -156,11 +156,11 @@ def run(options: argparse.Namespace) -> int:
                 arguments = [kind, n_workers, size, n_rounds]
                 figures, failure = end(begin("beside_load", arguments, function="measure"), _LIMIT_S)
             if figures is None:
-                failures.append(f"  not measured: {kind}, beside {n_busy}: {failure}")
+                failures.append(f"- not measured: {kind}, beside {n_busy}: {failure}")
             else:
                 found[kind, n_busy] = figures
                 record.put("results", [{"kind": k, "n_busy": n, "times_s": times} for (k, n), times in found.items()])
     names = [work.name for work in works_of(n_workers, size)]
-    print('"dynamic" over "static", medians; in brackets the seconds of "static"\n')
-    print("\n".join((format_results(found, options.kinds, names), *failures)))
+    title = '"dynamic" over "static", medians; in brackets the seconds of "static".'
+    record.show(title, format_results(found, options.kinds, names), "\n".join(failures))
     return int(bool(failures))

@@ -22,8 +22,7 @@ from cells_ways import CELLS, GATED, POLICIES, SIZES, default_size, stages_of
 from fresh import TIME_IS_UP, Figures, begin, end
 from peers import pool_accepts
 from program import ONE_THREAD, Record, add_kinds, add_repeats, add_workers, finish, make_parser, n_usable_cpus, say
-
-from pool_party.cli.demo.report import format_table
+from tables import table as format_table
 
 _FIXED = ("one-thread", "one-worker", "default", "joblib")  # the first two determine the time limit of the others
 WAYS = (*_FIXED, "none", *POLICIES)
@@ -173,10 +172,10 @@ def _format_totals(table: _Table, kind: str, ways: Sequence[str], cells: Sequenc
     for way in ways:
         rows.append([title_of(way, kind), *(_write_cell(table[way, cell], best_s[cell]) for cell in cells)])
         failures = {table[way, cell].failure for cell in cells} - {""}
-        reasons += [f"  {title_of(way, kind)}: {failure}" for failure in sorted(failures) if failure[0] != ">"]
+        reasons += [f"- {title_of(way, kind)}: {failure}" for failure in sorted(failures) if failure[0] != ">"]
     bounds = [_with_ratio(_best_per_stage(table, cell), best_s[cell]) for cell in cells]
     rows.append(["best per stage", *bounds])
-    return "\n".join((format_table(["", *cells], rows), *reasons))
+    return "\n\n".join(filter(None, (format_table(["", *cells], rows), "\n".join(reasons))))
 
 
 def _format_stages(table: _Table, kind: str, size: str, cells: Sequence[str]) -> str:
@@ -200,7 +199,7 @@ def _format_work(cells: Sequence[str], size: str) -> str:
         for stage in stages_of(cell, size):
             _, *shape = stage.values[0]
             texts.append(f"{len(stage.values)} x {stage.task.__name__}({', '.join(map(str, shape))})")
-        lines.append(f"  {cell}: {', then '.join(texts)}")
+        lines.append(f"- {cell}: {', then '.join(texts)}")
     return "\n".join(lines)
 
 
@@ -246,19 +245,20 @@ def main() -> int:
     record = Record(__doc__, max(options.workers), options)
     record.put("size", options.size)
     results: list[dict[str, Any]] = []
-    print(f"{_format_work(options.cells, options.size)}\n")
+    record.show(_format_work(options.cells, options.size))
     obstacles = obstacles_of(options.kinds)
     for kind in options.kinds:
         reasons = {obstacles.get((kind, way), "") for way in options.ways}
         if "" not in reasons:
-            print(f"{kind}: {', '.join(sorted(reasons))}\n")
+            record.show(f"{kind}: {', '.join(sorted(reasons))}")
             continue
         for n_workers in options.workers:
             table = _measure_kind(kind, n_workers, options, obstacles)
-            print(f"{kind}, {n_workers} workers: seconds, and the ratio to the best of the fixed ways; lower is better")
-            print(_format_totals(table, kind, options.ways, options.cells))
-            stages = _format_stages(table, kind, options.size, options.cells)
-            print(f"\n{stages}\n" if stages else "", flush=True)
+            record.show(
+                f"{kind}, {n_workers} workers: seconds, and the ratio to the best of the fixed ways; lower is better.",
+                _format_totals(table, kind, options.ways, options.cells),
+                _format_stages(table, kind, options.size, options.cells),
+            )
             results += _as_json(table, kind, n_workers)
             record.put("results", results)
     return 0

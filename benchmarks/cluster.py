@@ -10,7 +10,6 @@ Dask sets BLAS libraries in its workers to one thread, and mpi4py does not. Our 
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
 
 from cluster_ways import EXECUTOR, MAP, OURS, RANKS, mpiexec
 from fresh import begin, end
@@ -28,8 +27,7 @@ from program import (
     medians,
     wanted,
 )
-
-from pool_party.cli.demo.report import format_table
+from tables import table
 
 _TIMEOUT_S = 300.0
 _QUICK_SCALE = 0.01
@@ -58,10 +56,10 @@ def _cell(key: str, value: float, reference: float | None) -> str:
     return text if reference is None else f"{text} ({value / reference:.3g} x)"
 
 
-def _format(section: str, sums: Mapping[str, dict[str, float]], runs: Runs) -> str:
+def _format(sums: Mapping[str, dict[str, float]]) -> str:
     reference = sums.get(MAP, {})
     rows = [[way, *(_cell(key, value, reference.get(key)) for key, value in sums[way].items())] for way in sums]
-    return "\n".join((f"{section}:", format_table(["", "median"], rows), *runs.failure_lines(), ""))
+    return table(["", "median"], rows)
 
 
 def main() -> int:
@@ -77,9 +75,8 @@ def main() -> int:
     for section in options.only or _SECTIONS:
         runs = _measure(section, options)
         sums = {way: medians(found) for way, found in runs.figures.items()}
-        print(_format(section, sums, runs), flush=True)
-        found: dict[str, Any] = {way: {"summary": sums[way], "runs": runs.figures[way]} for way in sums}
-        record.put_section(section, found | {way: {"failure": text} for way, text in runs.failures.items()})
+        record.show(f"{section}:", _format(sums), runs.failure_text())
+        record.put_section(section, runs.as_json(sums))
         has_failed |= any(way.startswith(OURS) for way in runs.failures)
     return int(has_failed)
 

@@ -13,19 +13,32 @@ the simulation.
 
 import argparse
 from math import inf
-from typing import Any
 
 from cluster_size_ways import LATENCY_S
 from fresh import begin, end
 from program import Record, Result, Runs, add_repeats, add_workers, finish, gather, make_parser, medians
-from reporting.clusters import COLUMNS
+from tables import ms, number, ratio, table, us
 
 from pool_party import _options
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 300.0
 _QUICK_SCALE = 0.1
 _CEILING = 1, 0.0  # nodes, and ms of a task
+_COLUMNS = {
+    "tasks_per_s": ("tasks per second", number),
+    "share": ("of ideal", ratio),
+    "share_of_bound": ("of the bound", ratio),
+    "us_per_task": ("CPU time of a task", us),
+    "dispatcher_us": ("dispatcher", us),
+    "receiver_us": ("receiver", us),
+    "caller_us": ("caller", us),
+    "nodes_us": ("simulation", us),
+    "call_ms": ("one call", ms),
+    "call_beside_ms": ("beside a full load", ms),
+    "open_ms": ("open", ms),
+    "join_ms": ("join later", ms),
+    "close_ms": ("close", ms),
+}
 
 type _Case = tuple[int, float]  # nodes, and ms of a task
 
@@ -67,10 +80,10 @@ def sum_up(n_workers: int, cases: list[_Case], runs: Runs, n_slots: int) -> dict
     return sums
 
 
-def _format(section: str, sums: dict[str, dict[str, float]], runs: Runs) -> str:
-    rows = [[name, *(write(found[key]) for key, (_, write) in COLUMNS.items())] for name, found in sums.items()]
-    headings = ["", *(heading for heading, _ in COLUMNS.values())]
-    return "\n".join((f"{section}:", format_table(headings, rows), *runs.failure_lines(), ""))
+def _format(sums: dict[str, dict[str, float]]) -> str:
+    rows = [[name, *(write(found[key]) for key, (_, write) in _COLUMNS.items())] for name, found in sums.items()]
+    headings = ["", *(heading for heading, _ in _COLUMNS.values())]
+    return table(headings, rows)
 
 
 def main() -> int:
@@ -92,9 +105,8 @@ def main() -> int:
     for n_workers in numbers:
         runs = _measure(n_workers, cases, options)
         sums = sum_up(n_workers, cases, runs, options.slots)
-        print(_format(_section(n_workers), sums, runs), flush=True)
-        found: dict[str, Any] = {name: {"summary": sums[name], "runs": runs.figures[name]} for name in sums}
-        record.put_section(_section(n_workers), found | {name: {"failure": why} for name, why in runs.failures.items()})
+        record.show(f"{_section(n_workers)}:", _format(sums), runs.failure_text())
+        record.put_section(_section(n_workers), runs.as_json(sums))
         has_failed |= bool(runs.failures)
     return int(has_failed)
 

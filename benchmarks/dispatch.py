@@ -30,21 +30,16 @@ from program import (
     finish,
     gather,
     make_parser,
+    percentile,
     say,
     wanted,
 )
-
-from pool_party.cli.demo.report import format_table
+from tables import duration, number, ratio, table, us
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.2
 
 type _Summary = dict[str, float]
-
-
-def _percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that `percent` % of the values do not exceed (nearest rank)."""
-    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
 def _pooled(runs: Sequence[Figures], key: str) -> list[float]:
@@ -63,9 +58,9 @@ def _sum_up_round_trip(runs: Sequence[Figures]) -> _Summary:
     busy, idle = _pooled(runs, "busy_us"), _pooled(runs, "idle_us")
     return {
         "median": statistics.median(busy),
-        "p99": _percentile(busy, 99),
+        "p99": percentile(busy, 99),
         "idle_median": statistics.median(idle),
-        "idle_p99": _percentile(idle, 99),
+        "idle_p99": percentile(idle, 99),
     }
 
 
@@ -95,18 +90,6 @@ def _sum_up_hostage(runs: Sequence[Figures]) -> _Summary:
 
 def _sum_up_crowd(runs: Sequence[Figures]) -> _Summary:
     return {key: _median(runs, key) for key in runs[0]}
-
-
-def _thousands(value: float) -> str:
-    return f"{value / 1e3:.1f} k"
-
-
-def _us(value: float) -> str:
-    return f"{value:.1f} us"
-
-
-def _ms(value_s: float) -> str:
-    return f"{value_s * 1e3:.1f} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +122,17 @@ _SECTIONS = {
     "throughput": Section(
         "map(noop, range(n), chunksize=1): tasks per second; higher is better",
         _sum_up_throughput,
-        (Column("median", "median", _thousands), Column("best", "best", _thousands)),
+        (Column("median", "median", number), Column("best", "best", number)),
         is_more_better=True,
     ),
     "round-trip": Section(
         "one apply(noop) or submit(noop).result(), back to back and after 2 ms without a task; lower is better",
         _sum_up_round_trip,
         (
-            Column("median", "median", _us),
-            Column("p99", "p99", _us),
-            Column("after idle", "idle_median", _us),
-            Column("p99", "idle_p99", _us),
+            Column("median", "median", us),
+            Column("p99", "p99", us),
+            Column("after idle", "idle_median", us),
+            Column("p99", "idle_p99", us),
         ),
         n_repeats=3,
     ),
@@ -158,10 +141,10 @@ _SECTIONS = {
         "more; lower is better",
         _sum_up_start,
         (
-            Column("median", "median", _ms),
-            Column("best", "best", _ms),
-            Column("again", "again", _ms),
-            Column("import", "import", _ms),
+            Column("median", "median", duration),
+            Column("best", "best", duration),
+            Column("again", "again", duration),
+            Column("import", "import", duration),
         ),
     ),
     "idle": Section(
@@ -181,7 +164,7 @@ _SECTIONS = {
         "them waited over 0.5 s",
         _sum_up_hostage,
         (
-            Column("last of the others", "median", _ms),
+            Column("last of the others", "median", duration),
             Column("held up", "n_hostages", lambda value: f"{value:.0f}"),
         ),
         n_repeats=3,
@@ -191,7 +174,7 @@ _SECTIONS = {
         "workers, nearly all of which sleep; lower is better",
         _sum_up_crowd,
         tuple(
-            Column(f"{title}, {size}", f"{key}_{size}", _us)
+            Column(f"{title}, {size}", f"{key}_{size}", us)
             for title, key in (("call", "call_us"), ("task", "task_cpu_us"))
             for size in CROWDS
         ),
@@ -240,9 +223,7 @@ def _ratios(section: Section, peers: Sequence[Peer], summaries: dict[str, _Summa
     own, reference = figures[peer.name], figures.get(peer.reference, math.nan)
 
     def times(other: float, name: str) -> str:
-        ratio = own / other
-        digits = 2 if ratio < 10 else 1
-        return "-" if math.isnan(ratio) else f"{ratio:.{digits}f} x {name}".rstrip()
+        return "-" if math.isnan(other) else f"{ratio(own / other)} {name}".rstrip()
 
     return [times(reference, peer.reference), times(best, "")]
 
@@ -260,7 +241,7 @@ def _format_section(section: Section, peers: Sequence[Peer], runs: Runs) -> str:
         has_ratios = section.ratio_key and peer.kind != BOUND
         ratios = _ratios(section, peers, summaries, peer) if has_ratios else [""] * (len(headings) - 1 - len(cells))
         rows.append([peer.name, *cells, *ratios])
-    return "\n".join((section.title, format_table(headings, rows), *runs.failure_lines(), ""))
+    return table(headings, rows)
 
 
 def _without_samples(figures: Figures) -> Figures:
@@ -299,10 +280,10 @@ def main() -> int:
     has_failed = False
     for name in options.only or [name for name, section in _SECTIONS.items() if not section.is_extra]:
         if name == "hostage" and options.workers < 2:
-            print("hostage: left out, since with one worker all tasks wait\n")
+            record.show("hostage: left out, since with one worker all tasks wait")
             continue
         runs = _measure(name, [peer for peer in peers if peer.is_ours or not _SECTIONS[name].is_extra], options)
-        print(_format_section(_SECTIONS[name], peers, runs), flush=True)
+        record.show(f"{_SECTIONS[name].title}.", _format_section(_SECTIONS[name], peers, runs), runs.failure_text())
         record.put_section(name, _as_json(_SECTIONS[name], runs))
         has_failed |= bool(runs.failures)
     return int(has_failed)

@@ -22,9 +22,9 @@ from typing import Any
 from fresh import begin, end
 from peers import Handle, available_peers, peer_named
 from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
+from tables import cell, megabytes, table
 
 from pool_party.cli.demo.measure import memory_bytes, memory_measure, process_tree
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 180.0
 _SETTLE_S = 0.3
@@ -137,19 +137,15 @@ def _sum_up(runs: Runs, name: str, workers: Sequence[int]) -> _Figures:
     return figures | {"summary": summary, "runs": single}
 
 
-def _write(value_bytes: float | None) -> str:
-    return "-" if value_bytes is None else f"{value_bytes / 1e6:.1f} MB"
-
-
 def _format(sums: dict[str, _Figures], n_workers: int) -> str:
     rows = []
     for name, figures in sums.items():
         if "failure" in figures:
             continue
         keys = ("idle_bytes_per_worker", "numpy_bytes_per_worker", "pool_bytes")
-        rows.append([name, *(_write(figures["summary"][key]) for key in keys)])
+        rows.append([name, *(cell(figures["summary"][key], megabytes) for key in keys)])
     headings = ["", "a further worker", "with NumPy", f"an idle pool of {n_workers}"]
-    return f"{memory_measure()}; lower is better\n{format_table(headings, rows)}"
+    return table(headings, rows)
 
 
 def _measure_all(names: Sequence[str], options: argparse.Namespace) -> Runs:
@@ -179,7 +175,7 @@ def main() -> int:
     record = Record(__doc__, max(options.workers), options)
     runs = _measure_all(names, options)
     sums = {name: _sum_up(runs, name, options.workers) for name in names}
-    print("\n".join((_format(sums, options.workers[0]), *runs.failure_lines(), "")))
+    record.show(f"{memory_measure()}; lower is better.", _format(sums, options.workers[0]), runs.failure_text())
     record.put_section("memory", sums)
     return int(bool(runs.failures))
 

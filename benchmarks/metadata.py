@@ -16,6 +16,7 @@ _PACKAGES = (
     *("composable-pool", "numpy", "scipy", "pandas", "scikit-learn"),
     *("loky", "joblib", "cloudpickle", "threadpoolctl"),
 )
+_BUSY_CPUS = 0.25
 
 
 def _cpu_model() -> str:
@@ -68,16 +69,29 @@ def collect_metadata(n_workers: int, packages: Iterable[str] = ()) -> dict[str, 
     }
 
 
+def _format_run(metadata: dict[str, Any]) -> str:
+    """Return when and under which load it ran; what is known at its end only is left out before."""
+    date, taken_s = metadata["date"].replace("T", " ")[:16], metadata.get("taken_s")
+    commit = f", commit {metadata['commit']}" if metadata.get("commit") else ""
+    after = f", {metadata['load_average_after'][0]:.2f} afterwards" if "load_average_after" in metadata else ""
+    taken = "" if taken_s is None else f" in {taken_s / 60:.1f} min"
+    return f"Measured {date} UTC{taken}{commit}; load {metadata['load_average_before'][0]:.2f}{after}."
+
+
 def format_metadata(metadata: dict[str, Any]) -> str:
     """Return the description as lines for people."""
     versions = ", ".join(f"{name} {number}" for name, number in metadata["versions"].items())
-    missing = (
-        f"\nleft out, since not there: {', '.join(metadata['missing_peers'])}" if metadata["missing_peers"] else ""
-    )
     gil = "" if metadata["has_gil"] else " without GIL"
-    return (
-        f"{metadata['n_workers']} workers, {metadata['n_cpus_usable']} usable CPUs of "
-        f"{metadata['n_cpus']} ({metadata['cpu']}), Linux {metadata['kernel']}, "
-        f"load {metadata['load_average_before'][0]:.2f}\n"
-        f"{metadata['python']}{gil}, start method {metadata['start_method']}; {versions}{missing}"
-    )
+    lines = [
+        f"{metadata['n_workers']} workers, {metadata['n_cpus_usable']} usable CPUs of {metadata['n_cpus']} "
+        f"({metadata['cpu']}), Linux {metadata['kernel']}, {metadata['python']}{gil}, "
+        f"start method {metadata['start_method']}; {versions}.",
+        _format_run(metadata),
+    ]
+    if missing := metadata.get("missing_peers"):
+        lines.append(f"Left out, since not installed or not in this Python: {', '.join(missing)}.")
+    if (busy := metadata.get("busy_cpus_before", 0)) > _BUSY_CPUS:
+        lines.append(f"Other programs kept {busy:.1f} CPUs busy when it began: measure it again.")
+    if metadata.get("is_quick"):
+        lines.append("**A quick look, which shows that everything runs: these figures are not a measurement.**")
+    return "\n".join(lines)

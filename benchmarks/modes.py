@@ -20,8 +20,7 @@ from fresh import begin, end
 from party_modes import MODES, SEQUENTIAL, Mapping, is_available
 from party_workloads import WORKLOADS
 from program import Record, Runs, add_only, add_repeats, add_workers, finish, gather, make_parser, n_usable_cpus
-
-from pool_party.cli.demo.report import format_table
+from tables import duration, ratio, table
 
 _TIMEOUT_S = 120.0
 _ROUNDS_S = 0.3
@@ -57,15 +56,16 @@ def _sum_up(runs: Runs, n_cpus: int) -> dict[str, Any]:
     return sums | {mode: {"failure": failure} for mode, failure in runs.failures.items()}
 
 
-def _format(sections: dict[str, dict[str, Any]], modes: Sequence[str]) -> str:
+def _format(sections: dict[str, dict[str, Any]]) -> str:
     rows = []
-    for mode in modes:
+    for mode in dict.fromkeys(mode for section in sections.values() for mode in section):
         cells = []
         for sums in sections.values():
             summary = sums.get(mode, {}).get("summary")
-            cells.append(f"{1e3 * summary['median']:.0f} ms" if summary else "-")
+            speed_up = f" ({ratio(summary['speed_up'])})" if summary and "speed_up" in summary else ""
+            cells.append(f"{duration(summary['median'])}{speed_up}" if summary else "-")
         rows.append([mode, *cells])
-    return f"a map of all tasks, one task a chunk; lower is better\n{format_table(['', *sections], rows)}"
+    return table(["", *sections], rows)
 
 
 def _measure_workload(workload: str, modes: Sequence[str], options: argparse.Namespace) -> Runs:
@@ -92,10 +92,11 @@ def main() -> int:
     for workload in options.only or WORKLOADS:
         runs = _measure_workload(workload, modes, options)
         sections[workload] = _sum_up(runs, min(options.workers, n_usable_cpus()))
-        failures += [f"{workload}: {line.strip()}" for line in runs.failure_lines()]
+        failures.append(runs.failure_text(f"{workload}, "))
         record.put_section(workload, sections[workload])
-    print("\n".join((_format(sections, modes), *failures, "")))
-    return int(bool(failures))
+    title = "A map of all tasks, one task a chunk, and its speed-up over `sequential`."
+    record.show(title, _format(sections), "\n".join(filter(None, failures)))
+    return int(any(failures))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy
 from mpi4py import MPI
+from tables import table
 
 from pool_party import _native
-from pool_party.cli.demo.report import format_table
 
 MEGABYTES = (1, 4, 16, 64)
 SEND, DONE = 1, 2  # tags
@@ -97,7 +97,7 @@ def main() -> None:
             ratios = [f"{1000 * taken:.3g} ms ({taken_s[0] / taken:.2f} x)" for taken in taken_s]
             rows.append([f"{name}, {megabytes} MB", *ratios])
     if MPI.COMM_WORLD.rank == 0:
-        print(format_table(["", *WAYS], rows))
+        print(table(["", *WAYS], rows))
 
 
 if __name__ == "__main__":

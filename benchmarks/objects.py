@@ -11,7 +11,6 @@ Threads are left out, since they send references.
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
 
 from fresh import Figures, begin, end
 from peers import Peer, available_peers
@@ -28,10 +27,8 @@ from program import (
     medians,
     wanted,
 )
-from tables import duration, size_text
+from tables import duration, size_text, table
 from workloads.objects import FORMS, N_TASKS
-
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 600.0
 _QUICK_SCALE = 0.05
@@ -71,16 +68,15 @@ def _cell(key: str, value: float, reference: float | None) -> str:
     return text if reference is None or not value else f"{text} (1/{reference / value:.3g})"
 
 
-def _format(section: str, sums: Mapping[str, dict[str, Any]], runs: Runs) -> str:
+def _format(section: str, sums: Mapping[str, Figures]) -> str:
     """Return a table: for ours, each figure also as a part of that of the peer with the same kind of workers."""
     references = {peer.name: peer.reference for peer in _peers() if peer.is_ours}
-    rows, keys = [], list(next(iter(sums.values()))["summary"]) if sums else []
+    rows, keys = [], list(next(iter(sums.values()))) if sums else []
     for name, found in sums.items():
-        reference = sums.get(references.get(name, ""), {}).get("summary", {})
-        rows.append([name, *(_cell(key, found["summary"][key], reference.get(key)) for key in keys)])
+        reference = sums.get(references.get(name, ""), {})
+        rows.append([name, *(_cell(key, found[key], reference.get(key)) for key in keys)])
     title = "functions and classes of a script" if section == _SCRIPT else f"one object for {N_TASKS} tasks: {section}"
-    table = format_table(["", *(_HEADINGS[key] for key in keys)], rows)
-    return "\n".join((f"{title}; lower is better", table, *runs.failure_lines(), ""))
+    return f"{title}; lower is better.\n\n{table(['', *(_HEADINGS[key] for key in keys)], rows)}"
 
 
 def main() -> int:
@@ -95,9 +91,9 @@ def main() -> int:
     has_failed = False
     for section in options.only or (*FORMS, _SCRIPT):
         runs = _measure(section, options)
-        sums = {name: {"summary": medians(found), "runs": found} for name, found in runs.figures.items()}
-        print(_format(section, sums, runs), flush=True)
-        record.put_section(section, sums | {name: {"failure": text} for name, text in runs.failures.items()})
+        sums = {name: medians(found) for name, found in runs.figures.items()}
+        record.show(_format(section, sums), runs.failure_text())
+        record.put_section(section, runs.as_json(sums))
         has_failed |= any(name.startswith("pool_party") for name in runs.failures)
     return int(has_failed)
 

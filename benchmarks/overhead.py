@@ -35,8 +35,7 @@ from program import (
     wanted,
     without_samples,
 )
-
-from pool_party.cli.demo.report import format_table
+from tables import table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.05
@@ -74,7 +73,7 @@ def _format_budget(runs: _Runs) -> str:
         has_numpy = all(figures["has_numpy"] for figures in runs.get(subject, []))
         rows.append([f"{kind}, {policy}", *cells, "yes" if has_numpy else "no"])
     headings = ["", "apply", "to None", "map, per task", "to None", "NumPy loaded"]
-    return f"tasks that do nothing, under a policy and without one; lower is better\n{format_table(headings, rows)}"
+    return f"Tasks that do nothing, under a policy and without one; lower is better.\n\n{table(headings, rows)}"
 
 
 def _management_subjects() -> list[str]:
@@ -84,9 +83,9 @@ def _management_subjects() -> list[str]:
 def _format_management(runs: _Runs) -> str:
     headings = ["", *map(str, ORDERS)]
 
-    def table(title: str, cell: Callable[[str, str], str]) -> str:
+    def titled(title: str, cell: Callable[[str, str], str]) -> str:
         rows = [[name, *(cell(name, str(order)) for order in ORDERS)] for name in METHODS]
-        return f"{title}\n{format_table(headings, rows)}"
+        return f"{title}.\n\n{table(headings, rows)}"
 
     def speed(name: str, order: str) -> str:
         reference_us = _median(runs, next(iter(METHODS)), order, "full_us")
@@ -94,16 +93,16 @@ def _format_management(runs: _Runs) -> str:
 
     return "\n\n".join(
         (
-            table(
+            titled(
                 "PMO of a rank-56 update, by order: time of the whole less that of its longest share; lower is better, "
                 "and it should not grow",
                 lambda name, order: _write(_median(runs, name, order, "pmo_us"), "{:.0f} us"),
             ),
-            table(
+            titled(
                 "PCE: time of the average share, divided by that of a share alone; 1 is best",
                 lambda name, order: _write(_median(runs, name, order, "pce"), "{:.2f}"),
             ),
-            table("speed of the whole, of launch and join; higher is better", speed),
+            titled("Speed of the whole, of launch and join; higher is better", speed),
         )
     )
 
@@ -166,7 +165,7 @@ def main() -> int:
     record = Record(__doc__, options.workers, options)
     for section in options.only or _SECTIONS:
         runs = _measure(section, options)
-        print("\n".join((_SECTIONS[section][1](runs.figures), *runs.failure_lines(), "")), flush=True)
+        record.show(_SECTIONS[section][1](runs.figures), runs.failure_text())
         found: dict[str, Any] = {name: list(map(without_samples, figures)) for name, figures in runs.figures.items()}
         record.put_section(section, found | {name: {"failure": reason} for name, reason in runs.failures.items()})
     return 0

@@ -27,11 +27,10 @@ from typing import Any
 
 import numpy as np
 from program import Record, add_only, finish, make_parser, n_usable_cpus, say
-from tables import size_text
+from tables import size_text, table
 from workloads.layouts import LAYOUTS, Array
 
 from pool_party import _native
-from pool_party.cli.demo.report import format_table
 
 _SIZES = [64 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20]
 _SMALLEST_SHARED = 8 << 20  # smaller shares would not be copied at the same time: waking a thread takes too long
@@ -132,11 +131,13 @@ def _table(figures: dict[str, dict[str, Any]], sizes: Sequence[int]) -> str:
     for name, by_size in figures.items():
         cells = [by_size[str(size)] for size in sizes]
         rows.append([name, *(f"{c['serial']:.3g} / {c['ours']:.3g} = {c['ratio']:.2f}" for c in cells)])
-        rows.append(["  serial again, times as fast", *(f"{c['ratio_again']:.2f}" for c in cells)])
+        rows.append([f"{name}, serial again, times as fast", *(f"{c['ratio_again']:.2f}" for c in cells)])
         if any("bound" in c for c in cells):
-            rows.append(["  bound: each core its share", *(f"{c['bound']:.2f}" if "bound" in c else "" for c in cells)])
-        rows.append(["  numpy ms", *(f"{c['numpy']:.3g}" for c in cells)])
-    return format_table(headings, rows)
+            rows.append(
+                [f"{name}, bound: each core its share", *(f"{c['bound']:.2f}" if "bound" in c else "" for c in cells)]
+            )
+        rows.append([f"{name}, numpy ms", *(f"{c['numpy']:.3g}" for c in cells)])
+    return table(headings, rows)
 
 
 def _measure_load(load: str, n_busy: int, sizes: Sequence[int], options: argparse.Namespace) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def main() -> int:
     found: dict[str, Any] = {}
     for load, n_busy in loads.items():
         figures = _measure_load(load, n_busy, sizes, options)
-        print(f"{load} ({n_busy} processes that compute)\n{_table(figures, sizes)}\n", flush=True)
+        record.show(f"{load} ({n_busy} processes that compute).", _table(figures, sizes))
         found[load] = {"n_busy": n_busy, "layouts": figures}
         record.put("loads", found)
     return 0

@@ -21,8 +21,7 @@ from typing import Any
 from fresh import Figures, begin, end
 from profile_steps import PARENT, WORKER
 from program import Record, add_kinds, add_only, add_workers, finish, make_parser, n_usable_cpus, say
-
-from pool_party.cli.demo.report import format_table
+from tables import table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.05
@@ -75,9 +74,8 @@ def _section(figures: Figures) -> dict[str, Any]:
     return {name: {"summary": {_NS: round(ns, 1)}} for name, ns in rows.items()}
 
 
-def _print(title: str, section: dict[str, Any], note: str = "") -> None:
-    rows = [[name, f"{found['summary'][_NS]:.1f}"] for name, found in section.items() if "summary" in found]
-    print("\n".join(filter(None, (title, format_table(["", _NS], rows), note))), "\n", flush=True)
+def _format(section: dict[str, Any]) -> str:
+    return table(["", _NS], [[n, f"{found['summary'][_NS]:.1f}"] for n, found in section.items() if "summary" in found])
 
 
 def _measure(verb: str, kind: str, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -85,8 +83,8 @@ def _measure(verb: str, kind: str, options: argparse.Namespace) -> tuple[dict[st
     effort = _QUICK_EFFORT if options.quick else 1.0
     figures, failure = end(begin("profile_sections", [verb, kind, options.workers, effort]), _TIMEOUT_S)
     if figures is None:
-        return {kind: {"failure": failure}}, f"  not measured: {failure}"
-    return _section(figures), "" if "steps_ns" in figures else "  no steps, since perf is not there or may not sample"
+        return {kind: {"failure": failure}}, f"- not measured: {failure}"
+    return _section(figures), "" if "steps_ns" in figures else "- no steps, since perf is not there or may not sample"
 
 
 def main() -> int:
@@ -99,13 +97,13 @@ def main() -> int:
     record = Record(__doc__, options.workers, options)
     bounds, failure = _bounds(1 if options.quick else _N_ROUNDS)
     section = {name: {"summary": {_NS: round(ns, 1)}, "is_bound": True} for name, ns in bounds.items()}
-    _print("bounds: each by itself", section, failure)
+    record.show("bounds: each by itself", _format(section), failure)
     record.put_section("bounds", section)
     has_failed = bool(failure)
     for verb in options.only or _VERBS:
         for kind in options.kinds:
             section, note = _measure(verb, kind, options)
-            _print(f"{_VERBS[verb]}, {kind}", section, note)
+            record.show(f"{_VERBS[verb]}, {kind}", _format(section), note)
             record.put_section(f"{_VERBS[verb]}, {kind}", section)
             has_failed |= kind in section
     return int(has_failed)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -15,6 +16,7 @@ from metadata import collect_metadata, format_metadata
 
 _INTERRUPTED = 130  # the exit status that shells report after SIGINT
 _LOOK_S = 1.0
+_TOLERANCE = 1e-7  # relative; the order of additions may differ
 KINDS = ("thread", "process", "interp")
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 
@@ -100,9 +102,14 @@ class Runs:
         else:
             self.figures.setdefault(subject, []).append(figures)
 
-    def failure_lines(self) -> list[str]:
-        """Return the failures as lines of text."""
-        return [f"  not measured: {subject}: {failure}" for subject, failure in self.failures.items()]
+    def failure_text(self, where: str = "") -> str:
+        """Return the failures as a list in Markdown; the empty string if there are none."""
+        return "\n".join(f"- not measured: {where}{subject}: {failure}" for subject, failure in self.failures.items())
+
+    def as_json(self, summaries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a section of the record: for each subject its summary and its runs, or why there are none."""
+        found = {name: {"summary": summary, "runs": self.figures[name]} for name, summary in summaries.items()}
+        return found | {name: {"failure": reason} for name, reason in self.failures.items()}
 
 
 def gather(label: str, subjects: Sequence[str], n_repeats: int, measure: Callable[[str], Result]) -> Runs:
@@ -130,6 +137,37 @@ def medians(runs: Sequence[Figures]) -> dict[str, float]:
     return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that `percent` % of the values do not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+def _are_equal(there: Any, here: Any) -> bool:
+    if isinstance(here, list):
+        return len(there) == len(here) and all(map(_are_equal, there, here))
+    return math.isclose(there, here, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+
+
+def check_results(runs: Runs, reference: str) -> None:
+    """Turn each subject whose results differ from the reference's into a failure; drop all results.
+
+    The figures of each run have {"workloads": {NAME: {"results": [...], ...}}}.
+    """
+    found = {subject: [run["workloads"] for run in figures] for subject, figures in runs.figures.items()}
+    results = {
+        subject: [{name: w.pop("results") for name, w in run.items()} for run in found[subject]] for subject in found
+    }
+    expected = results.get(reference, [None])[0]
+    for subject in found:
+        if expected is None:
+            runs.failures.setdefault(subject, f"there are no results of {reference} to compare with")
+            continue
+        wrong = {name for run in results[subject] for name in run if not _are_equal(run[name], expected[name])}
+        if wrong:
+            runs.failures[subject] = f"other results than {reference}: {', '.join(sorted(wrong))}"
+            del runs.figures[subject]
+
+
 def _busy_cpus() -> float:
     """Return how many CPUs other programs use while this one waits; load averages only describe the past."""
     from pool_party.cli.demo.measure import cpu_of_machine_s
@@ -140,7 +178,7 @@ def _busy_cpus() -> float:
 
 
 class Record:
-    """The results of a run: described on standard output, and rewritten to `path` after every part."""
+    """The results of a run: its tables are printed, and all of it is rewritten to `options.json` after every part."""
 
     def __init__(self, doc: str, n_workers: int, options: argparse.Namespace) -> None:
         self._path: Path | None = options.json
@@ -149,7 +187,15 @@ class Record:
         if not options.quick:
             self._metadata["busy_cpus_before"] = round(_busy_cpus(), 2)
         self._parts: dict[str, Any] = {}
-        print(f"{doc.splitlines()[0]}\n{format_metadata(self._metadata)}\n", flush=True)
+        self._text: list[str] = []
+        print(f"{doc.splitlines()[0]}\n\n{format_metadata(self._metadata)}\n", flush=True)
+
+    def show(self, *paragraphs: str) -> None:
+        """Print Markdown, and keep it for the report; empty paragraphs are left out."""
+        text = "\n\n".join(filter(None, paragraphs))
+        print(f"{text}\n", flush=True)
+        self._text += [*text.splitlines(), ""]
+        self._write()
 
     def put(self, key: str, value: Any) -> None:
         """Set a part of the record."""
@@ -166,7 +212,9 @@ class Record:
         self._metadata["load_average_after"] = list(os.getloadavg())
         self._metadata["taken_s"] = round(time.monotonic() - self._started_s, 1)
         unfinished = self._path.with_name(f"{self._path.name}.part")
-        unfinished.write_text(json.dumps({"metadata": self._metadata} | self._parts, indent=1) + "\n")
+        unfinished.write_text(
+            json.dumps({"metadata": self._metadata} | self._parts | {"text": self._text}, indent=1) + "\n"
+        )
         unfinished.replace(self._path)
 
 

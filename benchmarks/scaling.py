@@ -21,8 +21,7 @@ from cells import WAYS, environment_of, obstacles_of, title_of
 from cells_ways import CELLS, open_way, run_stage, stages_of, warm_up
 from fresh import TIME_IS_UP, begin, end
 from program import Record, add_kinds, add_repeats, finish, make_parser, n_usable_cpus, say
-
-from pool_party.cli.demo.report import format_table
+from tables import table
 
 _ONE_THREAD = "one-thread"  # comes first, as it determines the time limit of the others
 _CHOSEN = (_ONE_THREAD, "default", "joblib", "dynamic")
@@ -132,7 +131,7 @@ def _format(points: Sequence[_Point], numbers: Sequence[int]) -> str:
         shown = text if "median_s" in point or text.startswith(">") else "-"
         lines.setdefault((point["cell"], point["title"]), {})[point["n_workers"]] = shown
     rows = [[f"{cell}: {title}", *(texts.get(n, "-") for n in numbers)] for (cell, title), texts in lines.items()]
-    return format_table(["", *(f"{n} workers" if n > 1 else "1 worker" for n in numbers)], rows)
+    return table(["", *(f"{n} workers" if n > 1 else "1 worker" for n in numbers)], rows)
 
 
 def _measure_kind(kind: str, options: argparse.Namespace, size: str, obstacles: dict[tuple[str, str], str]) -> _Curves:
@@ -177,7 +176,7 @@ def main() -> int:
     obstacles = obstacles_of(options.kinds)
     for kind in options.kinds:
         found = _measure_kind(kind, options, size, obstacles).points()
-        print(f"{kind}: seconds; lower is better\n{_format(found, options.workers)}\n", flush=True)
+        record.show(f"{kind}: seconds; lower is better.", _format(found, options.workers))
         points += found
         record.put("points", points)
         record.put("bounds", _bounds(points, n_usable_cpus()))

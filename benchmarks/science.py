@@ -12,7 +12,6 @@ results of all ways are compared with those of the serial one.
 
 import argparse
 import importlib.util
-import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from program import (
     add_peer,
     add_repeats,
     add_workers,
+    check_results,
     finish,
     gather,
     make_parser,
@@ -36,12 +36,11 @@ from program import (
     wanted,
 )
 from science_ways import SERIAL, TRANSFER_BYTES
+from tables import cell, duration, megabytes, ratio, table
 
-from pool_party.cli.demo.report import format_table
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 400.0
-_TOLERANCE = 1e-7  # relative; the order of additions may differ
 _N_ROUNDS = 5  # of each workload in a process
 _SECTIONS = ("sweep", "transfer")
 _PACKAGES = ("numpy", "scipy", "pandas", "sklearn")
@@ -91,27 +90,6 @@ def _measure(section: str, options: argparse.Namespace) -> Runs:
 # ---- results ----
 
 
-def _are_equal(there: Any, here: Any) -> bool:
-    if isinstance(here, list):
-        return len(there) == len(here) and all(map(_are_equal, there, here))
-    return math.isclose(there, here, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-
-
-def check(runs: Runs) -> None:
-    """Turn each way whose results differ from the serial ones into a failure; drop all results."""
-    found = {way: [figures["workloads"] for figures in runs.figures[way]] for way in runs.figures}
-    results = {way: [{name: w.pop("results") for name, w in run.items()} for run in found[way]] for way in found}
-    expected = results.get(SERIAL, [None])[0]
-    for way in found:
-        if expected is None:
-            runs.failures.setdefault(way, "there are no results of a serial run to compare with")
-            continue
-        wrong = {name for run in results[way] for name in expected if not _are_equal(run[name], expected[name])}
-        if wrong:
-            runs.failures[way] = f"other results than the serial run: {', '.join(sorted(wrong))}"
-            del runs.figures[way]
-
-
 def _median(runs: Sequence[Figures], key: str) -> float | None:
     values = [run[key] for run in runs if run.get(key) is not None]
     return statistics.median(values) if values else None
@@ -137,20 +115,8 @@ def _sum_up_transfer(runs: Sequence[Figures]) -> _Summary:
 # ---- tables ----
 
 
-def _s(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value * 1e3:.1f} ms"
-
-
-def _mb(size: float | None) -> str:
-    return "-" if size is None else f"{size / 1e6:.0f} MB"
-
-
 def _ratio(a: float | None, b: float | None) -> str:
-    return "-" if not a or not b else f"{a / b:.2f} x"
+    return "-" if not a or not b else ratio(a / b)
 
 
 def _format_sweep(summaries: Mapping[str, _Summary]) -> str:
@@ -158,11 +124,15 @@ def _format_sweep(summaries: Mapping[str, _Summary]) -> str:
     headings = ["", *(key.removesuffix("_s") for key in times), "memory per worker", "PSS of a process"]
     headings[-3] = "start-up"
     rows = [
-        [way, *(_s(sums[key]) for key in times), _mb(sums["bytes_per_worker"]), _mb(sums["bytes_of_process"])]
+        [
+            way,
+            *(cell(sums[key], duration) for key in times),
+            *(cell(sums[key], megabytes) for key in ("bytes_per_worker", "bytes_of_process")),
+        ]
         for way, sums in summaries.items()
     ]
-    lines = ["seconds of each workload, warm; start-up to the first results; memory of the whole tree of processes"]
-    return "\n".join([*lines, format_table(headings, rows), *_compare(summaries)])
+    title = "Sweep: each workload, warm; start-up to the first results; memory of the whole tree of processes."
+    return "\n\n".join(filter(None, (title, table(headings, rows), "\n".join(_compare(summaries)))))
 
 
 def _compare(summaries: Mapping[str, _Summary]) -> list[str]:
@@ -173,7 +143,7 @@ def _compare(summaries: Mapping[str, _Summary]) -> list[str]:
         if interp is None or process is None:
             continue
         lines.append(
-            f"  interp to {way.removeprefix('pool_party ')}: time {_ratio(interp['all_s'], process['all_s'])}, "
+            f"- interp to {way.removeprefix('pool_party ')}: time {_ratio(interp['all_s'], process['all_s'])}, "
             f"CPU time {_ratio(interp['cpu_s'], process['cpu_s'])}, "
             f"start-up {_ratio(interp['start_s'], process['start_s'])}, "
             f"memory {_ratio(interp['bytes_per_worker'], process['bytes_of_process'])} a process's PSS, "
@@ -186,10 +156,10 @@ def _format_transfer(summaries: Mapping[str, _Summary], n_bytes: int) -> str:
     rows = []
     for way, sums in summaries.items():
         reference = summaries.get(_REFERENCES.get(way, "Pool"), {}).get("median_s")
-        faster = "-" if reference is None else f"{reference / sums['median_s']:.1f} x"
-        rows.append([way, *(_ms(sums[key]) for key in ("median_s", "best_s", "first_s")), faster])
-    title = f"an array of {n_bytes >> 20} MB to a worker and back, read by both"
-    return f"{title}\n{format_table(['', 'median', 'best', 'first call', 'faster than its Pool'], rows)}"
+        faster = "-" if reference is None else ratio(reference / sums["median_s"])
+        rows.append([way, *(cell(sums[key], duration) for key in ("median_s", "best_s", "first_s")), faster])
+    title = f"An array of {n_bytes >> 20} MB to a worker and back, read by both."
+    return f"{title}\n\n{table(['', 'median', 'best', 'first call', 'faster than its Pool'], rows)}"
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -212,14 +182,13 @@ def main() -> int:
     for section in options.only or _SECTIONS:
         runs = _measure(section, options)
         if section == "sweep":
-            check(runs)
+            check_results(runs, SERIAL)
         sum_up = _sum_up_sweep if section == "sweep" else _sum_up_transfer
         summaries = {way: sum_up(figures) for way, figures in runs.figures.items()}
         n_bytes = TRANSFER_BYTES["quick" if options.quick else "full"]
         text = _format_sweep(summaries) if section == "sweep" else _format_transfer(summaries, n_bytes)
-        print("\n".join([f"{section}: {text}", *runs.failure_lines(), ""]), flush=True)
-        found = {way: {"summary": sums, "runs": runs.figures[way]} for way, sums in summaries.items()}
-        record.put_section(section, found | {way: {"failure": reason} for way, reason in runs.failures.items()})
+        record.show(text, runs.failure_text())
+        record.put_section(section, runs.as_json(summaries))
         has_failed |= bool(runs.failures)
     return int(has_failed)
 

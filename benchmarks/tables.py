@@ -1,28 +1,28 @@
-"""Markdown tables and number formats. The programs use them for their own output, too."""
+"""Markdown tables that can be read on a terminal, too, and the numbers in them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], is_text: bool = False) -> str:
     """Return a table whose first column is flush left, and whose others are flush right unless they are text."""
-    rule = ["---", *["---" if is_text else "---:"] * (len(headings) - 1)]
-    lines = [[_escape(cell) for cell in row] for row in (headings, *rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
+    lines = [list(headings), *map(list, rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    sides = ["<", *["<" if is_text else ">"] * (len(widths) - 1)]
+    rule = ["-" * width if side == "<" else f"{'-' * (width - 1)}:" for width, side in zip(widths, sides, strict=True)]
+    padded = (
+        [f"{cell:{side}{width}}" for cell, side, width in zip(cells, sides, widths, strict=True)]
+        for cells in (lines[0], rule, *lines[1:])
+    )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
 
-def _escape(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
-
-
-def folded(title: str, text: str) -> str:
-    """Return text that is shown once its title is clicked."""
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+def cell(value: float | None, write: Callable[[float], str]) -> str:
+    """Return what `write` makes of a figure, and a dash if there is none."""
+    return "-" if value is None else write(value)
 
 
 def number(value: float) -> str:
     """Return three significant digits, with thousands separators: 0.0123, 1.23, 123, 12,300."""
-    if value == 0:
-        return "0"
     if abs(value) >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{float(f'{value:.3g}'):g}"
@@ -36,8 +36,23 @@ def duration(value_s: float) -> str:
     return f"{number(value_s / 1e-9)} ns"
 
 
+def us(value_us: float) -> str:
+    """Return a time that is given in microseconds."""
+    return duration(value_us / 1e6)
+
+
+def ms(value_ms: float) -> str:
+    """Return a time that is given in milliseconds."""
+    return duration(value_ms / 1e3)
+
+
+def megabytes(n_bytes: float) -> str:
+    """Return a size in MB of 1,000,000 bytes."""
+    return f"{n_bytes / 1e6:.1f} MB"
+
+
 def size_text(n_bytes: int) -> str:
-    """Return a size in a suitable unit."""
+    """Return a size in a suitable unit, of which the next has 1,024."""
     for unit, shift in (("MB", 20), ("KB", 10)):
         if n_bytes >> shift:
             return f"{n_bytes >> shift} {unit}"

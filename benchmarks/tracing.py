@@ -19,9 +19,9 @@ from pathlib import Path
 
 from fresh import Figures, begin, end
 from program import Record, Runs, add_kinds, add_workers, finish, gather, make_parser
+from tables import table
 
 import pool_party
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 60.0
 _QUICK_EFFORT = 0.03
@@ -121,20 +121,20 @@ def main() -> int:
     record.put("native", native)
     if native:
         rows = [[way, f"{put_ns:.1f} ns", f"{serve_ns:.1f} ns"] for way, (put_ns, serve_ns) in native.items()]
-        print(format_table(["the channel alone, best of many", "put", "claim and reply"], rows), "\n", flush=True)
+        record.show(table(["the channel alone, best of many", "put", "claim and reply"], rows))
     reference = next(iter(_ways(options)))
     rows, failures, kinds = [], [], {}
     for kind in options.kinds:
         runs = _measure(kind, options)
-        failures += [f"{kind}: {line.strip()}" for line in runs.failure_lines()]
+        failures.append(runs.failure_text(f"{kind}, "))
         if rounds := _complete_rounds(runs):
             kinds[kind] = rounds
             rows += [_row(kind, way, rounds, reference) for way in _ways(options)]
         record.put("kinds", kinds)
-    print(f"ratios are to {reference!r}, with quartiles; lower is better")
-    print(format_table(["", "map, per task", "", "CPU time of all", "", "one call", "", "to write the file"], rows))
-    print("\n".join((*failures, "")))
-    return int(bool(failures))
+    title = f"Ratios are to {reference!r}, with quartiles; lower is better."
+    headings = ["", "map, per task", "", "CPU time of all", "", "one call", "", "to write the file"]
+    record.show(title, table(headings, rows), "\n".join(filter(None, failures)))
+    return int(any(failures))
 
 
 if __name__ == "__main__":

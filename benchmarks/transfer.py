@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from fresh import Figures, begin, end
 from peers import Peer, available_peers
 from program import Record, Runs, add_only, add_peer, add_workers, finish, gather, make_parser, wanted
-from tables import duration, size_text
+from tables import size_text, table, us
 from transfer_sections import BOUNDS, MEMCPY, VALUES
-
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 600.0
 _QUICK_EFFORT = 0.15
@@ -73,14 +71,12 @@ def _ratio_rows(section: str, medians_us: dict[str, Figures], sizes: Sequence[in
     return rows
 
 
-def _format(section: str, medians_us: dict[str, Figures], runs: Runs, sizes: Sequence[int]) -> str:
+def _format(section: str, medians_us: dict[str, Figures], sizes: Sequence[int]) -> str:
     """Return two tables: times, and ratios."""
     headings = ["", *map(size_text, sizes)]
-    rows = [[name, *(duration(taken_us[str(size)] / 1e6) for size in sizes)] for name, taken_us in medians_us.items()]
-    lines = [f"{_TITLES[section]}: there and back; lower is better", format_table(headings, rows)]
-    if ratios := _ratio_rows(section, medians_us, sizes):
-        lines += ["", format_table(headings, ratios)]
-    return "\n".join((*lines, *runs.failure_lines(), ""))
+    rows = [[name, *(us(taken_us[str(size)]) for size in sizes)] for name, taken_us in medians_us.items()]
+    tables = [table(headings, found) for found in (rows, _ratio_rows(section, medians_us, sizes)) if found]
+    return "\n\n".join((f"{_TITLES[section]}: there and back; lower is better.", *tables))
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -106,7 +102,7 @@ def main() -> int:
             name: {str(size): statistics.median(run[str(size)] for run in found) for size in sizes}
             for name, found in runs.figures.items()
         }
-        print(_format(section, medians_us, runs, sizes), flush=True)
+        record.show(_format(section, medians_us, sizes), runs.failure_text())
         figures = {"median_us": medians_us, "runs_us": runs.figures, "failures": runs.failures}
         record.put_section(section, figures)
         has_failed |= any(name.startswith("pool_party") for name in runs.failures)

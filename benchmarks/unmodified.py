@@ -16,9 +16,8 @@ from typing import Any
 
 from fresh import begin, end
 from program import Record, Result, Runs, add_repeats, add_workers, finish, gather, make_parser, n_usable_cpus
+from tables import table
 from unmodified_ways import OURS, PLAIN, PROGRAMS, ways
-
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 60.0
 _FLAVOURS = ("processes", "threads")
@@ -94,8 +93,8 @@ def _parse_arguments() -> argparse.Namespace:
     return options
 
 
-def _measure_all(n_workers: int, options: argparse.Namespace) -> dict[str, _Row]:
-    """Measure all programs; return the part of the record, and print a table."""
+def _measure_all(n_workers: int, options: argparse.Namespace, record: Record) -> dict[str, _Row]:
+    """Measure all programs; return the part of the record, and show a table."""
     section: dict[str, _Row] = {}
     rows, failures = [], []
     for program in options.program:
@@ -104,10 +103,10 @@ def _measure_all(n_workers: int, options: argparse.Namespace) -> dict[str, _Row]
             name, row = f"{program}, {flavour}", sum_up(runs.figures)
             section[name] = {"summary": row, "runs": runs.figures, "failures": runs.failures}
             rows.append(_cells(name, row))
-            failures += [f"  not measured: {name}, {way}: {reason}" for way, reason in runs.failures.items()]
+            failures.append(runs.failure_text(f"{name}, "))
     headings = ["", PLAIN, OURS, "best by hand", "plain to it", "best by hand to it"]
-    print(f"{n_workers} workers: time of the whole program; of ratios to pool_party's time, more is better")
-    print("\n".join((format_table(headings, rows), *failures, "")), flush=True)
+    title = f"{n_workers} workers: time of the whole program; of ratios to pool_party's time, more is better."
+    record.show(title, table(headings, rows), "\n".join(filter(None, failures)))
     return section
 
 
@@ -117,11 +116,11 @@ def main() -> int:
     record = Record(__doc__ or "", max(options.workers), options)
     for program in list(options.program):
         if missing := _missing(program):
-            print(f"{program}: left out, since these are not installed: {', '.join(missing)}\n")
+            record.show(f"{program}: left out, since these are not installed: {', '.join(missing)}")
             options.program.remove(program)
     has_failed = False
     for n_workers in options.workers:
-        section = _measure_all(n_workers, options)
+        section = _measure_all(n_workers, options, record)
         record.put_section(f"{n_workers} workers", section)
         has_failed |= any(OURS in row["failures"] for row in section.values())
     return int(has_failed)

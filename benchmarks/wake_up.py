@@ -19,10 +19,21 @@ from typing import Any
 
 from fresh import begin, end
 from peers import Handle, PoolHandle, available_peers, peer_named, pool_accepts
-from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
+from program import (
+    Record,
+    Runs,
+    add_kinds,
+    add_peer,
+    add_repeats,
+    add_workers,
+    finish,
+    gather,
+    make_parser,
+    percentile,
+    wanted,
+)
+from tables import table, us
 from workloads.stamps import stamp
-
-from pool_party.cli.demo.report import format_table
 
 _TIMEOUT_S = 120.0
 _QUICK_EFFORT = 0.1
@@ -114,10 +125,6 @@ def _subjects(kinds: Sequence[str]) -> list[str]:
     return [*names, BOUND]
 
 
-def _percentile(values: Sequence[float], percent: float) -> float:
-    return sorted(values)[max(0, -int(-len(values) * percent // 100) - 1)]
-
-
 def _histogram(values_us: Sequence[float]) -> list[int]:
     """Return the number of values between each pair of edges; the first and last include values beyond them."""
     counts = [0] * (len(EDGES_US) - 1)
@@ -138,13 +145,13 @@ def _sum_up(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "summary": {
             "median_us": statistics.median(pooled),
-            "p90_us": _percentile(pooled, 90),
-            "p99_us": _percentile(pooled, 99),
+            "p90_us": percentile(pooled, 90),
+            "p99_us": percentile(pooled, 99),
             "n_wake_ups": len(pooled),
             "n_shared": sum(run["n_shared"] for run in runs),
         },
         "workers": [
-            {"median_us": statistics.median(waits_us), "p99_us": _percentile(waits_us, 99), "n_wake_ups": len(waits_us)}
+            {"median_us": statistics.median(waits_us), "p99_us": percentile(waits_us, 99), "n_wake_ups": len(waits_us)}
             for waits_us in workers
         ],
         "counts": _histogram(pooled),
@@ -155,11 +162,11 @@ def _format(sums: dict[str, dict[str, Any]]) -> str:
     rows = []
     for subject, sums_of_one in sums.items():
         summary = sums_of_one["summary"]
-        times = [f"{summary[key]:.0f} us" for key in ("median_us", "p90_us", "p99_us")]
+        times = [us(summary[key]) for key in ("median_us", "p90_us", "p99_us")]
         medians = " ".join(f"{worker['median_us']:.0f}" for worker in sums_of_one["workers"])
         rows.append([subject, *times, medians, str(summary["n_shared"])])
-    headings = ["", "median", "p90", "p99", "median of each worker", "shared a worker"]
-    return f"from the call to the first line of the task, per worker; lower is better\n{format_table(headings, rows)}"
+    headings = ["", "median", "p90", "p99", "median of each worker, us", "shared a worker"]
+    return table(headings, rows)
 
 
 def _measure_all(options: argparse.Namespace) -> Runs:
@@ -186,7 +193,8 @@ def main() -> int:
     record = Record(__doc__, options.workers, options)
     runs = _measure_all(options)
     sums = {subject: _sum_up(figures) | {"is_bound": subject == BOUND} for subject, figures in runs.figures.items()}
-    print("\n".join((_format(sums), *runs.failure_lines(), "")))
+    title = "From the call to the first line of the task, per worker; lower is better."
+    record.show(title, _format(sums), runs.failure_text())
     record.put("edges_us", EDGES_US)
     record.put_section("wake-up", sums | {name: {"failure": failure} for name, failure in runs.failures.items()})
     return int(bool(runs.failures))

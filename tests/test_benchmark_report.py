@@ -7,10 +7,11 @@ import importlib.util
 import json
 import math
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,9 @@ from pool_party.cli import main as _cli
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 METADATA = {"date": "2026-11-20T17:03:07+00:00", "cpu": "a CPU", "n_cpus_usable": 2, "n_cpus": 2, "is_quick": False}
+METADATA |= {"n_workers": 2, "kernel": "6", "python": "CPython", "has_gil": True, "start_method": "fork"}
+METADATA |= {"versions": {}, "load_average_before": [0.5, 0.5, 0.5]}
 
 
 @pytest.fixture
@@ -48,103 +50,66 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 # ---- each program with its smallest case ----
 
-SMALLEST = {
-    "dispatch": ("--only", "start", "--peer", "pool_party thread"),
-    "modes": ("--only", "fib", "--modes", "sequential", "pool_party-thread"),
-    "wake_up": ("--peer", "thread, affinity"),
-    "memory": ("--peer", "pool_party thread", "--workers", "1", "2"),
-    "overhead": ("--only", "budget", "--peer", "thread None"),
+CELL = "--kinds thread --cells balanced-little --ways one-thread --workers 1"
+ASYNCIO = "--peer 'pool_party thread' --peer nothing --peer ThreadPoolExecutor"
+DASK = "--peer process --peer Client.map"
+OF_DASK = ("pool_party, dask, process", "Client.map")
+SMALLEST = {  # rows of the tables that a program shows
+    "dispatch --only start --peer 'pool_party thread'": ("pool_party thread",),
+    "modes --only fib --modes sequential pool_party-thread": ("sequential", "pool_party-thread"),
+    "wake_up --peer 'thread, affinity'": ("pool_party thread, affinity",),
+    "memory --workers 1 2 --peer 'pool_party thread'": ("pool_party thread",),
+    "overhead --only budget --peer 'thread None'": ("thread, None",),
+    "transfer --only bytes --max-size 16384 --peer 'pool_party thread'": ("pool_party thread", "pipe", "memcpy"),
+    "objects --only rows --peer 'pool_party process'": ("pool_party process",),
+    "objects --only script --peer 'pool_party process'": ("pool_party process",),
+    f"asyncio_calls --only calls {ASYNCIO}": ("pool_party thread", "ThreadPoolExecutor"),
+    f"asyncio_calls --only server {ASYNCIO}": ("pool_party thread", "ThreadPoolExecutor"),
+    f"asyncio_calls --only stalls {ASYNCIO}": ("pool_party thread", "nothing is opened"),
+    f"cluster --only tasks {DASK}": OF_DASK,
+    f"cluster --only calls {DASK}": OF_DASK,
+    f"cluster --only array {DASK}": OF_DASK,
+    f"cluster --only nested {DASK}": OF_DASK,
+    "cluster --only tasks --peer 'mpi, thread' --peer MPIPool": ("MPIPoolExecutor", "pool_party, mpi, thread"),
+    "cluster_size --nodes 1 20 --workers 2 --task-ms 1": ("1 node, 0 ms", "1 node, 1 ms", "20 nodes, 1 ms"),
+    "packing --only contiguous": ("contiguous", "contiguous, serial again, times as fast"),
+    "tracing --kinds thread": ("thread, no trace", "thread, a trace"),
+    "profile_task --only map --kinds thread": ("wall time",),
+    f"cells {CELL}": ("ThreadPool, one BLAS thread",),
+    f"scaling {CELL}": ("balanced-little: ThreadPool, one BLAS thread",),
+    "science --only transfer --peer 'pool_party thread'": ("pool_party thread",),
+    "libraries --only joblib --peer thread": ("loky", "threading", "pool_party thread"),
+    "unmodified --program eig --flavour threads --workers 1": ("eig, threads",),
 }
+NEEDS = {"server": "aiohttp", "MPI": "mpi4py", "transfer": "numpy", "packing": "numpy"}  # besides those in suite.py
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """Return the cells of all rows of all tables, by their first cell."""
+    lines = (line for line in text.splitlines() if line.startswith("| "))
+    cells = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
+    return {first: others for first, *others in cells}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALLEST)
-def test_smallest_case_runs(name, tmp_path):
+@pytest.mark.parametrize("command", SMALLEST)
+def test_smallest_case_runs(command, on_path, tmp_path):
+    from suite import BENCHMARKS
+
+    program, *arguments = shlex.split(command)
+    for module in (*BENCHMARKS[program.replace("_", "-")].needs, *(NEEDS[text] for text in NEEDS if text in command)):
+        pytest.importorskip(module)
     file = tmp_path / "figures.json"
-    done = run(f"{name}.py", "--quick", "--json", str(file), *SMALLEST[name])
-    assert done.returncode == 0, done.stderr
+    done = run(f"{program}.py", "--quick", "--json", str(file), *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text())
     assert found["metadata"]["is_quick"] and found["metadata"]["taken_s"] >= 0
-    subjects = {subject for section in found["sections"].values() for subject in section}
-    assert any("thread" in subject for subject in subjects)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
-def test_smallest_case_of_transfer_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    arguments = ("--only", "bytes", "--peer", "pool_party thread", "--max-size", "16384")
-    done = run("transfer.py", "--quick", "--json", str(file), *arguments)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())["sections"]["bytes"]
-    assert not found["failures"]
-    assert set(found["median_us"]) == {"pool_party thread", "pipe", "memcpy", "memcpy, new objects"}
-    assert all(set(by_size) == {"1", "16384"} for by_size in found["median_us"].values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("section", ["rows", "script"])
-def test_smallest_case_of_objects_runs(section, tmp_path):
-    file = tmp_path / "figures.json"
-    done = run("objects.py", "--quick", "--json", str(file), "--only", section, "--peer", "pool_party process")
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(file.read_text())["sections"][section]["pool_party process"]["summary"]
-    assert all(value >= 0 for value in figures.values())
-    assert len(figures) == {"rows": 3, "script": 4}[section]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("section", ["calls", "server", "stalls"])
-def test_smallest_case_of_asyncio_runs(section, tmp_path):
-    if section == "server":
-        pytest.importorskip("aiohttp")
-    file = tmp_path / "figures.json"
-    peers = ("--peer", "pool_party thread", "--peer", "nothing", "--peer", "ThreadPoolExecutor")
-    done = run("asyncio_calls.py", "--quick", "--json", str(file), "--only", section, *peers)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())["sections"][section]
-    assert ("nothing is opened" if section == "stalls" else "ThreadPoolExecutor") in found
-    figures = found["pool_party thread"]["summary"]
-    assert all(value > 0 for value in figures.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("section", ["tasks", "calls", "array", "nested"])
-def test_smallest_case_of_clusters_runs(section, tmp_path):
-    pytest.importorskip("distributed")
-    file = tmp_path / "figures.json"
-    done = run(
-        "cluster.py", "--quick", "--json", str(file), "--only", section, "--peer", "process", "--peer", "Client.map"
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())["sections"][section]
-    assert {"Client.map", "pool_party, dask, process"} <= set(found)
-    assert all(value > 0 for figures in found.values() for value in figures["summary"].values())
-
-
-@pytest.mark.slow
-def test_smallest_case_of_ranks_runs(tmp_path):
-    pytest.importorskip("mpi4py")
-    file = tmp_path / "figures.json"
-    peers = ("--peer", "mpi, thread", "--peer", "MPIPoolExecutor", "--peer", "Client.map")
-    done = run("cluster.py", "--quick", "--json", str(file), "--only", "tasks", *peers)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())["sections"]["tasks"]
-    assert {"MPIPoolExecutor", "pool_party, mpi, thread"} <= set(found)
-    assert all(value > 0 for figures in found.values() for value in figures["summary"].values())
-
-
-@pytest.mark.slow
-def test_smallest_case_of_many_machines_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    cases = ("--nodes", "1", "20", "--workers", "2", "--task-ms", "1")
-    done = run("cluster_size.py", "--quick", "--json", str(file), *cases)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())["sections"]["2 workers a node"]
-    assert set(found) == {"1 node, 0 ms", "1 node, 1 ms", "20 nodes, 1 ms"}
-    for subject in found.values():
-        assert all(value > 0 for key, value in subject["summary"].items() if key != "task_ms")
-        assert subject["summary"]["share"] <= subject["summary"]["share_of_bound"]
+    assert set(found) > {"metadata", "text"}
+    text = "\n".join(found["text"])
+    assert text in done.stdout and "not measured" not in text
+    tables = rows_of(text)
+    for row in SMALLEST[command]:
+        assert any(digit in cell for cell in tables[row] for digit in "123456789"), tables[row]
 
 
 def test_simulated_nodes_answer_every_task(on_path, monkeypatch):
@@ -175,39 +140,6 @@ def test_bounds_of_simulated_nodes(on_path):
     assert [found["ideal_per_s"] for found in sums.values()] == [5000, 200, 5000, 5000]
     assert [round(found["bound_per_s"]) for found in sums.values()] == [5000, 200, 5000, 996]
     assert [round(found["share_of_bound"], 2) for found in sums.values()] == [1, 0.5, 0.5, 0.5]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
-def test_smallest_case_of_packing_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    done = run("packing.py", "--quick", "--only", "contiguous", "--json", str(file))
-    assert done.returncode == 0, done.stderr
-    loads = json.loads(file.read_text())["loads"]
-    assert [load["n_busy"] == 0 for load in loads.values()] == [True, False, False]
-    for load in loads.values():
-        assert all(figures["n_rounds"] > 0 for figures in load["layouts"]["contiguous"].values())
-
-
-@pytest.mark.slow
-def test_smallest_case_of_tracing_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    done = run("tracing.py", "--quick", "--kinds", "thread", "--json", str(file))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())
-    assert set(found["native"]) <= {"no trace", "a trace"}
-    (figures,) = found["kinds"]["thread"]
-    assert set(figures) == {"no trace", "a trace"}
-
-
-@pytest.mark.slow
-def test_smallest_case_of_the_profile_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    done = run("profile_task.py", "--quick", "--only", "map", "--kinds", "thread", "--json", str(file))
-    assert done.returncode == 0, done.stderr
-    bounds, figures = json.loads(file.read_text())["sections"].values()
-    assert all(bound["summary"]["ns per task"] > 0 for bound in bounds.values())
-    assert figures["wall time"]["summary"]["ns per task"] > 0
 
 
 SAMPLES = """
@@ -244,66 +176,6 @@ def test_a_sample_belongs_to_the_innermost_step_and_to_the_side_of_its_thread(on
     }
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
-def test_smallest_case_of_cells_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    arguments = ("--kinds", "thread", "--cells", "balanced-little", "--ways", "one-thread", "--workers", "1")
-    done = run("cells.py", "--quick", "--json", str(file), *arguments)
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(file.read_text())["results"]
-    assert (row["way"], row["cell"], row["ratio"]) == ("one-thread", "balanced-little", 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
-def test_smallest_case_of_scaling_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    arguments = ("--kinds", "thread", "--cells", "balanced-little", "--ways", "one-thread", "--workers", "1")
-    done = run("scaling.py", "--quick", "--json", str(file), *arguments)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())
-    (point,) = found["points"]
-    assert (point["way"], point["n_workers"]) == ("one-thread", 1)
-    assert found["bounds"][0]["bound_s"] <= point["median_s"]
-
-
-HAS_SCIENCE = all(importlib.util.find_spec(name) for name in ("numpy", "scipy", "pandas", "sklearn"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_SCIENCE, reason="needs NumPy, SciPy, pandas and scikit-learn")
-def test_smallest_case_of_science_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    done = run("science.py", "--quick", "--json", str(file), "--only", "transfer", "--peer", "pool_party thread")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())
-    assert found["sections"]["transfer"]["pool_party thread"]["summary"]["median_s"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("numpy", "joblib")), reason="needs joblib")
-def test_smallest_case_of_libraries_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    done = run("libraries.py", "--quick", "--json", str(file), "--only", "joblib", "--peer", "thread")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())["sections"]["joblib"]
-    assert set(found) == {"loky", "threading", "pool_party thread"}
-    ours = found["pool_party thread"]["summary"]
-    assert ours["to loky, low"] <= ours["to loky"] <= ours["to loky, high"] and ours["peak_bytes"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_NUMPY, reason="needs NumPy")
-def test_smallest_case_of_unmodified_programs_runs(tmp_path):
-    file = tmp_path / "figures.json"
-    arguments = ("--program", "eig", "--flavour", "threads", "--workers", "1")
-    done = run("unmodified.py", "--quick", "--json", str(file), *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    row = json.loads(file.read_text())["sections"]["1 workers"]["eig, threads"]
-    assert not row["failures"] and row["summary"]["to hand"] <= row["summary"]["to plain"]
-
-
 def test_unmodified_programs_take_no_wrong_results(on_path):
     from program import Runs
     from unmodified import check, sum_up
@@ -331,21 +203,30 @@ def test_five_estimators_have_the_threads_that_they_should_have(on_path):
     assert figures["threads"] <= 2 + len(os.sched_getaffinity(0))
 
 
-def test_libraries_take_no_wrong_results(on_path):
-    from libraries import check, sum_up
+def test_wrong_results_are_failures(on_path):
+    from program import Runs, check_results
+
+    runs = Runs()
+    for way, value in {"serial": 2.0, "alike": 2.0 + 1e-12, "other": 2.001, "none": math.nan}.items():
+        runs.add(way, ({"workloads": {"fit": {"results": [[1.0, value]], "rounds_s": [1.0]}}}, ""))
+    check_results(runs, "serial")
+    assert list(runs.figures) == ["serial", "alike"] and list(runs.failures) == ["other", "none"]
+    assert "results" not in runs.figures["alike"][0]["workloads"]["fit"]
+
+
+def test_libraries_are_compared_within_a_round(on_path):
+    from libraries import sum_up
     from program import Runs
 
-    def figures(value, rounds_s):
-        workloads = {"qr": {"results": [1.0, value], "rounds_s": rounds_s}}
+    def figures(round_s):
+        workloads = {"qr": {"rounds_s": [round_s]}}
         return {"workloads": workloads, "open_s": 0.0, "threads": 3, "service_threads": 0, "running_threads": 2}
 
     runs = Runs()
-    for way, value in {"loky": 2.0, "alike": 2.0 + 1e-12, "other": 2.001, "none": math.nan}.items():
-        for round_s in (1.0, 2.0) if way == "alike" else (4.0, 4.0):
-            runs.add(way, (figures(value, [round_s]), ""))
-    check(runs, "loky")
-    assert list(runs.figures) == ["loky", "alike"] and list(runs.failures) == ["other", "none"]
-    sums = sum_up("scikit-learn", runs)["alike"]
+    for way, times_s in {"loky": (4.0, 4.0), "ours": (1.0, 2.0)}.items():
+        for round_s in times_s:
+            runs.add(way, (figures(round_s), ""))
+    sums = sum_up("scikit-learn", runs)["ours"]
     assert (sums["to loky"], sums["to loky, low"], sums["to loky, high"]) == (0.375, 0.25, 0.5)
 
 
@@ -362,21 +243,6 @@ def test_the_sampler_counts_threads_and_processes(on_path):
             child.communicate(b"\n")
         is_over.set()
     assert sampler.peaks()["service_threads"] == 1
-
-
-def test_science_takes_no_wrong_results(on_path):
-    from program import Runs
-    from science import check
-
-    def figures(value):
-        return {"workloads": {"scipy": {"results": [[1.0, value]], "rounds_s": [1.0], "cpu_s": 1.0}}}
-
-    runs = Runs()
-    for way, value in {"serial": 2.0, "alike": 2.0 + 1e-12, "other": 2.001, "none": math.nan}.items():
-        runs.add(way, (figures(value), ""))
-    check(runs)
-    assert list(runs.figures) == ["serial", "alike"] and list(runs.failures) == ["other", "none"]
-    assert "results" not in runs.figures["alike"][0]["workloads"]["scipy"]
 
 
 # ---- code that the programs share ----
@@ -415,6 +281,9 @@ def test_record_is_a_whole_file_after_every_part(on_path, tmp_path):
     found = json.loads(path.read_text())
     assert found["sections"] == {"one": {"a": 1}, "two": {"b": 2}}
     assert found["metadata"]["is_quick"] and len(found["metadata"]["load_average_after"]) == 3
+    record.show("a table", "", "and more")
+    record.put("n", 3)
+    assert json.loads(path.read_text())["text"] == ["a table", "", "and more", ""]
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -460,7 +329,7 @@ def fake_suite(on_path, monkeypatch, tmp_path):
     import suite
 
     text = 'import json, pathlib, sys\nplace = pathlib.Path(sys.argv[sys.argv.index("--json") + 1])\n'
-    write = f"place.write_text(json.dumps({{'metadata': {METADATA!r}, 'sections': {{'s': sys.argv[1]}}}}))\n"
+    write = f"place.write_text(json.dumps({{'metadata': {METADATA!r}, 'text': [f'| it is | {{sys.argv[1]}} |']}}))\n"
     endings = {"good": write, "partly": write + "sys.exit(1)\n", "broken": write + "sys.exit(3)\n", "empty": "1 / 0\n"}
     monkeypatch.setattr(suite, "HERE", tmp_path)
     for name, ending in endings.items():
@@ -473,19 +342,22 @@ def fake_suite(on_path, monkeypatch, tmp_path):
 
 
 def content(folder: Path, name: str) -> str:
-    return json.loads((folder / f"{name}.json").read_text())["sections"]["s"]
+    return json.loads((folder / f"{name}.json").read_text())["text"][0].split()[-2]
 
 
 def test_all_are_run_although_some_fail(fake_suite, capsys):
     bench, results = fake_suite
     for name in ("good", "broken", "empty"):
-        (results / f"{name}.json").write_text(json.dumps({"metadata": METADATA, "sections": {"s": "old"}}))
+        (results / f"{name}.json").write_text(json.dumps({"metadata": METADATA, "text": ["| it was | old |"]}))
     problems = bench._run_all(list(bench.BENCHMARKS.values()), results, is_quick=False)
     assert [content(results, name) for name in ("good", "partly", "broken", "empty")] == ["new", "new", "old", "old"]
     assert set(problems) == {"partly", "broken", "empty"}
     assert "exit status 3" in problems["broken"] and "former" in problems["broken"]
     assert {path.suffix for path in results.iterdir()} == {".json"}
     assert "2 of 4: partly" in capsys.readouterr().out
+    assert bench._report(results) == 0
+    text = (results / "report.md").read_text()
+    assert (text.count("| it is | new |"), text.count("| it was | old |")) == (2, 2)
 
 
 def test_parts_are_kept_where_there_was_nothing(fake_suite):
@@ -552,33 +424,20 @@ def test_folders_are_named_after_the_cpus(on_path):
 
 
 def summaries(key: str, **figures: float) -> dict[str, dict]:
-    return {name.replace("_in_", " "): {"summary": {key: value}, "is_bound": False} for name, value in figures.items()}
+    return {name.replace("_in_", " "): {"summary": {key: value}} for name, value in figures.items()}
 
 
 def cell(kind: str, way: str, name: str, ratio: float) -> dict:
-    row = {"kind": kind, "n_workers": 2, "way": way, "cell": name, "median_s": 2 * ratio, "ratio": ratio}
-    return row | {"best_per_stage_s": 1.5, "stages_s": [[2 * ratio]]}
-
-
-def point(way: str, n_workers: int, **figures: object) -> dict:
-    return {"kind": "thread", "way": way, "title": way, "n_workers": n_workers, "cell": CELLS[0]} | figures
+    return {"kind": kind, "n_workers": 2, "way": way, "cell": name, "median_s": 2 * ratio, "ratio": ratio}
 
 
 CELLS = [f"{shape}-{much}" for shape in ("balanced", "unbalanced") for much in ("little", "much")]
-CUT = {"kind": "thread", "n_workers": 2, "way": "default", "cell": CELLS[1], "failure": "> 9 s", "stages_s": []}
-ORDER = {"pmo_us": 20.0, "pce": 1.1, "full_us": 130.0, "serial_share_us": 100.0}
-WAKE_UP = {
-    "summary": {"median_us": 60.0, "p90_us": 80.0, "p99_us": 90.0, "n_wake_ups": 4, "n_shared": 0},
-    "workers": [{"median_us": 50.0}, {"median_us": 70.0}],
-    "counts": [1, 3],
-}
-SWEEP = {"summary": {"pandas_s": 1.0, "all_s": 2.0, "bytes_per_worker": 50e6}}
-PACKED = {"serial": 20.0, "ours": 12.5, "numpy": 21.0, "ratio": 1.6, "pieces_helped": 5}
+PACKED = {"serial": 20.0, "ours": 12.5, "ratio": 1.6}
 FIGURES = {
     "dispatch": {
         "sections": {
             "throughput": summaries("median", pool_party_in_process=3e6, Pool=5e4, pool_party_in_interp=1e6)
-            | {"loky": {"failure": "it | broke"}},
+            | {"loky": {"failure": "it broke"}},
             "round-trip": summaries("median", pool_party_in_process=8.0, Pool=100.0, loky=40.0),
             "hostage": summaries("n_hostages", pool_party_in_process=0, pool_party_in_thread=3),
         }
@@ -589,134 +448,67 @@ FIGURES = {
             *(cell("thread", "dynamic", name, 0.8) for name in CELLS),
             cell("process", "dynamic", CELLS[0], 1.0),
             cell("process", "dynamic", CELLS[1], 1.2),
-            CUT,
+            cell("interp", "dynamic", CELLS[0], 1.0),
+            cell("interp", "dynamic", CELLS[1], math.nan),
+            {"kind": "interp", "n_workers": 2, "way": "dynamic", "cell": CELLS[2], "failure": "> 9 s"},
         ]
     },
-    "scaling": {
-        "points": [
-            point("one-thread", 1, median_s=1.0),
-            point("dynamic", 2, median_s=0.6),
-            point("default", 2, failure="> 3 s"),
-        ],
-        "bounds": [{"kind": "thread", "cell": CELLS[0], "bound_s": 0.5}],
-    },
-    "overhead": {
-        "sections": {
-            "management": {"launch and join": [{"250": ORDER, "500": ORDER}], "Pool": [{"250": ORDER, "500": ORDER}]},
-            "budget": {"thread None": [{"apply_ns": 900.0, "map_ns": 90.0, "has_numpy": True}]},
-        }
-    },
-    "wake-up": {
-        "edges_us": [10.0, 100.0, 1000.0],
-        "sections": {"wake-up": {"pool_party thread": WAKE_UP, "no pool: processes": WAKE_UP | {"is_bound": True}}},
-    },
     "memory": {
-        "sections": {
-            "memory": {
-                f"pool_party {kind}": {
-                    "summary": {"idle_bytes_per_worker": size, "numpy_bytes_per_worker": None, "pool_bytes": size}
-                }
-                for kind, size in (("interp", 2e6), ("process", 10e6))
-            }
-        }
-    },
-    "tracing": {
-        "kinds": {"thread": [{way: {"map_ns": 90.0, "call_us": 9.0} for way in ("no trace", "a trace")}]},
-    },
-    "science": {
-        "sections": {
-            "sweep": {"serial": SWEEP, "pool_party interp": SWEEP, "joblib": {"failure": "no"}},
-            "transfer": {
-                "Pool": {"summary": {"median_s": 0.3, "best_s": 0.2, "first_s": 0.4}},
-                "pool_party interp": {"summary": {"median_s": 0.02, "best_s": 0.01, "first_s": 0.03}},
-            },
-        }
+        "sections": {"memory": summaries("idle_bytes_per_worker", pool_party_in_interp=2e6, pool_party_in_process=10e6)}
     },
     "transfer": {
         "sections": {
-            "bytes": {
-                "median_us": {"Pool": {"1": 90.0, "524288": 1000.0}, "pool_party process": {"1": 9.0, "524288": 110.0}},
-                "failures": {"loky": "broken"},
-            }
+            "bytes": {"median_us": {"Pool": {"524288": 1000.0}, "pool_party process": {"524288": 110.0}}},
+            "ndarray": {"median_us": {"loky": {"67108864": 3e5}, "pool_party interp": {"67108864": 2e4}}},
         }
     },
     "packing": {
         "loads": {
-            "idle": {
-                "n_busy": 0,
-                "layouts": {"face": {"65536": PACKED | {"ratio": 0.9}, "67108864": PACKED | {"bound": 1.9}}},
-            },
+            "idle": {"n_busy": 0, "layouts": {"face": {"65536": PACKED | {"ratio": 0.9}, "67108864": PACKED}}},
             "busy": {"n_busy": 2, "layouts": {"face": {"67108864": PACKED | {"ratio": 0.99}}}},
         }
     },
-    "cluster-size": {
-        "sections": {
-            "1 worker a node": {
-                f"{n} nodes, 10 ms": {
-                    "summary": {"n_nodes": n, "task_ms": 10.0, "tasks_per_s": 90.0 * n, "us_per_task": 20.0}
-                    | {"bound_per_s": 100.0 * n, "share": 0.9}
-                }
-                for n in (1, 10)
-            }
-        }
-    },
-    "unheard-of": {"sections": {"new": summaries("rate", anything=12_345.6)}},
+    "unheard-of": {"text": ["| anything | 12,300 |"]},
 }
 
 
 @pytest.fixture
 def results(tmp_path):
-    """A folder with figures of all benchmarks, of an unknown one, and with one file that is not JSON."""
+    """A folder with figures of some benchmarks, of an unknown one, and with one file that is not JSON."""
     for name, figures in FIGURES.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": METADATA} | figures))
     (tmp_path / "torn.json").write_text('{"metadata": {')
     return tmp_path
 
 
-@pytest.fixture
-def write_report(on_path, monkeypatch):
-    """A function that writes the report without pictures."""
-    from reporting import page
+def test_report_has_the_texts_of_all_benchmarks(on_path, results):
+    from report import write_report
 
-    monkeypatch.setattr(page, "can_draw", lambda: False)
-    return page.write_report
-
-
-def rows_of(text: str) -> dict[str, list[str]]:
-    """Return the cells of all rows of all tables, by their first cell."""
-    lines = (line for line in text.splitlines() if line.startswith("| "))
-    cells = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
-    return {first: others for first, *others in cells}
-
-
-def test_report_has_all_parts(results, write_report):
+    (results / "modes.json").write_text(json.dumps({"metadata": METADATA | {"is_quick": True}, "text": ["| it |"]}))
     text = write_report(results).read_text()
-    assert "cannot be shown" not in text
     assert "torn.json could not be read" in text
-    assert "loky: it | broke" in text
-    assert text.count("\n## ") == len(FIGURES) + 2  # and the sections for goals and runs
-    rows = rows_of(text)
-    assert rows["anything"] == ["12,300"]
-    assert rows["balanced-little, pool_party, dynamic"] == ["-", "0.60"]
-    assert rows["launch and join"][-1] == "1.30"
+    assert text.count("\n## ") == len(FIGURES) + 1  # and the section for goals
+    assert "## What does it cost to hand out a task? (`benchmarks/dispatch.py`)" in text
+    assert rows_of(text)["anything"] == ["12,300"]
+    assert "only a quick look was taken: modes." in text and text.count("not a measurement") == 1
 
 
 @pytest.mark.parametrize(
     ("ratio", "ratio_again", "verdict"), [(0.97, 1.0, "**no**"), (0.97, 0.96, "yes"), (0.98, 1.0, "yes")]
 )
 def test_packing_may_lose_what_serial_code_loses_to_itself(on_path, ratio, ratio_again, verdict):
-    from reporting.found import Found
-    from reporting.packing import packing_goals
+    from goals import format_goals
 
     figures = PACKED | {"ratio": ratio, "ratio_again": ratio_again}
-    found = Found({"packing": {"loads": {"busy": {"n_busy": 2, "layouts": {"face": {"65536": figures}}}}}})
-    *_, goal = packing_goals(found)
-    assert goal.verdict == verdict and f"serial against itself: lowest {ratio_again:.2f} x" in goal.result
+    text = format_goals({"packing": {"loads": {"busy": {"n_busy": 2, "layouts": {"face": {"65536": figures}}}}}})
+    *_, result, found = rows_of(text)["packing at every size and load"]
+    assert found == verdict and f"serial against itself: lowest {ratio_again:.2f} x" in result
 
 
-def test_report_says_what_was_reached_and_what_was_not_measured(results, write_report):
-    rows = rows_of(write_report(results).read_text())
-    verdicts = {what: cells[-1] for what, cells in rows.items() if cells[-1] in ("yes", "**no**", "not measured")}
+def test_report_says_what_was_reached_and_what_was_not_measured(on_path):
+    from goals import format_goals
+
+    rows = rows_of(format_goals(FIGURES))
     expected = {
         "`map(noop, range(n), chunksize=1)`, process": "yes",
         "`map(noop, range(n), chunksize=1)`, interp": "not measured",
@@ -734,17 +526,9 @@ def test_report_says_what_was_reached_and_what_was_not_measured(results, write_r
         "0.5 MB of `bytes` there and back, process": "**no**",
         "0.5 MB of `bytes` there and back, interp": "not measured",
     }
-    assert {what: verdicts[what] for what in expected} == expected
+    assert {what: rows[what][-1] for what in expected} == expected
     assert rows["`map(noop, range(n), chunksize=1)`, process"][1].startswith("60 x: 3,000,000")
     assert rows["`apply` round trip, process, median"][1] == "0.20 x: 8 us, loky 40 us"
-
-
-def test_figures_of_another_shape_cost_only_their_part(results, write_report):
-    broken = {"metadata": METADATA, "sections": {"wake-up": {"x": {"summary": {}}}}}
-    (results / "wake-up.json").write_text(json.dumps(broken))
-    text = write_report(results).read_text()
-    assert text.count("cannot be shown") == 1
-    assert "## Memory" in text
 
 
 def test_report_of_nothing_is_an_error(on_path, tmp_path, capsys):
@@ -754,45 +538,12 @@ def test_report_of_nothing_is_an_error(on_path, tmp_path, capsys):
     assert "run some benchmarks first" in capsys.readouterr().err
 
 
-def test_parts_of_a_benchmark_are_put_together_until_it_is_run_as_a_whole(on_path, tmp_path):
-    from reporting.found import load
+def test_report_that_is_committed_is_that_of_the_figures_beside_it(on_path, tmp_path):
+    from report import write_report
 
-    def write(name, *results):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": METADATA, "results": results}))
-
-    write("cells-process", "a")
-    write("cells-thread", "b")
-    assert load(tmp_path).benchmarks["cells"]["results"] == ["a", "b"]
-    write("cells", "c")
-    assert load(tmp_path).benchmarks["cells"]["results"] == ["c"]
-
-
-def test_figures_that_are_committed_can_be_read(on_path):
-    from reporting.found import load
-
-    for folder in (BENCHMARKS / "results").glob("*-core*"):
-        found = load(folder)
-        assert found.benchmarks and not found.unreadable
-
-
-def test_pictures_are_small_and_always_the_same(on_path, results):
-    pytest.importorskip("matplotlib")
-    from reporting.page import write_report
-
-    drawn = {"dispatch", "scaling", "wake-up", "cluster-size"}  # bars, curves, histograms
-    for name in set(FIGURES) - drawn:
-        (results / f"{name}.json").unlink()
-    text = write_report(results).read_text()
-    pictures = {path.name: path.read_bytes() for path in results.glob("*.svg")}
-    assert set(pictures) == {f"{name}.svg" for name in drawn}
-    assert all(f"]({name})" in text for name in pictures)
-    assert all(len(picture) < 60_000 for picture in pictures.values())
-    texts = {name: "|".join(ElementTree.fromstring(picture).itertext()) for name, picture in pictures.items()}
-    assert "tasks of 10 ms" in texts["cluster-size.svg"]
-    assert "3,000,000" in texts["dispatch.svg"] and "balanced-little" in texts["scaling.svg"]
-    assert b"no pool" in pictures["wake-up.svg"] and b"pool_party, dynamic" in pictures["scaling.svg"]
-    (results / "dispatch.json").unlink()
-    (results / "wake-up.json").unlink()
-    (results / "cluster-size.json").unlink()
-    write_report(results)
-    assert (results / "scaling.svg").read_bytes() == pictures["scaling.svg"]
+    for folder in (BENCHMARKS / "results").glob("*-cores"):
+        for file in folder.glob("*.json"):
+            shutil.copy(file, tmp_path)
+        text = write_report(tmp_path).read_text()
+        assert text == (folder / "report.md").read_text()
+        assert "not measured |" not in text and "could not be read" not in text
