@@ -250,11 +250,9 @@ def _without_samples(figures: Figures) -> Figures:
 
 def _as_json(section: Section, runs: Runs) -> dict[str, Any]:
     """Return summary and single runs of every peer (without the samples behind a percentile)."""
-    bounds = {peer.name for peer in BOUNDS.values()}
     return {
         name: {
             "summary": section.sum_up(figures),
-            "is_bound": name in bounds,
             "runs": list(map(_without_samples, figures)),
         }
         for name, figures in runs.figures.items()

@@ -127,14 +127,13 @@ def _pool_bytes(runs: Sequence[_Figures]) -> float | None:
 
 
 def _sum_up(runs: Runs, name: str, workers: Sequence[int]) -> _Figures:
-    figures = {"is_bound": name in (_BARE_INTERPRETER, _BARE_PROCESS)}
     for number in workers:
         if failure := runs.failures.get(f"{name} x {number}"):
-            return figures | {"failure": failure}
+            return {"failure": failure}
     summary = {f"{key}_bytes_per_worker": _per_worker(runs, name, workers, f"{key}_bytes") for key in ("idle", "numpy")}
     summary["pool_bytes"] = _pool_bytes(runs.figures[f"{name} x {workers[0]}"])
     single = {str(number): runs.figures[f"{name} x {number}"] for number in workers}
-    return figures | {"summary": summary, "runs": single}
+    return {"summary": summary, "runs": single}
 
 
 def _format(sums: dict[str, _Figures], n_workers: int) -> str:

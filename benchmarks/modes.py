@@ -47,12 +47,12 @@ def _sum_up(runs: Runs, n_cpus: int) -> dict[str, Any]:
     sequential_s = medians_s.get(SEQUENTIAL, math.nan)
     sums: dict[str, Any] = {}
     for mode, median_s in medians_s.items():
-        sums[mode] = {"summary": {"median": median_s}, "runs": runs.figures[mode], "is_bound": False}
+        sums[mode] = {"summary": {"median": median_s}, "runs": runs.figures[mode]}
         if not math.isnan(sequential_s):
             sums[mode]["summary"]["speed_up"] = sequential_s / median_s
     if not math.isnan(sequential_s):
         bound = {"median": sequential_s / n_cpus, "speed_up": float(n_cpus)}
-        sums[f"sequential / {n_cpus}"] = {"summary": bound, "is_bound": True}
+        sums[f"sequential / {n_cpus}"] = {"summary": bound}
     return sums | {mode: {"failure": failure} for mode, failure in runs.failures.items()}
 
 

@@ -87,6 +87,9 @@ def _format_management(runs: _Runs) -> str:
         rows = [[name, *(cell(name, str(order)) for order in ORDERS)] for name in METHODS]
         return f"{title}.\n\n{table(headings, rows)}"
 
+    def whole(name: str, order: str) -> str:
+        return _write(_median(runs, name, order, "full_us") / _median(runs, name, order, "serial_share_us"), "{:.2f}")
+
     def speed(name: str, order: str) -> str:
         reference_us = _median(runs, next(iter(METHODS)), order, "full_us")
         return _write(reference_us / _median(runs, name, order, "full_us"), "{:.2f} x")
@@ -102,6 +105,7 @@ def _format_management(runs: _Runs) -> str:
                 "PCE: time of the average share, divided by that of a share alone; 1 is best",
                 lambda name, order: _write(_median(runs, name, order, "pce"), "{:.2f}"),
             ),
+            titled("The whole, divided by a share alone; 1 is the bound", whole),
             titled("Speed of the whole, of launch and join; higher is better", speed),
         )
     )

@@ -124,13 +124,14 @@ def _bounds(points: Sequence[_Point], n_cpus: int) -> list[_Point]:
     ]
 
 
-def _format(points: Sequence[_Point], numbers: Sequence[int]) -> str:
+def _format(points: Sequence[_Point], bounds: Sequence[_Point], numbers: Sequence[int]) -> str:
     lines: dict[tuple[str, str], dict[int, str]] = {}
     for point in points:
         text = f"{point['median_s']:.2f} s" if "median_s" in point else point["failure"]
         shown = text if "median_s" in point or text.startswith(">") else "-"
         lines.setdefault((point["cell"], point["title"]), {})[point["n_workers"]] = shown
     rows = [[f"{cell}: {title}", *(texts.get(n, "-") for n in numbers)] for (cell, title), texts in lines.items()]
+    rows += [[f"{bound['cell']}: the bound", *[f"{bound['bound_s']:.2f} s"] * len(numbers)] for bound in bounds]
     return table(["", *(f"{n} workers" if n > 1 else "1 worker" for n in numbers)], rows)
 
 
@@ -173,13 +174,16 @@ def main() -> int:
     record = Record(__doc__, max(options.workers), options)
     record.put("size", size)
     points: list[_Point] = []
+    bounds: list[_Point] = []
     obstacles = obstacles_of(options.kinds)
     for kind in options.kinds:
         found = _measure_kind(kind, options, size, obstacles).points()
-        record.show(f"{kind}: seconds; lower is better.", _format(found, options.workers))
+        found_bounds = _bounds(found, n_usable_cpus())
+        record.show(f"{kind}: seconds; lower is better.", _format(found, found_bounds, options.workers))
         points += found
+        bounds += found_bounds
         record.put("points", points)
-        record.put("bounds", _bounds(points, n_usable_cpus()))
+        record.put("bounds", bounds)
     return 0
 
 

@@ -8,7 +8,6 @@ task. The bound is the kernel's own latency, measured with as many forked proces
 """
 
 import argparse
-import bisect
 import json
 import os
 import statistics
@@ -43,7 +42,6 @@ _IDLE_S = 0.005  # long enough for every worker to be asleep
 _HOLD_S = 0.003  # a worker that has one of the tasks takes no other meanwhile
 
 BOUND = "no pool: processes that read pipes"
-EDGES_US = [round(10 ** (exponent / 16), 2) for exponent in range(16, 65)]  # of the histogram: 10 us to 10 ms
 
 type _Stamp = tuple[int, Any]  # when a task began, and in which worker
 type _Send = Callable[[int], list[_Stamp]]
@@ -125,14 +123,6 @@ def _subjects(kinds: Sequence[str]) -> list[str]:
     return [*names, BOUND]
 
 
-def _histogram(values_us: Sequence[float]) -> list[int]:
-    """Return the number of values between each pair of edges; the first and last include values beyond them."""
-    counts = [0] * (len(EDGES_US) - 1)
-    for value in values_us:
-        counts[min(len(counts) - 1, max(0, bisect.bisect_right(EDGES_US, value) - 1))] += 1
-    return counts
-
-
 def _sum_up(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of all runs of a subject together. Worker k is the k-th by its ids in every run."""
     workers: list[list[float]] = []
@@ -154,7 +144,6 @@ def _sum_up(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             {"median_us": statistics.median(waits_us), "p99_us": percentile(waits_us, 99), "n_wake_ups": len(waits_us)}
             for waits_us in workers
         ],
-        "counts": _histogram(pooled),
     }
 
 
@@ -192,10 +181,9 @@ def main() -> int:
     options = parser.parse_args()
     record = Record(__doc__, options.workers, options)
     runs = _measure_all(options)
-    sums = {subject: _sum_up(figures) | {"is_bound": subject == BOUND} for subject, figures in runs.figures.items()}
+    sums = {subject: _sum_up(figures) for subject, figures in runs.figures.items()}
     title = "From the call to the first line of the task, per worker; lower is better."
     record.show(title, _format(sums), runs.failure_text())
-    record.put("edges_us", EDGES_US)
     record.put_section("wake-up", sums | {name: {"failure": failure} for name, failure in runs.failures.items()})
     return int(bool(runs.failures))
 

@@ -311,14 +311,6 @@ def test_time_that_was_cut_keeps_the_cells_before(on_path, monkeypatch):
     assert points["y"]["failure"] == "> 60.0 s"
 
 
-def test_histogram_counts_everything(on_path):
-    from wake_up import EDGES_US, _histogram
-
-    counts = _histogram([0.1, EDGES_US[0], EDGES_US[3], EDGES_US[3] + 0.01, 1e9])
-    assert len(counts) == len(EDGES_US) - 1
-    assert (counts[0], counts[3], counts[-1], sum(counts)) == (2, 2, 1, 5)
-
-
 # ---- the command ----
 
 
