@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from probe import ComposablePool, descendants, gates, is_gone, resources, signal, tasks, worker_pids
+from probe import ComposablePool, descendants, gates, is_gone, resources, signal, tasks
 
 from pool_party import WorkerLost
 
@@ -46,6 +46,7 @@ class Killer:
     def __init__(self, pool, n_kills, every, seed):
         self.pool, self.n_left = pool, n_kills
         self._every = self._goal = every
+        self._n_starts_left = 3  # a pool gives up after four workers in a row that never were ready
         self._n_done = 0
         self._is_time = threading.Event()
         self._rng = random.Random(seed)
@@ -67,12 +68,17 @@ class Killer:
 
     def _kill(self):
         while self.n_left:  # a dead worker does not count, and while all are being replaced there is none
-            pid = self._rng.choice(worker_pids(self.pool) or [None])
-            if pid is not None and not is_gone(pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    self.n_left -= 1
-                    return
+            worker = self._rng.choice(self.pool._engine.workers or [None])
+            if worker is None or worker.pid is None or is_gone(worker.pid):
+                continue
+            was_ready = worker.was_ready
+            if not was_ready and self._n_starts_left == 0:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+                self._n_starts_left -= not was_ready
+                self.n_left -= 1
+                return
 
     def stop(self):
         self.n_left = 0
