@@ -262,6 +262,7 @@ typedef struct pp_channel {
 #endif
 int pp_channel_slot(pp_channel_t *self, PyObject *number);        /* returns -1 with an exception */
 bool pp_channel_is_closed(pp_channel_t *self);
+PyObject *pp_channel_put_waiting(pp_channel_t *self);             /* NULL: the pool has ended, or there is none */
 PyObject *pp_channel_raise_closed(void);                          /* returns NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also succeeds once it is closed, while others are inside */

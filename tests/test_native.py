@@ -80,6 +80,18 @@ def test_worker_numbers_are_checked():
         _native.Channel(2).state_of(2)
 
 
+def test_a_pool_may_end_while_its_backlog_is_put():
+    class Ending(deque):
+        def __getitem__(self, n):
+            del channel.put_waiting  # as another thread does that closes the channel
+            return super().__getitem__(n)
+
+    channel = _native.Channel(1, True, Ending(["a map"]))
+    channel.put_waiting = lambda is_nested, until_ns: True
+    channel.feed_again()
+    assert channel.put_waiting is None
+
+
 def test_reaping_a_worker_leaves_the_news_of_room():
     """A dead worker's results are taken outside the leader's loop.
 

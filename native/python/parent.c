@@ -192,7 +192,12 @@ static PyObject *channel_close(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     if (!pp_swap_seq_cst(&self->is_closed, 1))
         pp_channel_leave(self);
-    Py_CLEAR(self->put_waiting);
+    PyObject *put_waiting;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    put_waiting = self->put_waiting;
+    self->put_waiting = NULL;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(put_waiting);
     Py_RETURN_NONE;
 }
 
@@ -467,9 +472,18 @@ static PyObject *get_idle(pp_channel_t *self, void *closure) {
     return Py_NewRef(self->idle);
 }
 
+PyObject *pp_channel_put_waiting(pp_channel_t *self) {
+    PyObject *put_waiting;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    put_waiting = Py_XNewRef(self->put_waiting);
+    Py_END_CRITICAL_SECTION();
+    return put_waiting;
+}
+
 static PyObject *get_put_waiting(pp_channel_t *self, void *closure) {
     (void)closure;
-    return Py_NewRef(self->put_waiting ? self->put_waiting : Py_None);
+    PyObject *put_waiting = pp_channel_put_waiting(self);
+    return put_waiting ? put_waiting : Py_NewRef(Py_None);
 }
 
 static PyObject *get_receivers(pp_channel_t *self, void *closure) {

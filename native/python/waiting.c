@@ -18,11 +18,13 @@ static bool is_feeding(pp_channel_t *self) { return pp_load_seq_cst(&self->paren
 static int put_backlog(pp_channel_t *self, bool is_nested, int64_t until_ns) {
     if (!is_nested && until_ns < 0 && pp_channel_put_plain(self))
         return true;
-    PyObject *put_waiting = Py_XNewRef(self->put_waiting), *until = PyLong_FromLongLong(until_ns);
-    PyObject *nested = is_nested ? Py_True : Py_False;
-    PyObject *is_whole = put_waiting && until ? PyObject_CallFunctionObjArgs(put_waiting, nested, until, NULL) : NULL;
+    PyObject *put_waiting = pp_channel_put_waiting(self);
+    if (put_waiting == NULL)
+        return true;   /* the pool has ended meanwhile */
+    PyObject *until = PyLong_FromLongLong(until_ns), *nested = is_nested ? Py_True : Py_False;
+    PyObject *is_whole = until ? PyObject_CallFunctionObjArgs(put_waiting, nested, until, NULL) : NULL;
     Py_XDECREF(until);
-    Py_XDECREF(put_waiting);
+    Py_DECREF(put_waiting);
     Py_XDECREF(is_whole);   /* a bool */
     return is_whole ? is_whole == Py_True : -1;
 }
