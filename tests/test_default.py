@@ -95,6 +95,12 @@ def test_it_is_opened_with_all_cpus_from_within_a_task(default, make_pool, monke
     assert pool_party.default_executor()._inner._max_workers == 3
 
 
+def test_a_policy_for_processes_leaves_other_workers_the_default(kind, default):
+    executor = default(kind, policy="exclusive")
+    assert executor.submit(abs, -1).result(TIMEOUT_S) == 1
+    assert executor._inner.statistics().policy == ("exclusive" if kind == "process" else "dynamic")
+
+
 def test_a_broken_one_is_replaced(default):
     executor = default("thread")
     assert executor.submit(abs, -1).result(TIMEOUT_S) == 1

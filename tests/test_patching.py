@@ -478,6 +478,14 @@ def test_defect_12_idle_workers_lend_their_cpus():
         assert pool.statistics().policy == "dynamic"
 
 
+def test_a_policy_for_processes_leaves_other_workers_the_default():
+    with pool_party.patched(policy="exclusive"):
+        with multiprocessing.pool.ThreadPool(2) as threads, multiprocessing.Pool(2) as processes:
+            assert [pool.statistics().policy for pool in (threads, processes)] == ["dynamic", "exclusive"]
+        with concurrent.futures.ThreadPoolExecutor(2) as executor:
+            assert executor.submit(abs, -1).result(60) == 1 and executor.statistics().policy == "dynamic"
+
+
 def test_defect_13_nested_patches_lose_no_original():
     original = multiprocessing.pool.Pool.__init__
     with pool_party.patched(), pool_party.patched(), pool_party.patched():

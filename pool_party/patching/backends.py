@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from pool_party._options import resolve_kind
-from pool_party.budget.policies import for_kind
 from pool_party.integrations.joblib import OPTIONS, PoolPartyBackend
 from pool_party.patching import replacing, usage
 
@@ -42,8 +41,7 @@ class _Backend(PoolPartyBackend):
     def __init__(self, nesting_level: int | None = None, kind: str | None = None, **options: Any) -> None:
         if kind is None:
             kind = "thread" if self.joblib_name == "threading" else replacing.choose_kind(options.get("context"))
-        limits = replacing.budget_options()
-        limits["policy"] = for_kind(limits["policy"], resolve_kind(kind))
+        limits = replacing.for_workers(resolve_kind(kind), replacing.budget_options())
         super().__init__(kind, nesting_level=nesting_level, **{**limits, **options})
 
     @classmethod

@@ -85,8 +85,13 @@ def _settings() -> Settings:
     return state.current() or Settings()
 
 
+def for_workers(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options from `budget_options` with the policy that workers of this kind can have."""
+    return {**options, "policy": for_kind(options["policy"], kind)}
+
+
 def budget_options() -> dict[str, Any]:
-    """Return the options of pools that the settings determine. The policy is for all kinds: see `policies.for_kind`."""
+    """Return the options of pools that the settings determine. `for_workers` makes them fit a kind."""
     settings = _settings()
     policy = "dynamic" if settings.policy is None else settings.policy
     return {"policy": policy, "oversubscription": settings.oversubscription, "scope": settings.scope}
@@ -138,8 +143,7 @@ class _AnyPool(ComposablePool):
     ) -> None:
         processes = named_or_set(processes)
         _check_number(processes)
-        limits = budget_options()
-        limits["policy"] = for_kind(limits["policy"], kind)
+        limits = for_workers(kind, budget_options())
         ComposablePool.__init__(self, processes, initializer, initargs, maxtasksperchild, context, kind=kind, **limits)
         _note(self._request, kind, self._processes)
 
@@ -214,8 +218,7 @@ class _AnyExecutor(ComposableExecutor):
             if _is_at_end():
                 raise PoolClosed("cannot schedule new futures after interpreter shutdown")
             kind = self._choose_kind()
-            options = {**self._to_open, "policy": for_kind(self._to_open["policy"], kind)}
-            ComposableExecutor.__init__(self, kind=kind, **options)
+            ComposableExecutor.__init__(self, kind=kind, **for_workers(kind, self._to_open))
             _note(self._request, kind, self._max_workers)
 
     def _is_open(self) -> bool:
