@@ -459,6 +459,19 @@ def hold(path):
             time.sleep(0.001)
 
 
+def end_when_told(begun, told):
+    """Say that the task runs. After it was interrupted, end some time after it was told to."""
+    write_to(begun, "x")
+    try:
+        while True:
+            time.sleep(0.001)
+    finally:
+        while not os.path.exists(told):
+            time.sleep(0.001)
+        for _ in range(3_000_000):
+            pass
+
+
 def number_of(x):
     return number()
 

@@ -24,7 +24,8 @@ from pool_party.workers.interp import steps
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 PACKAGES = ("scipy.optimize", "sklearn.linear_model", "pandas", "dask.bag", "matplotlib.pyplot")
-PROGRAMS = ("main", "ending", "forking", "forked_workers", "tracing", "nesting", "raw_thread", "bounded")
+FORKS = ("forking", "forking_at_once", "forked_workers")
+PROGRAMS = ("main", "ending", *FORKS, "tracing", "nesting", "raw_thread", "bounded")
 ISOLATED = fresh.TESTS / "isolated"
 needs_numpy = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
 

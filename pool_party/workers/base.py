@@ -75,7 +75,9 @@ class Setup:
 def has_interpreters() -> bool:
     """Return whether pools of interpreters are open. A fork is to follow, so interpreters without a pool end."""
     if _native.n_interpreters():
-        _native.end_kept()
+        from pool_party.workers.interp.starting import end_before_fork
+
+        end_before_fork()
     return _native.n_interpreters() > 0
 
 

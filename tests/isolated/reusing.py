@@ -8,6 +8,7 @@ import os
 import pathlib
 import statistics
 import sys
+import tempfile
 import time
 import tracemalloc
 
@@ -89,6 +90,32 @@ def forking():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert _native.n_kept() == 0
     assert use(abs, -3) == 3
+
+
+def end_while_busy(reuse):
+    """End a pool whose task ends some time after the file that is returned exists."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    begun, told = folder / "begun", folder / "told"
+    with InterpreterPool(1, reuse=reuse) as pool:
+        pool.apply_async(reuse_tasks.end_when_told, (str(begun), str(told)))
+        gates.wait_until(begun.exists, "the task")
+    assert _native.n_interpreters() == 1
+    return told
+
+
+def forking_at_once():
+    """A fork waits for interpreters whose tasks the end of the pool has interrupted."""
+    for reuse in (True, False):
+        told = end_while_busy(reuse)
+        os.register_at_fork(before=told.touch)  # the hook that was registered last is the first one
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert _native.n_interpreters() == 0
+        end_while_busy(reuse).touch()
+        with ComposablePool(1, kind="process", context="fork") as pool:
+            assert pool.apply(os.getppid) == os.getpid()
 
 
 def forked_workers():
@@ -225,7 +252,8 @@ def many(name="plain"):
     assert private_now <= private + 2048, (private_now, private)  # KiB; with NumPy and without `reuse` 60 times that
 
 
-PROGRAMS = {"main": main_module, "ending": ending, "forking": forking, "forked_workers": forked_workers}
+PROGRAMS = {"main": main_module, "ending": ending, "forking": forking, "forking_at_once": forking_at_once}
+PROGRAMS |= {"forked_workers": forked_workers}
 PROGRAMS |= {"tracing": tracing, "nesting": nesting, "raw_thread": raw_thread, "bounded": bounded, "many": many}
 PROGRAMS |= {"measure": measure}
 

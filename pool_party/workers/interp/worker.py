@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers.base import Setup
-from pool_party.workers.interp.starting import start, watch_forks
+from pool_party.workers.interp.starting import is_ending, start, watch_forks
 from pool_party.workers.interp.steps import steps
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ class InterpreterWorker:
         self._setup = setup
         begun = setup.begun or {}
         self._key = _key(setup, n)
-        if self._key is not None:
-            watch_forks()
+        watch_forks()
         self._interpreter = begun.pop(n) if n in begun else start(channel, n, self._key)
 
     def start(self) -> None:
@@ -139,6 +138,7 @@ class InterpreterWorker:
 
         A C function that is running returns first.
         """
+        is_ending(self)
         self._interpreter.interrupt()
         return True
 
