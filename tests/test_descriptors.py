@@ -5,11 +5,15 @@ import multiprocessing
 import os
 import pathlib
 import socket
+import sys
+import types
 
 import descriptors
 import fresh
 import gates
 import pytest
+
+from pool_party.wire import fd_handle
 
 HERE = pathlib.Path(__file__).parent
 
@@ -64,6 +68,12 @@ def test_registered_reducers_are_used(remote_pool, is_alone):
     value = descriptors.Registered(1) if is_alone else (descriptors.Registered(1), lambda: 1)
     registered = remote_pool.apply(descriptors.pass_on, (value,))
     assert (registered[0] if isinstance(registered, tuple) else registered).number == 3
+
+
+@pytest.mark.parametrize("name", ["socket", "multiprocessing.connection"])
+def test_another_thread_imports_their_modules(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert len(fd_handle.local_reducers()[0]) == len(fd_handle.lasting_reducers(True)) == 1
 
 
 def test_locks_are_refused_as_by_multiprocessing(remote_pool):

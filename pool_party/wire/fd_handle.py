@@ -97,12 +97,10 @@ def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], 
         rebuild = reduction._rebuild_socket  # type: ignore[attr-defined]
         return rebuild, (handle(sock.fileno()), sock.family, sock.type, sock.proto)
 
-    reducers: dict[type, Callable[[Any], Any]] = {}
-    if (sockets := sys.modules.get("socket")) is not None:
-        reducers[sockets.socket] = reduce_socket
-    if (connections := sys.modules.get("multiprocessing.connection")) is not None:
-        reducers[connections.Connection] = reduce_connection
-    return reducers
+    types = {("socket", "socket"): reduce_socket, ("multiprocessing.connection", "Connection"): reduce_connection}
+    found = {getattr(sys.modules.get(module), name, None): reducer for (module, name), reducer in types.items()}
+    found.pop(None, None)  # it is not imported, or another thread is importing it at this moment
+    return found
 
 
 def lasting_reducers(is_local: bool) -> dict[type, Callable[[Any], Any]]:

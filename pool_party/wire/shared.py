@@ -38,7 +38,7 @@ def share(array: Any, *, readonly: bool = False) -> Any:
         array or view of it in any process is deleted.
     """
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(array, numpy.ndarray):
+    if hasattr(numpy, "ndarray") and isinstance(array, numpy.ndarray):  # another thread may be importing it
         return _share_array(numpy, array, readonly)
     return _share_buffer(array, readonly)
 
