@@ -19,6 +19,7 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -401,6 +402,10 @@ def spoil_by_pool():
 
     with ThreadPool(1) as pool:
         assert pool.apply(abs, (-1,)) == 1
+
+
+def spoil_by_process():
+    subprocess.Popen(["tail", f"--pid={os.getpid()}", "-f", os.devnull])  # runs as long as this process
 
 
 def spoil_by_nice():

@@ -363,6 +363,7 @@ def _is_clean(libraries: Libraries) -> bool:
         and vars(sys).keys() == _noted.sys.keys()
         and _lists() == _noted.restored
         and not getattr(sys.modules.get("multiprocessing.util"), "_finalizer_registry", None)
+        and not getattr(sys.modules.get("subprocess"), "_active", None)  # processes that run, and nobody refers to
         and all(libraries.has_made(kept, entry[0]) for entry in _exits)
         and all(libraries.has_made(kept, info.func) for info in _finalizers())
     )
