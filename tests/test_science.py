@@ -1,6 +1,8 @@
 """NumPy's own tests in interpreters, by tests/science/run.py, and whether that program notices failures."""
 
+import io
 import pathlib
+import tarfile
 
 import fresh
 import pytest
@@ -69,3 +71,36 @@ def test_a_difference_between_interpreters_is_seen(monkeypatch):
         "b",
         "d",
     ]
+
+
+def test_only_the_tests_of_an_sdist_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(RUN.parent)
+    import sdists
+
+    monkeypatch.setattr(sdists, "CACHE", tmp_path)
+    root = tmp_path / f"pytest-{pytest.__version__}"
+    root.mkdir()
+    with tarfile.open(root / "sdist.tar.gz", "w:gz") as sdist:
+        for name in ("src/pytest/__init__.py", "src/pytest/tests/test_a.py", "src/pytest/tests/deep/data"):
+            sdist.addfile(tarfile.TarInfo(f"{root.name}/{name}"), io.BytesIO())
+    assert sdists.unpack("pytest", "src/pytest/tests/test_a.py") == root
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    tests = "pytest/src/pytest/tests"
+    assert found == {"sdist.tar.gz", f"{tests}/test_a.py", f"{tests}/deep/data"}
+
+
+def test_counts_are_written_beside_the_table(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(RUN.parent)
+    import said
+    from suites import Seen
+
+    monkeypatch.setattr(said, "RESULTS", tmp_path / "said.json")
+    monkeypatch.setattr(said, "TABLE", tmp_path / "packages.md")
+    said.TABLE.write_text("| the table |\n")
+    for passed in ("first", "second"):
+        seen = Seen({passed: ("passed", ""), "skipped": ("skipped", "why"), "crashes": ("left out", "")})
+        said.record("pytest:testing", seen, {"fails": ("Error", "forks")}, {"crashes": "it crashes"})
+    table, _, section = said.TABLE.read_text().partition("\n## ")
+    assert table == "| the table |\n"
+    assert section.count("| pytest:testing |") == 1
+    assert section.endswith(" | 1 | 1: 1 forks; 1 not run: it crashes | 1 |\n")

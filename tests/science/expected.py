@@ -21,6 +21,7 @@ ERRORS = {
 FAILING = {
     # ProcessPoolExecutor's queue starts a thread; the error is then that a process ended abruptly
     "numpy/_core/tests/test_multiprocessing.py::test_read_write_bool_array": DAEMON,
+    "h5py/tests/test_file.py::TestFileLocking::test_multiprocess": DAEMON,
 }
 
 # Tests that are not run, since they would crash or hang the process, or change it for other tests.

@@ -81,12 +81,15 @@ def run(job, n):
 
     if job["kind"] == "interp":  # so that only the tests that use it fail, and not the whole file
         sys.modules["tracemalloc"] = types.ModuleType("tracemalloc")
-    name, _, part = job["suite"].partition("/")
-    spec = importlib.util.find_spec(name)
-    tests = spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin
-    root = os.path.dirname(os.path.dirname(importlib.util.find_spec(name.partition(".")[0]).origin))
-    arguments = [os.path.join(tests, part) if part else tests, "-q", "--capture=sys", "-c", os.devnull]
-    arguments += ["--rootdir", root, "-W", "ignore", "--continue-on-collection-errors", *job["options"]]
+    root, tests = job["root"], os.path.join(job["root"] or "", job["suite"])
+    if root is None:
+        name, _, part = job["suite"].partition("/")
+        spec = importlib.util.find_spec(name)
+        tests = spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin
+        tests = os.path.join(tests, part) if part else tests
+        root = os.path.dirname(os.path.dirname(importlib.util.find_spec(name.partition(".")[0]).origin))
+    arguments = [tests, "-q", "--capture=sys", "-c", os.devnull, "--rootdir", root]
+    arguments += ["-W", "ignore", "--continue-on-collection-errors", *job["options"]]
     for plugin in NO_PLUGINS:
         arguments += ["-p", f"no:{plugin}"]
     output = io.StringIO()

@@ -25,6 +25,7 @@ import sys
 import venv
 from concurrent.futures import ThreadPoolExecutor
 
+import said
 import uses
 
 from pool_party._core.errors import describe_exit
@@ -32,7 +33,6 @@ from pool_party.workers.interp.known import PACKAGES
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TABLE = ROOT / "docs" / "packages.md"
 # distribution -> the packages that `extensions` has to name, if their name is not the distribution's
 NAMES = {
     "scikit_learn": ["sklearn"],
@@ -192,7 +192,7 @@ COLUMNS = ("name", "version", "works", "how", "left", "why")
 def read_table():
     """Return the rows of the present table."""
     rows = {}
-    for line in TABLE.read_text().splitlines() if TABLE.exists() else ():
+    for line in said.without_section(said.TABLE.read_text()).splitlines() if said.TABLE.exists() else ():
         if line.startswith("| `"):
             name, version, result, how, left = (cell.strip() for cell in line.strip("| ").split(" | "))
             works, _, why = result.partition(": ")
@@ -209,7 +209,8 @@ def write_table(rows, python):
     for row in sorted(rows.values(), key=lambda row: (row["works"] != "yes", row["name"].lower())):
         works = f"{row['works']}: {row['why'].replace('|', '/')}" if row["why"] else row["works"]
         lines.append(f"| `{row['name']}` | {row['version']} | {works} | {row['how']} | {row['left']} |")
-    TABLE.write_text(HEAD.format(version=version, machine=machine) + "\n".join(lines) + "\n")
+    text = HEAD.format(version=version, machine=machine) + "\n".join(lines) + "\n"
+    said.TABLE.write_text(text + said.section())
 
 
 def main():

@@ -1,12 +1,14 @@
-"""NumPy's, SciPy's, pandas', scikit-learn's and PyArrow's own tests, run inside interpreter workers.
+"""The own tests of NumPy, SciPy, pandas and other packages, run inside interpreter workers.
 
     python tests/science/run.py                                  # a few suites of NumPy's
     python tests/science/run.py numpy scipy.fft                  # a package's suites, or single ones: see --list
     python tests/science/run.py --interpreters 2 numpy.random    # the same tests in two interpreters at the same time
     python tests/science/run.py --kind main numpy.ma             # in the main interpreter
     python tests/science/run.py --compare numpy.ma               # in both, and every difference is shown
+    python tests/science/run.py --record msgpack yaml            # and the counts are written into docs/packages.md
 
-A suite is a module or package, or a file below one ("numpy._core/tests/test_umath.py"). It runs in a fresh process. A
+A suite is a module or package, or a file below one ("numpy._core/tests/test_umath.py"), or the name of a distribution and
+a folder or file of its sdist ("msgpack:test"), which uv finds and build/suites keeps. It runs in a fresh process. A
 test that crashes that process, or that does not end within --timeout, counts as failed, and the suite continues after
 it. Failed tests are run again in a plain main interpreter: those that fail there as well are not our concern.
 
@@ -20,6 +22,7 @@ import time
 from collections import Counter
 
 from expected import ERRORS, FAILING, LEFT_OUT, explain, why_left_out
+from said import record
 from suites import run_suite
 
 FAST = ("numpy.linalg", "numpy.fft", "numpy.polynomial")
@@ -70,10 +73,14 @@ def show_counts(suite, seen, seconds, options):
         )
 
 
+def not_run(seen):
+    """Return why we left tests out: {test: reason}."""
+    return {test: why_left_out(test) for test, (outcome, _) in seen.outcomes.items() if outcome == "left out"}
+
+
 def show_reasons(judged, seen):
     failed = {test: f"failed: {reason}" for test, (_, reason) in judged.items() if reason}
-    left = {test: f"left out: {why_left_out(test)}" for test, (what, _) in seen.outcomes.items() if what == "left out"}
-    reasons = failed | left
+    reasons = failed | {test: f"left out: {reason}" for test, reason in not_run(seen).items()}
     for reason, count in Counter(reasons.values()).items():
         print(f"    {count} {reason}")
         for test in [test for test, its in reasons.items() if its == reason][:20]:
@@ -98,6 +105,8 @@ def check_suite(suite, options):
     judged = judge(suite, seen, options)
     show_counts(suite, seen, seconds, options)
     show_reasons(judged, seen[0])
+    if options.record:
+        record(suite, seen[0], judged, not_run(seen[0]))
     if options.compare:
         main, more = run_suite(suite, "main", 1, options.timeout, **how)
         show_counts(f"{suite} in the main interpreter", main, time.perf_counter() - start - seconds, options)
@@ -131,6 +140,7 @@ def main():
     parser.add_argument("--kind", choices=("interp", "thread", "main"), default="interp")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="for a single test")
     parser.add_argument("--compare", action="store_true", help="run all in the main interpreter, too")
+    parser.add_argument("--record", action="store_true", help="write the counts into docs/packages.md")
     parser.add_argument("--reasons", action="store_true", help="print why the suites left tests out")
     parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the slowest tests")
     parser.add_argument("--option", action="append", default=[], help="for pytest: --option=-k --option='not slow'")

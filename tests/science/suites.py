@@ -10,6 +10,8 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 
+import sdists
+
 INSIDE = pathlib.Path(__file__).resolve().with_name("inside.py")
 MAX_FAULTS = 20
 GOOD = (0, 1, 5)  # pytest's exit status: all passed, some failed, none collected (all had been run before)
@@ -58,14 +60,16 @@ class Seen:
 def run_suite(suite, kind, n, timeout_s, options=(), only=None, left_out=()):
     """Run a suite in n workers at the same time.
 
+    suite: a module, and a file or folder below it; or DISTRIBUTION:FOLDER, with tests of its sdist.
     Returns what each has Seen, and a list of problems besides the tests: crashes and tests without an end, after which
     the suite continued, and what ended it early. What the process printed outside pytest is in `printed` of the first.
     """
     seen, faults = [Seen() for _ in range(n)], []
+    root = str(sdists.unpack(*suite.split(":"))) if ":" in suite else None
     while True:
         for one in seen:
             one.begin()
-        job = {"suite": suite, "kind": kind, "only": only, "left_out": list(left_out), "options": list(options)}
+        job = {"suite": suite.replace(":", "/"), "root": root, "kind": kind, "only": only, "left_out": list(left_out), "options": list(options)}
         fault = _run_once(job, seen, timeout_s)
         if fault is None:
             return seen, faults
