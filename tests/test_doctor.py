@@ -57,6 +57,12 @@ def test_installed_packages():
     assert find("no_such_package") == Package("no_such_package", None)
 
 
+def test_a_namespace_has_no_importer_of_its_own(monkeypatch, tmp_path):
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find("only_a_folder") == Package("only_a_folder", "?")
+
+
 @pytest.mark.parametrize(
     ("package", "expected"),
     [

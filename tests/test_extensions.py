@@ -59,6 +59,15 @@ def test_reload_is_refused(pool):
     assert pool.apply(arrays.double, (np.ones(1),)).tolist() == [2.0]
 
 
+@needs_support
+@pytest.mark.parametrize("module", ["msgpack._cmsgpack", "tornado.speedups"])
+def test_packages_that_can_do_without_have_their_extension_modules(module):
+    pytest.importorskip(module)
+    with InterpreterPool(1, preload=[module]) as pool:
+        assert pool.apply(len, ("ab",)) == 2
+    pool.join(timeout=30)
+
+
 def build(source, out, *flags):
     """Build an extension module."""
     options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", *flags]

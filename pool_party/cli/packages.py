@@ -32,6 +32,7 @@ _DISTRIBUTIONS = {  # package -> its distribution, if the names differ
     "rpds": "rpds-py",
     "zmq": "pyzmq",
     "nacl": "pynacl",
+    "google": "protobuf",
 }
 # The modules that are imported to try a package, because they load its extension modules.
 _MODULES = {
@@ -76,7 +77,8 @@ def find(name: str) -> Package:
         version = importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
     except importlib.metadata.PackageNotFoundError:
         version = "?"
-    return Package(name, version, has_own_importer=type(spec.loader) not in (SourceFileLoader, ExtensionFileLoader))
+    usual = (SourceFileLoader, ExtensionFileLoader, type(None))  # a namespace, such as `google`, has no loader yet
+    return Package(name, version, has_own_importer=type(spec.loader) not in usual)
 
 
 def judge(package: Package) -> str:
