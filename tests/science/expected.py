@@ -8,12 +8,14 @@ from fnmatch import fnmatchcase
 FORK = "forks or starts a process, which CPython forbids in such interpreters"
 DAEMON = "starts a daemon thread, as multiprocessing's pools, queues and managers do; CPython forbids that there"
 TRACEMALLOC = "uses tracemalloc, which CPython forbids there"
+SIGNALS = "sets a signal handler, which CPython allows in the main interpreter only"
 
 # Errors whose message says what is forbidden.
 ERRORS = {
     "fork not supported for isolated subinterpreters": FORK,
     "exec not supported for isolated subinterpreters": FORK,
     "daemon threads are disabled in this": DAEMON,
+    "signal only works in main thread of the main interpreter": SIGNALS,
     "module 'tracemalloc' has no attribute": TRACEMALLOC,
 }
 

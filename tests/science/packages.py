@@ -62,6 +62,13 @@ def use(name):
     return repr(getattr(uses, name)())
 
 
+def loaded(name):
+    """Return which of a package's extension modules are loaded: without them, it may still work, in pure Python."""
+    packages = NAMES.get(name, [name])
+    modules = [module for module in list(sys.modules.values()) if str(getattr(module, "__file__", "")).endswith(".so")]
+    return sorted(module.__name__ for module in modules if module.__name__.partition(".")[0] in packages)
+
+
 def use_after(others, name):
     """Return the result of a use after those of other packages."""
     for other in others:
@@ -94,7 +101,7 @@ def measure(stage, name, extensions, is_refused):
 
     options = {"initializer": packages.allow_all} if is_refused else {}
     if stage == "main":
-        say(result=use(name))
+        say(result=use(name), modules=loaded(name))
         return
     if stage == "beside":
         others = [other for other in random.Random(name).sample(BEFORE, 3) if other != name]
@@ -107,7 +114,7 @@ def measure(stage, name, extensions, is_refused):
     memory = []
     for n, step in [(1, "one"), (2, "two at once"), (4, "four at once"), *[(2, "five pools")] * 5]:
         with InterpreterPool(n, extensions=extensions, **options) as pool:
-            say(step=step, results=pool.map(packages.use, [name] * n, 1))
+            say(step=step, results=pool.map(packages.use, [name] * n, 1), modules=pool.apply(packages.loaded, (name,)))
         pool.join()
         memory.append(private_kb())
     say(left_mb=(memory[-1] - memory[-4]) / 6 / 1024)
@@ -149,6 +156,9 @@ def judge(python, name, options):
         if error is None:
             beside, error = run_stage(python, "beside", name, extensions, options)
             results = {result for entry in [*found, *beside] for result in entry.get("results", ())}
+            missing = set(expected[0]["modules"]).difference(found[0].get("modules", ()))
+            if error is None and missing:
+                error = f"works without its extension modules: {', '.join(sorted(missing))}"[:300]
             if error is None and results != {expected[0]["result"]}:
                 error = f"other results than the main interpreter's: {sorted(results)[:2]}"[:300]
         if error is None:
@@ -178,8 +188,9 @@ HEAD = """# Packages with extension modules in interpreters
 This table was written by `python tests/science/packages.py`, with CPython {version} on {machine}. Each package ran a
 small use, such as rendering a picture, fitting a model, or writing and reading a file: in one interpreter, in two and
 four at once, in five pools one after another, and after other packages and beside the main interpreter. Every result
-had to be the main interpreter's, and the process had to end without a crash. This does not show that all of a package
-works. "MB left" is the private memory that each ended interpreter left; it varies between runs.
+had to be the main interpreter's, and the process had to end without a crash. The extension modules that the use loads
+in the main interpreter had to load in interpreters, too (most rows are older than this check). This does not show that
+all of a package works. "MB left" is the private memory that each ended interpreter left; it varies between runs.
 Rows come from several runs, and may be of an earlier state of pool_party.
 [interpreters.md](interpreters.md) explains how packages are loaded.
 

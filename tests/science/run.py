@@ -7,8 +7,8 @@
     python tests/science/run.py --compare numpy.ma               # in both, and every difference is shown
     python tests/science/run.py --record msgpack yaml            # and the counts are written into docs/packages.md
 
-A suite is a module or package, or a file below one ("numpy._core/tests/test_umath.py"), or the name of a distribution and
-a folder or file of its sdist ("msgpack:test"), which uv finds and build/suites keeps. It runs in a fresh process. A
+A suite is a module or package, or a file below one ("numpy._core/tests/test_umath.py"); or the name of a distribution
+and a folder or file of its sdist ("msgpack:test"), which uv finds and build/suites keeps. It runs in a fresh process. A
 test that crashes that process, or that does not end within --timeout, counts as failed, and the suite continues after
 it. Failed tests are run again in a plain main interpreter: those that fail there as well are not our concern.
 
@@ -35,12 +35,44 @@ PYARROW_PARTS = (
     "acero array builder cffi compute convert_builtin csv dataset exec_plan extension_type feather flight fs io ipc "
     "json memory misc orc pandas scalars schema substrait table tensor types udf util"
 )
+CRYPTOGRAPHY_PARTS = "x509 test_fernet.py hazmat/primitives/test_aead.py"
 PACKAGES = {
     "numpy": ["numpy." + name for name in "_core fft lib linalg ma polynomial random".split()],
     "scipy": ["scipy." + name for name in "fft linalg ndimage optimize signal sparse special stats".split()],
     "pandas": ["pandas.tests." + name for name in PANDAS_PARTS.split()],
     "sklearn": ["sklearn.linear_model", "sklearn.ensemble", "sklearn.cluster"],
     "pyarrow": [f"pyarrow/tests/test_{name}.py" for name in PYARROW_PARTS.split()] + ["pyarrow/tests/parquet"],
+    # in their wheels
+    "bitarray": ["bitarray/test_bitarray.py"],
+    "bottleneck": ["bottleneck.tests"],
+    "greenlet": ["greenlet.tests"],
+    "h5py": ["h5py.tests"],
+    "numexpr": ["numexpr.tests"],
+    "pywt": ["pywt.tests"],
+    "regex": ["regex.tests"],
+    "shapely": ["shapely.tests"],
+    "simplejson": ["simplejson.tests"],
+    "tables": ["tables.tests"],
+    # in their sdists
+    "bcrypt": ["bcrypt:tests"],
+    "cryptography": [f"cryptography:tests/{name}" for name in CRYPTOGRAPHY_PARTS.split()],
+    "gmpy2": ["gmpy2:test"],
+    "httptools": ["httptools:tests"],
+    "kiwisolver": ["kiwisolver:py/tests"],
+    "lxml": ["lxml:src/lxml/tests"],
+    "lz4": ["lz4:tests"],
+    "markupsafe": ["markupsafe:tests"],
+    "msgpack": ["msgpack:test"],
+    "nacl": ["pynacl:tests"],
+    "netCDF4": ["netCDF4:test"],
+    "orjson": ["orjson:test"],
+    "PIL": [f"pillow:Tests/test_{name}.py" for name in "image file_jpeg file_png imagefont".split()],
+    "psutil": ["psutil:tests"],
+    "rapidfuzz": ["rapidfuzz:tests"],
+    "rpds": ["rpds-py:tests"],
+    "ujson": ["ujson:tests"],
+    "yaml": ["pyyaml:tests"],
+    "zstandard": ["zstandard:tests"],
 }
 IN_MAIN = "fails in the main interpreter, too"
 

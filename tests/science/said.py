@@ -13,9 +13,9 @@ TABLE = HERE.parent.parent / "docs" / "packages.md"
 HEAD = """
 ## What their own tests said
 
-`python tests/science/run.py --record SUITE` wrote these rows: it runs tests that are in a package's wheel, or (with a ":")
-in its sdist, in one interpreter. Tests that failed were run again in the main interpreter. "Left out" is what the suite
-itself skipped here. The tests of NumPy, SciPy, pandas, scikit-learn and PyArrow are in
+`python tests/science/run.py --record SUITE` wrote these rows: it runs tests that are in a package's wheel, or (with a
+":") in its sdist, in one interpreter. Tests that failed were run again in the main interpreter. "Left out" is what the
+suite itself skipped here. The tests of NumPy, SciPy, pandas, scikit-learn and PyArrow are in
 [interpreters.md](interpreters.md#what-was-run).
 
 | suite | version | CPython | passed | failed | left out |

@@ -34,8 +34,8 @@ def _download(distribution, root):
     if not path.exists():
         root.mkdir(parents=True, exist_ok=True)
         command = [*"uv pip compile --quiet --no-deps --format pylock.toml --python".split(), sys.executable, "-"]
-        version = importlib.metadata.version(distribution)
-        lock = subprocess.run(command, input=f"{distribution}=={version}", stdout=subprocess.PIPE, text=True, check=True)
+        wanted = f"{distribution}=={importlib.metadata.version(distribution)}"
+        lock = subprocess.run(command, input=wanted, stdout=subprocess.PIPE, text=True, check=True)
         [package] = tomllib.loads(lock.stdout)["packages"]
         part, _ = urllib.request.urlretrieve(package["sdist"]["url"], root / "sdist.part")
         pathlib.Path(part).rename(path)

@@ -69,7 +69,8 @@ def run_suite(suite, kind, n, timeout_s, options=(), only=None, left_out=()):
     while True:
         for one in seen:
             one.begin()
-        job = {"suite": suite.replace(":", "/"), "root": root, "kind": kind, "only": only, "left_out": list(left_out), "options": list(options)}
+        job = {"suite": suite.replace(":", "/"), "root": root}
+        job |= {"kind": kind, "only": only, "left_out": list(left_out), "options": list(options)}
         fault = _run_once(job, seen, timeout_s)
         if fault is None:
             return seen, faults
