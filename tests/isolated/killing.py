@@ -96,10 +96,11 @@ def starting(method):
 
 def all_while_starting(method):
     die_while_starting(method, 100)
-    with make_pool(method) as pool:
-        error = expect(InitializerFailed, pool.apply_async(tasks.square, (2,)).get, TIMEOUT_S)
+    with contextlib.closing(make_pool(method)) as pool:  # as its own context it raises, if all have died by then
+        error = expect(InitializerFailed, lambda: pool.apply_async(tasks.square, (2,)).get(TIMEOUT_S))
         assert "ended before their initializer had run" in str(error) and "SIGKILL" in str(error), error
         assert isinstance(error.__cause__, WorkerLost), error
+    pool.join(timeout=TIMEOUT_S)
     assert not zombies(), zombies()
 
 
