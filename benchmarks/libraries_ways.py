@@ -172,10 +172,12 @@ def _measure_rounds(workloads: dict[str, Callable[[], Any]], n_rounds: int) -> F
 
 def measure_sklearn(way: str, n_workers: int, size: str) -> Figures:
     """Fit five estimators once: the first one waits for the workers to start and to import scikit-learn."""
+    import joblib
     from workloads.libraries import ESTIMATORS, SIZES
 
     for module in ("ensemble", "linear_model", "model_selection", "svm"):
         __import__(f"sklearn.{module}")
+    joblib.cpu_count(only_physical_cores=True)  # starts lscpu the first time, which the sampler would count
     runs = {name: lambda fit=fit: fit(SIZES[size], n_workers) for name, fit in ESTIMATORS.items()}
     with ThreadSampler() as sampler, _joblib_way(way):
         found = _measure_rounds(runs, 1)
