@@ -379,6 +379,12 @@ def test_interpreters_with_steps_end():
 # ---- programs ----
 
 
+def test_ctrl_c_while_kept_interpreters_end():
+    completed = fresh.run([ISOLATED / "reusing.py", "ending_interrupted"])
+    assert completed.returncode == 0 and completed.out.split() == ["ok"], completed
+    assert completed.err.strip().endswith(("KeyboardInterrupt", "KeyboardInterrupt:")), completed
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
     fresh.check(fresh.run([ISOLATED / "reusing.py", name]), "ok")

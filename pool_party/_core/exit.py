@@ -52,16 +52,27 @@ def _end_before_threads() -> None:
         if engine.drains_at_exit or are_joined:
             _end(engine)
     if are_joined:  # `end_all` would be too late: other interpreters can end before this one's end only
+        _end_kept()
+
+
+def _end_kept() -> None:
+    """End the interpreters that are kept, also if a signal handler raises: CPython crashes or hangs if it ends before."""
+    try:
         _native.end_kept()
+    except BaseException:
+        _end_kept()
+        raise
 
 
 def end_all() -> None:
     """End every open pool of this interpreter."""
     global _is_at_exit
     _is_at_exit = False
-    for engine in list(_open):
-        _end(engine)
-    _native.end_kept()
+    try:
+        for engine in list(_open):
+            _end(engine)
+    finally:
+        _end_kept()
     if sys.version_info < (3, 13):
         _native.keep_keywords()
 

@@ -77,6 +77,19 @@ def ending():
     pool.apply(abs, (1,))
 
 
+def interrupt_end(pid):
+    """Make the interpreter's end take some time, and send Ctrl-C."""
+    library = {"__name__": "os"}  # what libraries register stays
+    exec("import atexit, os, time", library)
+    exec(f"atexit.register(time.sleep, 0.2); atexit.register(os.kill, {pid}, 2)", library)
+
+
+def ending_interrupted():
+    """Ctrl-C while the program's end waits for kept interpreters."""
+    use(interrupt_end, os.getpid())
+    assert _native.n_kept() == 1
+
+
 def forking():
     """A fork ends them; the child has none, and may have pools."""
     use(abs, 1)
@@ -252,7 +265,8 @@ def many(name="plain"):
     assert private_now <= private + 2048, (private_now, private)  # KiB; with NumPy and without `reuse` 60 times that
 
 
-PROGRAMS = {"main": main_module, "ending": ending, "forking": forking, "forking_at_once": forking_at_once}
+PROGRAMS = {"main": main_module, "ending": ending, "ending_interrupted": ending_interrupted}
+PROGRAMS |= {"forking": forking, "forking_at_once": forking_at_once}
 PROGRAMS |= {"forked_workers": forked_workers}
 PROGRAMS |= {"tracing": tracing, "nesting": nesting, "raw_thread": raw_thread, "bounded": bounded, "many": many}
 PROGRAMS |= {"measure": measure}
