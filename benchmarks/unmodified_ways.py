@@ -68,7 +68,7 @@ def _start(program: str, flavour: str, way: Way, n_workers: int, scale: float) -
 
 
 def run(programs: Sequence[tuple[str, str]], way: Way, n_workers: int, scale: float) -> dict[str, object]:
-    """Run programs, each with its flavour, to the end of all. Raises SystemExit with the last line of one that fails."""
+    """Run programs, each with its flavour, to the end of all. Raises SystemExit with the last line of a failed one."""
     cpus = sorted(os.sched_getaffinity(0))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started_s = time.perf_counter()

@@ -98,9 +98,12 @@ def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], 
         return rebuild, (handle(sock.fileno()), sock.family, sock.type, sock.proto)
 
     types = {("socket", "socket"): reduce_socket, ("multiprocessing.connection", "Connection"): reduce_connection}
-    found = {getattr(sys.modules.get(module), name, None): reducer for (module, name), reducer in types.items()}
-    found.pop(None, None)  # it is not imported, or another thread is importing it at this moment
-    return found
+    reducers: dict[type, Callable[[Any], Any]] = {}
+    for (module, name), reducer in types.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None:  # else it is not imported, or another thread is importing it at this moment
+            reducers[kind] = reducer
+    return reducers
 
 
 def lasting_reducers(is_local: bool) -> dict[type, Callable[[Any], Any]]:

@@ -37,7 +37,7 @@ def share(array: Any, *, readonly: bool = False) -> Any:
         synchronize themselves. A forked child sees the same memory. The memory has no name, and is freed when the last
         array or view of it in any process is deleted.
     """
-    numpy = sys.modules.get("numpy")
+    numpy: Any = sys.modules.get("numpy")
     if hasattr(numpy, "ndarray") and isinstance(array, numpy.ndarray):  # another thread may be importing it
         return _share_array(numpy, array, readonly)
     return _share_buffer(array, readonly)
