@@ -56,7 +56,7 @@ def _end_before_threads() -> None:
 
 
 def _end_kept() -> None:
-    """End the interpreters that are kept, also if a signal handler raises: CPython crashes or hangs if it ends first."""
+    """End the interpreters that are kept, also if a signal handler raises: CPython crashes if it ends before them."""
     try:
         _native.end_kept()
     except BaseException:

@@ -97,12 +97,11 @@ def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], 
         rebuild = reduction._rebuild_socket  # type: ignore[attr-defined]
         return rebuild, (handle(sock.fileno()), sock.family, sock.type, sock.proto)
 
-    types = {("socket", "socket"): reduce_socket, ("multiprocessing.connection", "Connection"): reduce_connection}
-    reducers: dict[type, Callable[[Any], Any]] = {}
-    for (module, name), reducer in types.items():
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None:  # else it is not imported, or another thread is importing it at this moment
-            reducers[kind] = reducer
+    reducers: dict[type, Callable[[Any], Any]] = {}  # not for modules that another thread is importing at this moment
+    if (socket_type := getattr(sys.modules.get("socket"), "socket", None)) is not None:
+        reducers[socket_type] = reduce_socket
+    if (connection_type := getattr(sys.modules.get("multiprocessing.connection"), "Connection", None)) is not None:
+        reducers[connection_type] = reduce_connection
     return reducers
 
 
