@@ -103,7 +103,7 @@ def _parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--program", nargs="+", choices=_names(), default=_names(), metavar="NAME", help="default: all")
     add("--flavour", nargs="+", choices=_FLAVOURS, default=_FLAVOURS, metavar="NAME", help="default: both")
-    add("--together", action="store_true", help="two programs at the same time; these are chosen")
+    add("--together", action="store_true", help="three pairs of programs at once; no --program, --flavour")
     add_workers(parser, several=True, default=f"{n_cpus} and {4 * n_cpus}")
     add_repeats(parser, 3)
     options = parser.parse_args()

@@ -49,7 +49,7 @@ def watch_forks() -> None:
         os.register_at_fork(before=end_before_fork, after_in_child=_ending.clear)
 
 
-def is_ending(worker: InterpreterWorker) -> None:
+def note_end(worker: InterpreterWorker) -> None:
     """Note that a worker was told to end. Its pool does not wait for a task that it interrupts, but a fork does."""
     _ending.add(worker)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pool_party import _native
 from pool_party.wire import codec
 from pool_party.workers.base import Setup
-from pool_party.workers.interp.starting import is_ending, start, watch_forks
+from pool_party.workers.interp.starting import note_end, start, watch_forks
 from pool_party.workers.interp.steps import steps
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class InterpreterWorker:
 
         A C function that is running returns first.
         """
-        is_ending(self)
+        note_end(self)
         self._interpreter.interrupt()
         return True
 
