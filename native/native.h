@@ -471,6 +471,7 @@ typedef struct {
     int (*get)(void);
     unsigned most;         /* the user's limit from the environment; 0: none */
     bool per_thread;       /* the setter acts on the calling thread only */
+    _Atomic uint32_t *count, *has_threads;   /* OpenBLAS's own variables, if they are known, or NULL */
 } pp_library_t;
 typedef struct {           /* the count of one library, in its process or in one thread; limits.c explains the fields */
     _Atomic uint32_t now;
@@ -488,7 +489,7 @@ typedef struct pp_own_library {   /* a library that only one worker uses: an int
     pp_library_t library;
     pp_count_t count;
 } pp_own_library_t;
-void pp_limits_add(const pp_library_t *library);                       /* unless it was added before */
+void pp_limits_add(const pp_library_t *library);                       /* unless it was added before; then its variables may be new */
 unsigned pp_limits_now(void);                                          /* the process's count; 0: no limit */
 void pp_limits_enter(pp_limited_t *worker);                            /* the calling thread is this worker's from now on; NULL: no worker's
                                                                         * */

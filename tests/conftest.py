@@ -1,5 +1,6 @@
 """Fixtures: the kinds, pools that are always cleaned up, gates, and a hard time-out for each test."""
 
+import functools
 import faulthandler
 import importlib.util
 import multiprocessing
@@ -227,6 +228,12 @@ def pages_library(tmp_path_factory):
 def refusing_library(tmp_path_factory):
     """A library with which memory cannot be moved, when it is preloaded."""
     return build_library(tmp_path_factory, "refuse_to_move.c", "-D_GNU_SOURCE")
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """Build a library: build("source.c", "-option")."""
+    return functools.partial(build_library, tmp_path_factory)
 
 
 def build_library(tmp_path_factory, source, *options):

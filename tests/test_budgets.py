@@ -525,6 +525,14 @@ def test_a_library_that_a_task_loads_is_limited_before_the_next():
     fresh.check(completed, "1 1")
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_openblas_starts_no_threads_that_a_worker_process_does_not_need(method, monkeypatch):
+    """Each would spin for 51 ms as it starts."""
+    pytest.importorskip("numpy")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    fresh.check(fresh.run([HERE / "isolated" / "threadless.py", method]), "")
+
+
 def test_nothing_differs_after_the_last_pool(kind):
     tasks.openblas_count()
     found = [library for library in libraries.find() if library.scope == "process"]

@@ -10,7 +10,7 @@ import fresh
 import pytest
 
 from pool_party import _native
-from pool_party.budget import environment, libraries, numba_threads
+from pool_party.budget import environment, libraries, numba_threads, variables
 from pool_party.budget.environment import thread_environment
 from pool_party.budget.libraries import Library, warnings_for
 
@@ -72,6 +72,48 @@ def test_openblas_of_the_wheel(openblas):
     assert openblas.callback and openblas.n_threads_max >= 2
     assert openblas.version[0].isdecimal()
     assert pathlib.Path(openblas.path).exists()
+
+
+def test_openblas_has_the_variables(openblas):
+    import ctypes
+
+    count, has_threads = libraries.variables_of(openblas)
+    for n in (1, 2, 1):
+        _native.call_setter(openblas.setter, n)
+        assert ctypes.c_int.from_address(count).value == n and ctypes.c_int.from_address(has_threads).value == 1
+
+
+def find_variables(path, *names):
+    """Return what the variables contain whose addresses are found, or None."""
+    import ctypes
+
+    function = ctypes.CDLL(path).exported
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    found = variables.find(str(path), "exported", address, names)
+    return found and [ctypes.c_int.from_address(at).value for at in found]
+
+
+def test_variables_that_are_not_exported(build):
+    library = build("variables.c", "-O2")
+    assert find_variables(library, "count", "account", "count") == [41, 42, 41]
+    assert find_variables(library, "count", "unheard_of") is None
+    assert find_variables(library, "coun") is None
+
+
+def test_variables_of_a_stripped_library(build):
+    assert find_variables(build("variables.c", "-s"), "count") is None
+
+
+@pytest.mark.parametrize("kept", [0, 3, 40, 0.5, 0.9])
+def test_variables_of_a_damaged_file(build, tmp_path, kept):
+    whole = build("variables.c").read_bytes()
+    path = tmp_path / "damaged.so"
+    path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
+    assert variables.find(str(path), "exported", 0, ("count",)) is None
+
+
+def test_variables_of_a_file_that_is_gone(tmp_path):
+    assert variables.find(str(tmp_path / "gone.so"), "exported", 0, ("count",)) is None
 
 
 def test_each_thread_can_set_openblas_for_all(openblas):

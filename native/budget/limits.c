@@ -147,10 +147,18 @@ static void set_wide(const pp_library_t *library, unsigned n) {
         sched_setaffinity(0, sizeof own, &own);
 }
 
+/* A forked process has none of OpenBLAS's threads. The setter would start them all, whatever the count, and each would
+ * spin for 51 ms. A count of 1 needs none, so it is stored where the setter would store it. */
+static bool lacks_threads(const pp_library_t *library) {
+    return library->count && !pp_load_relaxed(library->has_threads);
+}
+
 static void set(const pp_library_t *library, pp_count_t *c, unsigned n) {
     if (n == pp_load_relaxed(&c->now))
         return;
-    if (n > c->n_made && own_limits && !library->per_thread)
+    if (n == 1 && lacks_threads(library))
+        pp_store_relaxed(library->count, 1);
+    else if (n > c->n_made && own_limits && !library->per_thread)
         set_wide(library, n);
     else
         library->set((int)n);
@@ -244,6 +252,10 @@ unsigned pp_user_most(void) {
 void pp_limits_add(const pp_library_t *library) {
     pthread_mutex_lock(&limits.lock);
     unsigned k = find((uintptr_t)library->set);
+    if (is_known(k) && library->count) {
+        limits.libraries[k].count = library->count;
+        limits.libraries[k].has_threads = library->has_threads;
+    }
     if (!is_known(k) && k < PP_LIBRARIES_MAX) {
         limits.libraries[k] = *library;
         if (!library->per_thread)

@@ -154,13 +154,14 @@ int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus) {
 
 static PyObject *limit_library(PyObject *module, PyObject *args) {
     (void)module;
-    unsigned long long set, get;
+    unsigned long long set, get, count = 0, has_threads = 0;
     int per_thread;
     unsigned most;
-    if (!PyArg_ParseTuple(args, "KKpI", &set, &get, &per_thread, &most))
+    if (!PyArg_ParseTuple(args, "KKpI|KK", &set, &get, &per_thread, &most, &count, &has_threads))
         return NULL;
     pp_library_t library = {.set = (void (*)(int))(uintptr_t)set, .get = (int (*)(void))(uintptr_t)get,
-                            .per_thread = per_thread, .most = most};
+                            .per_thread = per_thread, .most = most, .count = (_Atomic uint32_t *)(uintptr_t)count,
+                            .has_threads = (_Atomic uint32_t *)(uintptr_t)has_threads};
     Py_BEGIN_ALLOW_THREADS
     pp_limits_add(&library);
     Py_END_ALLOW_THREADS
@@ -368,9 +369,10 @@ static PyMethodDef functions[] = {
     {"call_setter", call_setter, METH_VARARGS, "call_setter(address, n)\n\nCalls a void (*)(int)."},
     {"call_getter", call_getter, METH_O, "call_getter(address) -> int\n\nCalls an int (*)(void)."},
     {"limit_library", limit_library, METH_VARARGS,
-     "limit_library(setter, getter, per_thread, most)\n\n"
+     "limit_library(setter, getter, per_thread, most, count=0, has_threads=0)\n\n"
      "Adds a native library for open budgets to limit, unless it is known. Takes the addresses of a void (*)(int) and an\n"
-     "int (*)(void). most: the limit of the user's environment; 0: none."},
+     "int (*)(void). most: the limit of the user's environment; 0: none. count, has_threads: the addresses of the ints\n"
+     "where OpenBLAS keeps its count, and whether it has started its threads; 0: unknown."},
     {"limits_told", limits_told, METH_VARARGS,
      "limits_told(n)\n\nIn a worker process: its environment contains n instead of the user's setting."},
     {"limits_cpus", limits_cpus, METH_O,

@@ -120,31 +120,36 @@ def _watch_imports() -> None:
         sys.meta_path.insert(0, _finder)
 
 
-def refresh() -> bool:
+def refresh(forks: bool = False) -> bool:
     """Find newly loaded libraries and limit them. It is cheap if no library was loaded since the last call.
+
+    forks: workers will be forked from this process, and inherit what is known here.
 
     Return whether it must also be called before each task that follows a change of the calling worker's budget.
     """
     if not _native.has_thread_library():
         return False
     with _lock:
-        _limit_new()
+        _limit_new(forks or _is_worker)
     if "numba" not in sys.modules:
         return False
     _limit_numba()
     return True
 
 
-def _limit_new() -> None:
+def _limit_new(may_lack_threads: bool) -> None:
+    """Register newly loaded libraries. may_lack_threads: as OpenBLAS does in a process that was forked."""
     global _loaded
     from pool_party.budget import environment, libraries, user_limits
 
     if not isinstance(_loaded, libraries.Loaded):
         _loaded = libraries.Loaded()
-    if _loaded.refresh():
+    if _loaded.refresh() or (may_lack_threads and not _loaded.has_variables):
         for found in _loaded.libraries:
             most = environment.users_count(found.name)
-            _native.limit_library(found.setter, found.getter, found.scope == "thread", most)
+            variables = libraries.variables_of(found) if may_lack_threads else ()
+            _native.limit_library(found.setter, found.getter, found.scope == "thread", most, *variables)
+        _loaded.has_variables = may_lack_threads
         user_limits.note(_loaded.libraries)
         user_limits.install(_is_worker, refresh)
     if _gated is not None:

@@ -142,7 +142,7 @@ class Enforcer:
         if self._seen_loads != (n := _native.n_loads()):
             self._seen_loads = n
             try:
-                arbiter.refresh()
+                arbiter.refresh(forks=self._are_forked)
             except Exception:
                 log_exception("native libraries could not be looked for; new ones are not limited")
 
