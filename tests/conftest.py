@@ -1,7 +1,7 @@
 """Fixtures: the kinds, pools that are always cleaned up, gates, and a hard time-out for each test."""
 
-import functools
 import faulthandler
+import functools
 import importlib.util
 import multiprocessing
 import os

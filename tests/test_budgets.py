@@ -510,7 +510,7 @@ def test_numba(kind, policy):
 
 
 def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog):
-    def fail():
+    def fail(**options):
         raise OSError("no look")
 
     with ComposablePool(1, kind="interp", maxtasksperchild=1) as pool:

@@ -252,3 +252,9 @@ def test_the_types_that_cloudpickle_handles_are_known():
     }
     ours = {f"{cls.__module__}.{cls.__qualname__}" for cls in main_module._own} | {"dataclasses._FIELD_BASE"}
     assert theirs - ours <= main_module._OF_CLOUDPICKLE
+
+
+@pytest.mark.parametrize("how", ["the_last_pool_ends", "patches_are_undone"])
+def test_an_import_amid_a_change_finds_its_module(how, tmp_path):
+    (tmp_path / "late.py").write_text("VALUE = 1\n")
+    fresh.check(fresh.run([pathlib.Path(__file__).parent / "isolated" / "importing.py", how, tmp_path]), "ok")

@@ -61,8 +61,7 @@ def close_pool(listener: Callable[[], object]) -> None:
     """Note that the pool of `listener` closes."""
     from pool_party.budget import user_limits
 
-    if not user_limits.close_pool(listener) and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+    user_limits.close_pool(listener)
 
 
 def enter_process(n_threads: int) -> None:
@@ -101,7 +100,10 @@ _AFTER_IMPORT = {"numba": _limit_numba, "threadpoolctl": _watch_user}
 
 
 class _Finder:
-    """An entry of `sys.meta_path` while pools are open: it reports the imports of modules that concern limits."""
+    """An entry of `sys.meta_path` from the first pool on: it reports the imports of modules that concern limits.
+
+    It stays, since another thread may go through the list just then, to import a module (see `imports.remove`).
+    """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:

@@ -25,6 +25,20 @@ def find_spec(name: str, this: object, then: Callable[[], object], path: object 
     return spec
 
 
+def remove(finder: object) -> None:
+    """Remove a finder from `sys.meta_path`, if it is there. Before CPython 3.14, a new list replaces the old one.
+
+    There, an import in another thread goes through the list itself. It would pass over a finder, and not find its
+    module, if those after the removed one moved (CPython issue 130094).
+    """
+    if finder not in sys.meta_path:
+        return
+    if sys.version_info >= (3, 14):
+        sys.meta_path.remove(finder)
+    else:
+        sys.meta_path = [other for other in sys.meta_path if other is not finder]
+
+
 def _call_after(loader: Any, then: Callable[[], object]) -> None:
     load = loader.exec_module
 

@@ -60,16 +60,12 @@ def open_pool(listener: Callable[[], object]) -> None:
         _install()
 
 
-def close_pool(listener: Callable[[], object]) -> bool:
-    """Note that a pool closes, and return whether any is still open.
-
-    After the last pool and the last block, threadpoolctl has its own functions again.
-    """
+def close_pool(listener: Callable[[], object]) -> None:
+    """Note that a pool closes. After the last pool and the last block, threadpoolctl has its own functions again."""
     with _lock:
         if listener in _listeners:  # not so in a forked child, to which the parent's pools do not belong
             _listeners.remove(listener)
         _undo_if_unused()
-        return _is_open()
 
 
 def _is_open() -> bool:

@@ -64,8 +64,7 @@ def undo() -> None:
     while _undoers:
         _, undo_one = _undoers.popitem()
         undo_one()
-    if _Finder in sys.meta_path:
-        sys.meta_path.remove(_Finder)
+    imports.remove(_Finder)
 
 
 def _install(name: str) -> None:

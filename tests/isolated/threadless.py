@@ -1,8 +1,9 @@
-"""Workers that are forked after NumPy was imported, here or by a fork server: OpenBLAS has no threads there that it does not need.
+"""OpenBLAS has no threads that it does not need in workers that are forked after the import of NumPy.
 
 METHOD     how processes start: fork or forkserver
 """
 
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -35,6 +36,9 @@ class Lends:
 
 
 if __name__ == "__main__":
+    multiprocessing.set_forkserver_preload(
+        ["numpy"]
+    )  # some versions of Python before 3.14 do not import the main module
     assert np.linalg.norm(np.ones((500, 500)) @ np.ones((500, 500))) > 0  # OpenBLAS has its threads here
     with ComposablePool(2, context=sys.argv[1], threads_per_worker=1) as pool:
         seen = set(pool.map(look, range(4), 1))
