@@ -36,6 +36,27 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def sdist_of_pytest(tmp_path, monkeypatch):
+    """A function that puts an sdist of pytest, with these {path: text}, where sdists.py finds it."""
+    monkeypatch.syspath_prepend(RUN.parent)
+    import sdists
+
+    monkeypatch.setattr(sdists, "CACHE", tmp_path)
+    root = tmp_path / f"pytest-{pytest.__version__}"
+    root.mkdir()
+
+    def make(texts):
+        with tarfile.open(root / "sdist.tar.gz", "w:gz") as sdist:
+            for name, text in texts.items():
+                member = tarfile.TarInfo(f"{root.name}/{name}")
+                member.size = len(text)
+                sdist.addfile(member, io.BytesIO(text.encode()))
+        return root
+
+    return make
+
+
 @pytest.mark.slow
 @needs_support
 def test_numpys_own_tests_in_two_interpreters():
@@ -73,20 +94,24 @@ def test_a_difference_between_interpreters_is_seen(monkeypatch):
     ]
 
 
-def test_only_the_tests_of_an_sdist_are_unpacked(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(RUN.parent)
+def test_an_sdist_is_unpacked_without_its_own_modules(sdist_of_pytest):
     import sdists
 
-    monkeypatch.setattr(sdists, "CACHE", tmp_path)
-    root = tmp_path / f"pytest-{pytest.__version__}"
-    root.mkdir()
-    with tarfile.open(root / "sdist.tar.gz", "w:gz") as sdist:
-        for name in ("src/pytest/__init__.py", "src/pytest/tests/test_a.py", "src/pytest/tests/deep/data"):
-            sdist.addfile(tarfile.TarInfo(f"{root.name}/{name}"), io.BytesIO())
-    assert sdists.unpack("pytest", "src/pytest/tests/test_a.py") == root
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    tests = "pytest/src/pytest/tests"
-    assert found == {"sdist.tar.gz", f"{tests}/test_a.py", f"{tests}/deep/data"}
+    data = ["docs/pytest.ini", "images/a.png", "setup.py", "tests/pytest/data"]
+    tests = ["src/pytest/tests/deep/data", "src/pytest/tests/test_a.py", "testing/test_b.py"]
+    own = ["src/pytest/__init__.py", "src/pytest/deep/data", "src/_pytest/a.c", "py.py"]
+    root = sdist_of_pytest({name: "" for name in (*data, *tests, *own)})
+    assert sdists.unpack("pytest") == root
+    found = [str(path.relative_to(root / "pytest")) for path in root.glob("pytest/**/*") if path.is_file()]
+    assert sorted(found) == sorted([*data, *tests])
+
+
+def test_a_suite_of_an_sdist_runs_in_its_folder(sdist_of_pytest):
+    from suites import run_suite
+
+    sdist_of_pytest({"tests/test_a.py": "def test_a(): open('tests/data').close()", "tests/data": ""})
+    [seen], faults = run_suite("pytest:tests", "main", 1, 100)
+    assert seen.outcomes == {"pytest/tests/test_a.py::test_a": ("passed", "")} and faults == [], seen
 
 
 def test_counts_are_written_beside_the_table(tmp_path, monkeypatch):

@@ -28,6 +28,10 @@ class Outcomes:
     def _write(self, *line):
         os.write(self._pipe, json.dumps(line).encode() + b"\n")
 
+    def pytest_pycollect_makeitem(self, name):
+        """Collect no private classes: pytest would, if they derive from TestCase, and they are bases of others."""
+        return [] if name.startswith("_") else None
+
     def pytest_collection_modifyitems(self, items):
         items[:] = [item for item in items if self._is_to_run(item.nodeid)]
 

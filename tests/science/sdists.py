@@ -12,20 +12,36 @@ import urllib.request
 CACHE = pathlib.Path(__file__).resolve().parents[2] / "build" / "suites"
 
 
-def unpack(distribution, suite):
-    """Return the folder that contains DISTRIBUTION/suite, unpacked.
+def unpack(distribution):
+    """Return the folder that contains the folder DISTRIBUTION: the sdist without the distribution's own modules.
 
-    Only the folder with all tests is: the package, without its extension modules, must not be found beside them.
+    These must not be found in place of the installed ones, since their extension modules are not built. Folders with
+    tests are unpacked wherever they are, and so is all else, since tests read pictures, documents and examples.
     """
-    folder = re.match(r"(.*?/)??test(s|ing)?(?=/|$)", suite, re.IGNORECASE)[0]
     root = CACHE / f"{distribution}-{importlib.metadata.version(distribution)}"
-    if not (root / distribution / folder).exists():
+    if not (root / distribution).exists():
+        own, part = _modules(distribution), root / "unpacked.part"
         with tarfile.open(_download(distribution, root)) as sdist:
             for member in sdist:
                 member.name = member.name.partition("/")[2]
-                if member.name.startswith(f"{folder}/"):
-                    sdist.extract(member, root / distribution, filter="data")
+                if member.name and not _is_own(member.name, own):
+                    sdist.extract(member, part, filter="data")
+        part.rename(root / distribution)
     return root
+
+
+def _modules(distribution):
+    """Return the names of the top-level modules and packages that a distribution has installed."""
+    files = importlib.metadata.files(distribution)
+    return {file.parts[0].partition(".")[0] for file in files if not file.parts[0].endswith((".dist-info", ".libs"))}
+
+
+def _is_own(path, modules):
+    """Return whether a path of an sdist is one of these modules, or in one, but not in a folder with tests."""
+    names = pathlib.PurePath(path).parts
+    if any(re.fullmatch("test(s|ing)?", name, re.IGNORECASE) for name in names[:-1]):
+        return False
+    return any(name.removesuffix(".py") in modules for name in names)
 
 
 def _download(distribution, root):

@@ -65,7 +65,7 @@ def run_suite(suite, kind, n, timeout_s, options=(), only=None, left_out=()):
     the suite continued, and what ended it early. What the process printed outside pytest is in `printed` of the first.
     """
     seen, faults = [Seen() for _ in range(n)], []
-    root = str(sdists.unpack(*suite.split(":"))) if ":" in suite else None
+    root = str(sdists.unpack(suite.partition(":")[0])) if ":" in suite else None
     while True:
         for one in seen:
             one.begin()
@@ -96,7 +96,7 @@ def _run_once(job, seen, timeout_s):
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
-            cwd=folder,
+            cwd=pathlib.Path(job["root"], job["suite"].partition("/")[0]) if job["root"] else folder,
             env={**os.environ, "PYTHONHASHSEED": "0"},  # names of tests contain the order of sets
             start_new_session=True,
         )
