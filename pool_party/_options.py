@@ -12,7 +12,7 @@ from pool_party._core.engine import Engine
 from pool_party.budget.plan import Limits, make_plan
 from pool_party.budget.topology import cpu_count
 from pool_party.workers import preloading
-from pool_party.workers.base import Setup, has_interpreters
+from pool_party.workers.base import Setup, has_interpreters, start_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,6 +216,10 @@ def open_engine(
         n_workers = _bound_number(n_workers, n_bytes)
     carrier = _choose_carrier(kind, context, propagate)
     context = _choose_context(kind, _start_context(context))
+    if kind == "process":
+        from pool_party.workers import process_helpers
+
+        process_helpers.start_early(start_method(context))
     backlog: deque[Any] = deque()
     channel = _native.Channel(n_workers, kind == "thread", backlog)
     interpreters = _begin_interpreters(channel, n_workers, reuse) if kind == "interp" else None

@@ -96,7 +96,7 @@ BY_THE_OPENING = {  # and by the first call, beyond the import
         *("functools", "_functools", "contextlib", "select"),
         *(f"pool_party.budget.{name}" for name in ("arbiter", "enforcer", "neighbours", "terms", "user_limits")),
         *(f"pool_party.wire{name}" for name in ("", ".beside", ".codec", ".definitions", ".fd_handle", ".namespace")),
-        *(f"pool_party.workers.{name}" for name in ("loop", "process", "watcher")),
+        *(f"pool_party.workers.{name}" for name in ("loop", "process", "process_helpers", "watcher")),
     },
 }
 OPENING = """

@@ -116,9 +116,26 @@ def _is_nearest(original: type, cls: type) -> bool:
 
 
 def _become_ours(pool: Any, original: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if original.__name__ == "Pool" and "pool_party.patching.replacing" not in sys.modules:
+        _start_helpers(*args, **kwargs)
     from pool_party.patching import replacing
 
     return replacing.become_ours(pool, original, args, kwargs)
+
+
+def _start_helpers(*args: Any, **kwargs: Any) -> None:
+    """Start what `multiprocessing` needs for a pool of processes while `replacing` is being imported."""
+    settings = state.current()
+    context = kwargs.get("context", args[4] if len(args) > 4 else None)
+    if settings is None or settings.kind != "process" or not state.is_wanted("multiprocessing"):
+        return
+    from multiprocessing import context as contexts
+    from multiprocessing import get_context
+
+    from pool_party.workers import process_helpers
+
+    if context is None or isinstance(context, contexts.BaseContext):
+        process_helpers.start_early((context or get_context()).get_start_method())
 
 
 # ---- joblib ----

@@ -17,7 +17,7 @@ from multiprocessing import process as processes
 
 from pool_party import _native
 from pool_party.wire import beside, codec, definitions
-from pool_party.workers import loop
+from pool_party.workers import loop, process_helpers
 from pool_party.workers.base import start_method
 
 TYPE_CHECKING = False
@@ -182,16 +182,6 @@ def _relaying(terms: tuple[Any, ...] | None) -> Callable[[_native.Worker], Calla
     return loop.relaying(processes.current_process().name, (sending.open(), counting.open(), *others))
 
 
-def _forget_stdin() -> None:
-    """Remove `__file__` from a `__main__` that was read from stdin, which Python before 3.14 sets.
-
-    multiprocessing would search for a script of that name in the child, and the child would die.
-    """
-    main = sys.modules["__main__"].__dict__
-    if main.get("__file__") == "<stdin>":
-        main.pop("__file__", None)
-
-
 _seeding = threading.RLock()  # held while the seed is in the environment; only background threads start these workers
 os.register_at_fork(after_in_child=_seeding._at_fork_reinit)  # type: ignore[attr-defined]  # another thread may hold it
 
@@ -233,15 +223,7 @@ def _start(process: Any, method: str | None) -> None:
     ours. If they are missing, they are therefore started first, with the caller's own mask. So Ctrl-C ends a fork
     server that is still importing (some 0.1 s), with a traceback, as everywhere in `multiprocessing`.
     """
-    _complete_main()
-    if method in ("forkserver", "spawn"):
-        from multiprocessing import resource_tracker
-
-        resource_tracker.ensure_running()
-    if method == "forkserver":
-        from multiprocessing import forkserver
-
-        forkserver.ensure_running()
+    process_helpers.ensure(method)
     # If the pool ended early, a forked worker would run the program's own SIGTERM handler before resetting it.
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
@@ -250,18 +232,6 @@ def _start(process: Any, method: str | None) -> None:
             _launch(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _complete_main() -> None:
-    """Give `__main__` what `multiprocessing` expects of it, since a program that runs a script may have replaced it.
-
-    Workers name a script's classes after `__mp_main__`, which `multiprocessing` sets when it is imported. `__spec__` is
-    read to start a process, and IPython's second `%run` of a script runs it in a module that has none.
-    """
-    main = sys.modules.get("__main__")
-    if main is not None:
-        sys.modules["__mp_main__"] = main
-        main.__dict__.setdefault("__spec__", None)
 
 
 def _launch(process: Any) -> None:
@@ -373,7 +343,6 @@ class ProcessWorker:
         self.was_ready = False
         self._method = start_method(setup.context)
         context: Any = setup.context if self._method == setup.context.get_start_method() else get_context(self._method)
-        _forget_stdin()
         terms = setup.relay_terms(n)
         self.burst_bytes = 0  # what it had when it was found above its memory limit amid a task
         self.inherited_bytes = 0  # what it shares with its parent by fork
