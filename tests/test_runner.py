@@ -441,6 +441,38 @@ def test_a_program_starts_with_few_modules(tmp_path):
     assert len(added) <= 30
 
 
+LOOKING = """
+import ctypes, os
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+seen = getenv(b"OPENBLAS_THREAD_TIMEOUT"), os.environ.get("OPENBLAS_THREAD_TIMEOUT")
+"""
+NUMPY_LATER = """
+import sys
+try:
+    import numpy
+except ZeroDivisionError:
+    import numpy_looks as numpy
+import numpy_looks
+print(numpy.seen, numpy_looks.seen)
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("chosen", [None, "26"])
+def test_openblas_finds_that_its_threads_spin_less(tmp_path, monkeypatch, chosen, fails):
+    """Only while NumPy is imported, and not in `os.environ`. What the user has chosen stays."""
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", chosen)
+    (tmp_path / "numpy_looks.py").write_text(LOOKING)
+    (tmp_path / "numpy.py").write_text(LOOKING + ("1 / 0\n" if fails else ""))
+    (tmp_path / "app.py").write_text(NUMPY_LATER)
+    usual = (chosen and chosen.encode(), chosen)
+    amid = usual if chosen or fails else (b"22", None)
+    assert plain(RUNNER, ["app.py"], tmp_path) == (0, f"{amid} {usual}\n", "")
+
+
 # ---- tools above and below ----
 
 DOUBLED = "True [0, 2, 4]\n"

@@ -17,12 +17,17 @@ def find_spec(name: str, this: object, then: Callable[[], object], path: object 
 
     Its loader calls `then` after it has run the module. path: of the package that the module is in.
     """
-    others: list[Any] = [finder for finder in sys.meta_path if finder is not this]
-    found = (finder.find_spec(name, path, None) for finder in others)
-    spec: ModuleSpec | None = next(filter(None, found), None)
+    spec = spec_of(name, this, path)
     if spec is not None and spec.loader is not None:
         _call_after(spec.loader, then)
     return spec
+
+
+def spec_of(name: str, this: object, path: object = None) -> ModuleSpec | None:
+    """Return the module's spec from the finders other than `this`."""
+    others: list[Any] = [finder for finder in sys.meta_path if finder is not this]
+    found = (finder.find_spec(name, path, None) for finder in others)
+    return next(filter(None, found), None)
 
 
 def remove(finder: object) -> None:

@@ -14,6 +14,7 @@ import sys
 from pool_party.budget import imports
 from pool_party.patching import apply, state
 from pool_party.patching.settings import Settings
+from pool_party.running import spinning
 from pool_party.workers.interp.steps import set_step
 
 TYPE_CHECKING = False
@@ -52,6 +53,7 @@ def install(settings: Settings, journal: Address | None = None) -> None:
     """
     if state.current() != settings:  # in the child of a fork server they are in force
         apply.apply(settings)
+    spinning.shorten()
     follow(journal)
     set_step(__name__, follow.__name__, journal)
 

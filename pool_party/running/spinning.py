@@ -1,0 +1,55 @@
+"""Keeps OpenBLAS's threads from spinning while a program starts.
+
+OpenBLAS starts a thread for each further CPU when it is loaded, and each spins for 2^28 ticks of the CPU's counter, which
+take some 77 ms, before it sleeps. The program's process, the fork server and each spawned worker load it in turn, and
+these threads take the CPUs from those that come next. OpenBLAS reads a variable of the environment as it is loaded, so
+this is set just then, and `os.environ` does not change.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pool_party.budget import imports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
+_LOADING = ("numpy", "scipy.linalg")  # modules whose import loads an OpenBLAS
+
+
+def shorten() -> None:
+    """Do so from now on, unless the user has chosen how long they spin."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+
+
+class _Finder:
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: object = None) -> Any:
+        if name not in _LOADING or _VARIABLE in os.environ:
+            return None
+        spec = imports.spec_of(name, _Finder, path)
+        if spec is not None and spec.loader is not None:
+            _wrap(spec.loader)
+        return spec
+
+
+def _wrap(loader: Any) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        from pool_party.budget.environment import OPENBLAS_TIMEOUT
+
+        loader.exec_module = load
+        os.putenv(_VARIABLE, OPENBLAS_TIMEOUT)  # as workers have it
+        try:
+            load(module)
+        finally:
+            os.unsetenv(_VARIABLE)
+
+    loader.exec_module = exec_module
