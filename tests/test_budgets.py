@@ -525,7 +525,7 @@ def test_a_library_that_a_task_loads_is_limited_before_the_next():
     fresh.check(completed, "1 1")
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_openblas_starts_no_threads_that_a_worker_process_does_not_need(method, monkeypatch):
     """Each would spin for 51 ms as it starts."""
     pytest.importorskip("numpy")

@@ -56,11 +56,16 @@ def users_count(library: str) -> int:
 
 def enter(n: int, n_cpus: int, overlap: bool, users: Mapping[str, str]) -> None:
     """Set the environment of a worker process. users: what `users_environment` returned in its parent."""
-    others = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
-    wanted = thread_environment(n, n_cpus, overlap=overlap, environ={**others, **users})
+    wanted = of_worker(n, n_cpus, overlap, users)
     _given.clear()
     _given.update((name, (wanted[name], users.get(name))) for name in _VARIABLES & wanted.keys())
     os.environ.update({**users, **wanted})
+
+
+def of_worker(n: int, n_cpus: int, overlap: bool, users: Mapping[str, str]) -> dict[str, str]:
+    """Return what `enter` sets, in the worker or in its parent."""
+    others = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+    return thread_environment(n, n_cpus, overlap=overlap, environ={**others, **users})
 
 
 def thread_environment(

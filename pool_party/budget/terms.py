@@ -74,6 +74,10 @@ class Terms:
         self.changes = changes
         self.gate = gate
 
+    def environment(self) -> dict[str, str]:
+        """Return the variables that are set for the worker, which differ from those of this process."""
+        return environment.of_worker(self.n_threads, self.n_in_all, self.overlaps, self.users)
+
     def enter(self, worker: _native.Worker) -> None:
         """Apply the terms before the initializer: set the environment, the CPUs, and limits of loaded libraries."""
         environment.enter(self.n_threads, self.n_in_all, self.overlaps, self.users)

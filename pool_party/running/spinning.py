@@ -1,9 +1,9 @@
 """Keeps OpenBLAS's threads from spinning while a program starts.
 
-OpenBLAS starts a thread for each further CPU when it is loaded, and each spins for 2^28 ticks of the CPU's counter, which
-take some 77 ms, before it sleeps. The program's process, the fork server and each spawned worker load it in turn, and
-these threads take the CPUs from those that come next. OpenBLAS reads a variable of the environment as it is loaded, so
-this is set just then, and `os.environ` does not change.
+OpenBLAS starts a thread for each further CPU when it is loaded, and each spins for 2^28 ticks of the CPU's counter
+before it sleeps, which takes 50 to 80 ms. The program's process and its fork server load it in turn, and these threads
+take the CPUs from what comes next. OpenBLAS reads a variable of the environment as it is loaded, so this is set just
+then, and `os.environ` does not change.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pool_party.workers.base import start_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from pool_party.budget.terms import Terms
@@ -182,8 +182,8 @@ def _relaying(terms: tuple[Any, ...] | None) -> Callable[[_native.Worker], Calla
     return loop.relaying(processes.current_process().name, (sending.open(), counting.open(), *others))
 
 
-_seeding = threading.RLock()  # held while the seed is in the environment; only background threads start these workers
-os.register_at_fork(after_in_child=_seeding._at_fork_reinit)  # type: ignore[attr-defined]  # another thread may hold it
+_setting = threading.RLock()  # held while the environment has a worker's variables
+os.register_at_fork(after_in_child=_setting._at_fork_reinit)  # type: ignore[attr-defined]  # another thread may hold it
 
 
 @functools.cache
@@ -192,23 +192,35 @@ def _hash_seed() -> str:
     return str(int.from_bytes(os.urandom(4)) or 1)  # 0 would turn randomization off
 
 
-@contextlib.contextmanager
-def _one_hash_seed(method: str | None) -> Iterator[None]:
-    """Give all spawned workers the same hashes of strings, as those of the other start methods have them.
+def _variables_of(terms: Terms | None) -> dict[str, str]:
+    """Return the variables that a spawned worker must find in its environment as it starts.
 
-    Otherwise two workers would sort equal keys into different partitions, for example in Dask's `groupby`. A program
-    that another thread starts meanwhile may inherit the seed. `os.environ` does not change.
+    Its libraries start threads for a count of theirs when the program's main module loads them, before the worker gets
+    its terms. All spawned workers have the same hashes of strings, as those of the other start methods have them.
+    Otherwise two workers would sort equal keys into different partitions, for example in Dask's `groupby`.
     """
-    if method != "spawn" or not _seeds_hashes():
+    variables = {} if terms is None else terms.environment()
+    return {**variables, _SEED: _hash_seed()} if _seeds_hashes() else variables
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give a process that is spawned meanwhile these variables. `os.environ` does not change.
+
+    A program that another thread starts meanwhile may inherit them.
+    """
+    if not variables:
         yield
         return
-    with _seeding:
-        os.putenv(_SEED, _hash_seed())
+    with _setting:
+        for name, value in variables.items():
+            os.putenv(name, value)
         try:
             yield
         finally:
-            before = os.environ.get(_SEED)
-            os.unsetenv(_SEED) if before is None else os.putenv(_SEED, before)
+            for name in variables:
+                before = os.environ.get(name)
+                os.unsetenv(name) if before is None else os.putenv(name, before)
 
 
 def _seeds_hashes() -> bool:
@@ -216,7 +228,7 @@ def _seeds_hashes() -> bool:
     return os.environ.get(_SEED) in (None, "", "random")
 
 
-def _start(process: Any, method: str | None) -> None:
+def _start(process: Any, method: str | None, variables: Mapping[str, str]) -> None:
     """Start a process with SIGINT blocked until the process ignores it.
 
     The fork server and the resource tracker would inherit the blocked signal, and pass it on to processes that are not
@@ -228,7 +240,7 @@ def _start(process: Any, method: str | None) -> None:
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
-        with _one_hash_seed(method):
+        with _environment(variables):
             _launch(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -344,6 +356,8 @@ class ProcessWorker:
         self._method = start_method(setup.context)
         context: Any = setup.context if self._method == setup.context.get_start_method() else get_context(self._method)
         terms = setup.relay_terms(n)
+        budget = setup.plan and setup.plan.terms(n, setup.gate)
+        self._variables = _variables_of(budget) if self._method == "spawn" else {}
         self.burst_bytes = 0  # what it had when it was found above its memory limit amid a task
         self.inherited_bytes = 0  # what it shares with its parent by fork
         if setup.memory_limit and self._method == "fork":
@@ -359,7 +373,7 @@ class ProcessWorker:
                 _portable(setup.initializer, self._method, setup.receivers),
                 _Arguments(setup.initargs),
                 setup.max_tasks,
-                setup.plan and setup.plan.terms(n, setup.gate),
+                budget,
                 setup.preload,
                 self._method != "spawn",  # a fork server forks its children, too
                 self._method == "spawn" and _seeds_hashes(),
@@ -382,7 +396,7 @@ class ProcessWorker:
         self._reaping = threading.RLock()  # if two threads reaped at once, one would find no exit code
 
     def start(self) -> None:
-        _start(self.process, self._method)
+        _start(self.process, self._method, self._variables)
 
     def enrol(self) -> None:
         if self.pid is not None or self.process.pid is None:  # already enrolled, or its start was interrupted

@@ -1,6 +1,6 @@
-"""OpenBLAS has no threads that it does not need in workers that are forked after the import of NumPy.
+"""OpenBLAS has no threads that it does not need in workers whose main module imports NumPy.
 
-METHOD     how processes start: fork or forkserver
+METHOD     how processes start: fork, forkserver or spawn
 """
 
 import multiprocessing
