@@ -54,6 +54,7 @@ class Submitter:
     ) -> None:
         """receivers: what the workers have of `__main__`; None if they share our objects, or are behind a broker."""
         self._channel = channel
+        self._receivers = receivers
         self._by_reference = receivers is None
         self._broker = broker
         self._backlog = backlog
@@ -295,6 +296,8 @@ class Submitter:
         """Forget what has not been put, after the end of the pool."""
         self._backlog.clear()
         self._functions.clear()
+        if self._receivers is not None:
+            self._receivers.forget()
 
 
 def _is_from_handler(error: BaseException) -> bool:

@@ -181,6 +181,11 @@ class Receivers:
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
+    def forget(self) -> None:
+        """Release what refers to the program's namespace, at the end of the pool. The ended pool may live longer."""
+        for found in (self.kept, self._values, self._unchanged, self._entries):
+            found.clear()
+
     @staticmethod
     def _inherit() -> "dict[str, Callable[[], object] | None]":
         return {name: ref(value) if is_of_main(value) else None for name, value in list(namespace().items())}
