@@ -136,11 +136,11 @@ class Submitter:
             if items and error is None:  # otherwise the incomplete chunk is dropped, as in multiprocessing.Pool
                 self._put_stream_task(job, fn, n_tasks, items)
                 n_tasks += 1
-            if error is not None:  # an error of the input itself is the outcome at its position
-                self._channel.deliver(job, n_tasks, _native.STATUS_RAISED, error)
-                n_tasks += 1
-            if error is not None or len(items) < job.chunk:
-                job.n_missing = job.chunk if error is not None else -len(items) % job.chunk
+            if error is not None:  # it comes after the outcomes of all items before it
+                self._channel.end_input(job, n_tasks, error)
+                return
+            if len(items) < job.chunk:
+                job.n_missing = -len(items) % job.chunk
                 break
             del items  # release them before waiting for room
         if job.id:
