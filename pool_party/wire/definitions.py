@@ -33,6 +33,7 @@ from _weakref import ref
 from pool_party import _native
 from pool_party.wire.namespace import (
     Function,
+    bases_of,
     digest,
     install,
     is_definition,
@@ -391,7 +392,7 @@ class _Package:
             return
         part = self._receivers.define(name, value)
         self._add(part)
-        self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error)
+        self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error), bases_of(value)
 
     def _take_value(self, name: str, value: "Any") -> None:
         part, is_newest = self._receivers.evaluate(name, value, self._named)
