@@ -221,7 +221,7 @@ bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value);
 bool pp_job_has_next(pp_job_t *job);
 PyObject *pp_job_pop(pp_job_t *job);
 PyObject *pp_job_pop_failure(pp_job_t *job);
-bool pp_job_end_input(pp_job_t *job, Py_ssize_t length);
+bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, PyObject *error);
 void pp_job_rouse_reader(pp_job_t *job);
 
 /* parent.c: the Channel */

@@ -169,6 +169,18 @@ print(1, flush=True)
 os.close(1)
 print(2)
 """,
+    "finalizers": """\
+import atexit, multiprocessing, weakref
+class A: pass
+if __name__ == '__main__':
+    pool = multiprocessing.get_context('fork').Pool(1)
+    a = A()
+    atexit.register(print, 'exit handler')
+    weakref.finalize(a, print, 'finalizer')
+    print(pool.map(abs, [-1]))
+    pool.terminate()
+    pool.join()
+""",
     "no main": """\
 import atexit, sys
 atexit.register(lambda: print("__main__" in sys.modules))
@@ -183,6 +195,37 @@ finally:
     print('last')
 """,
 }
+
+# Objects in globals of a program that has used pools are deallocated at its end, and files are written then.
+LEFT_OPEN = """\
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+def double(x):
+    return 2 * x
+class Tells:
+    def __del__(self):
+        os.write(1, b"deleted\\n")
+if __name__ == "__main__":
+    how, tells = sys.argv[1], Tells()
+    out = open(1, "w", closefd=False)
+    out.write("written\\n")
+    context = multiprocessing.get_context("spawn")
+    if how == "pool":
+        with context.Pool(1) as pool:
+            out.write(f"{pool.map(double, [1])}\\n")
+    elif how == "open pool":
+        pool = context.Pool(1)
+        results = pool.map_async(double, [1]), pool.imap(double, [2, 3])
+        out.write(f"{results[0].get()} {next(results[1])}\\n")
+    elif how == "executor":
+        executor = ProcessPoolExecutor(1, context)
+        future = executor.submit(double, 1)
+        out.write(f"{future.result()}\\n")
+    else:
+        from joblib import Parallel, delayed
+        with Parallel(n_jobs=2) as parallel:
+            out.write(f"{parallel(delayed(double)(n) for n in range(3))}\\n")
+"""
 
 CHILDREN = """\
 import multiprocessing, os, sys

@@ -191,13 +191,17 @@ def test_an_error_of_the_generator_comes_after_its_items(pool, n, chunksize):
         iterator.next(TIMEOUT_S)
 
 
-def test_an_error_of_the_generator_reaches_the_unordered_too(pool):
-    iterator = pool.imap_unordered(tasks.square, failing_source(5))
+@pytest.mark.parametrize(("chunksize", "n"), [(1, 5), (4, 8), (1, 0)])
+def test_an_error_of_the_generator_comes_last_among_the_unordered(pool, chunksize, n):
+    """It came first, and a loop that it ended lost the results of items that had been read before."""
+    iterator = pool.imap_unordered(tasks.square, failing_source(n), chunksize)
     values = []
-    with pytest.raises(tasks.PlainError, match="after 5"):
+    with pytest.raises(tasks.PlainError, match=f"after {n}"):
         while True:
             values.append(iterator.next(TIMEOUT_S))
-    assert set(values) <= {0, 1, 4, 9, 16}
+    assert sorted(values) == [x * x for x in range(n)]
+    with pytest.raises(StopIteration):
+        iterator.next(TIMEOUT_S)
 
 
 def test_what_is_not_iterable(pool, verb):

@@ -280,6 +280,51 @@ def test_recursion(run_program):
     )
 
 
+def test_bases_that_list_their_subclasses(run_program):
+    """A class whose base refers to it, in whichever order tasks name them, and also by another class."""
+    run_program(
+        """
+        class Base:
+            registry = {}
+
+            def __init_subclass__(cls, **options):
+                Base.registry[cls.__name__] = cls
+
+        class A(Base):
+            def names(self):
+                return sorted(Base.registry), self.registry["A"] is A
+
+        class B(A):
+            pass
+
+        class Meta(type):
+            made = []
+
+            def __call__(cls):
+                return super().__call__()
+
+        class C(metaclass=Meta):
+            def names(self):
+                return [cls.__name__ for cls in Meta.made], Meta.made[0] is C
+
+        Meta.made.append(C)
+
+        class D:
+            first = A
+
+        def names(value):
+            return value.names()
+
+        def first(value):
+            return value.first().names()
+        """,
+        """
+        print(p.apply(first, (D(),)), p.map(names, [A(), B()]), p.apply(names, (C(),)))
+        """,
+        "(['A', 'B'], True) [(['A', 'B'], True), (['A', 'B'], True)] (['C'], True)",
+    )
+
+
 def test_classes_keep_their_identity(run_program):
     run_program(
         """

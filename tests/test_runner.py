@@ -17,6 +17,7 @@ from runner_programs import (
     CHILDREN,
     DEFECTS,
     ENDS,
+    LEFT_OPEN,
     LOKY,
     OPTIONS,
     POOLS,
@@ -129,6 +130,18 @@ def test_programs_end_as_under_plain_python(tmp_path, form, end):
     (tmp_path / "app.py").write_text(ENDS[end])
     (tmp_path / "other.py").write_text("x = 3")
     compare((), [*{"file": ["app.py"], "module": ["-m", "app"]}[form], "other.py"], tmp_path)
+
+
+@pytest.mark.parametrize("how", ["pool", "open pool", "executor", "joblib"])
+def test_what_a_program_leaves_in_globals_is_deallocated(tmp_path, kind, how):
+    """Ended pools referred to the namespace of `__main__`: text in files that it had left open was lost."""
+    if how == "joblib":
+        pytest.importorskip("joblib")
+    (tmp_path / "app.py").write_text(LEFT_OPEN)
+    expected = plain(["-Wignore"], ["app.py", how], tmp_path)
+    assert expected[0] == 0 and "written" in expected[1] and "deleted" in expected[1], expected
+    status, out, err = plain(["-Wignore", *RUNNER, "--kind", kind], ["app.py", how], tmp_path)
+    assert (status, sorted(out.splitlines()), err) == (0, sorted(expected[1].splitlines()), "")
 
 
 def test_code_that_cannot_be_decoded(tmp_path):

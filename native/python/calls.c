@@ -301,14 +301,18 @@ PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args) {
     return PyBool_FromLong(is_first);
 }
 
-const char pp_end_input_doc[] = PyDoc_STR("end_input(job, n_tasks)\n\n"
-                                          "Notes that the input of a stream has ended after n_tasks tasks.");
+const char pp_end_input_doc[] = PyDoc_STR("end_input(job, n_tasks, error=None)\n\n"
+                                          "Notes that the input of a stream has ended after n_tasks tasks. error: what it raised;\n"
+                                          "the consumer gets it after the outcomes of all tasks.");
 PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args) {
     pp_job_t *job;
     Py_ssize_t n_tasks;
-    if (!PyArg_ParseTuple(args, "O!n", self->module->job_type, &job, &n_tasks))
+    PyObject *error = Py_None;
+    if (!PyArg_ParseTuple(args, "O!n|O", self->module->job_type, &job, &n_tasks, &error))
         return NULL;
-    if (pp_job_end_input(job, n_tasks)) {
+    if (error != Py_None)
+        pp_add_seq_cst(&self->n_failed, 1);
+    if (pp_job_end_input(job, n_tasks, error == Py_None ? NULL : error)) {
         complete(self, job);
         pp_wake_waiters(&self->parent, job);
     }

@@ -133,14 +133,19 @@ static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *val
 
 static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_delivered >= job->length; }
 
-static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;   /* its position among the consumer's results */
+/* Keeps an outcome until the consumer has taken those before it. at: its position among them. */
+static void keep_outcome(pp_job_t *job, Py_ssize_t at, int status, PyObject *value, uint32_t index) {
     PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
     PyObject *outcome = key ? Py_BuildValue("(iOI)", status, value, index) : NULL;
     if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
         PyErr_WriteUnraisable((PyObject *)job);
     Py_XDECREF(key);
     Py_XDECREF(outcome);
+}
+
+static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    Py_ssize_t at = job->ordered ? (Py_ssize_t)index : job->n_delivered;
+    keep_outcome(job, at, status, value, index);
     job->n_delivered++;
     job->remaining = (job->length >= 0 ? job->length : job->n_read) - job->n_delivered;
     if (!is_at_end(job))
@@ -270,10 +275,13 @@ static PyObject *job_reserve(pp_job_t *self, PyObject *ignored) {
     }
 }
 
-/* False: the stream continues. */
-bool pp_job_end_input(pp_job_t *job, Py_ssize_t length) {
+/* error: what the input has raised, or NULL. It comes after all results, also if these have no order, and is no task's.
+ * False: the stream continues. */
+bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, PyObject *error) {
     bool is_over;
     Py_BEGIN_CRITICAL_SECTION(job);
+    if (error && !job->settled)
+        keep_outcome(job, length, PP_STATUS_RAISED, error, (uint32_t)length);
     job->length = length;
     job->remaining = length - job->n_delivered;
     is_over = is_at_end(job) && decide(job, PP_STATUS_OK, Py_None);

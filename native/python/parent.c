@@ -208,22 +208,38 @@ typedef struct {
     pp_channel_t *channel;
 } keeper_t;
 
-static void keeper_dealloc(keeper_t *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    if (self->channel) {
-        pp_store_seq_cst(&self->channel->is_abandoned, 1);
-        if (pp_channel_enter(self->channel)) {
-            pp_parent_notify(&self->channel->parent);
-            pp_channel_leave(self->channel);
+static int keeper_traverse(keeper_t *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->channel);
+    return 0;
+}
+
+static int keeper_clear(keeper_t *self) {
+    pp_channel_t *channel = self->channel;
+    self->channel = NULL;
+    if (channel) {
+        pp_store_seq_cst(&channel->is_abandoned, 1);
+        if (pp_channel_enter(channel)) {
+            pp_parent_notify(&channel->parent);
+            pp_channel_leave(channel);
         }
     }
-    Py_XDECREF(self->channel);
+    Py_XDECREF(channel);
+    return 0;
+}
+
+static void keeper_dealloc(keeper_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    keeper_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyType_Slot keeper_slots[] = {
     {Py_tp_doc, "When the last reference to this is gone, the channel is abandoned."},
+    {Py_tp_traverse, keeper_traverse},
+    {Py_tp_clear, keeper_clear},
     {Py_tp_dealloc, keeper_dealloc},
     {0, NULL},
 };
@@ -231,7 +247,7 @@ static PyType_Slot keeper_slots[] = {
 PyType_Spec pp_keeper_spec = {
     .name = "pool_party._native.Keeper",
     .basicsize = sizeof(keeper_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = keeper_slots,
 };
 

@@ -130,19 +130,36 @@ typedef struct {                        /* a block that every worker may read wh
     uint32_t id, block;
 } published_t;
 
+/* The channel leads to a namespace of the program, which may contain the pool that refers to this. */
+static int published_traverse(published_t *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->channel);
+    return 0;
+}
+
+static int published_clear(published_t *self) {
+    pp_channel_t *channel = self->channel;
+    self->channel = NULL;
+    if (channel && pp_channel_enter(channel)) {
+        pp_block_release(channel->segment, 0, self->block);
+        pp_channel_leave(channel);
+    }
+    Py_XDECREF(channel);
+    return 0;
+}
+
 static void published_dealloc(published_t *self) {
     PyTypeObject *type = Py_TYPE(self);
-    if (self->channel && pp_channel_enter(self->channel)) {
-        pp_block_release(self->channel->segment, 0, self->block);
-        pp_channel_leave(self->channel);
-    }
-    Py_XDECREF(self->channel);
+    PyObject_GC_UnTrack(self);
+    published_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyType_Slot published_slots[] = {
     {Py_tp_doc, "A function, or data, that every worker can fetch while a reference to this exists."},
+    {Py_tp_traverse, published_traverse},
+    {Py_tp_clear, published_clear},
     {Py_tp_dealloc, published_dealloc},
     {0, NULL},
 };
@@ -150,7 +167,7 @@ static PyType_Slot published_slots[] = {
 PyType_Spec pp_published_spec = {
     .name = "pool_party._native.Published",
     .basicsize = sizeof(published_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = published_slots,
 };
 

@@ -54,6 +54,7 @@ class Submitter:
     ) -> None:
         """receivers: what the workers have of `__main__`; None if they share our objects, or are behind a broker."""
         self._channel = channel
+        self._receivers = receivers
         self._by_reference = receivers is None
         self._broker = broker
         self._backlog = backlog
@@ -135,11 +136,11 @@ class Submitter:
             if items and error is None:  # otherwise the incomplete chunk is dropped, as in multiprocessing.Pool
                 self._put_stream_task(job, fn, n_tasks, items)
                 n_tasks += 1
-            if error is not None:  # an error of the input itself is the outcome at its position
-                self._channel.deliver(job, n_tasks, _native.STATUS_RAISED, error)
-                n_tasks += 1
-            if error is not None or len(items) < job.chunk:
-                job.n_missing = job.chunk if error is not None else -len(items) % job.chunk
+            if error is not None:  # it comes after the outcomes of all items before it
+                self._channel.end_input(job, n_tasks, error)
+                return
+            if len(items) < job.chunk:
+                job.n_missing = -len(items) % job.chunk
                 break
             del items  # release them before waiting for room
         if job.id:
@@ -295,6 +296,8 @@ class Submitter:
         """Forget what has not been put, after the end of the pool."""
         self._backlog.clear()
         self._functions.clear()
+        if self._receivers is not None:
+            self._receivers.forget()
 
 
 def _is_from_handler(error: BaseException) -> bool:

@@ -88,6 +88,7 @@ def _watch() -> None:
             first = min(_idle, key=lambda idle: idle.ends_at)
             left_s = first.ends_at - monotonic()
             if left_s > 0:
+                del first  # whoever takes the pool decides how long it lives
                 _changed.wait(min(left_s, threading.TIMEOUT_MAX))
                 continue
             _idle.remove(first)

@@ -33,6 +33,7 @@ from _weakref import ref
 from pool_party import _native
 from pool_party.wire.namespace import (
     Function,
+    bases_of,
     digest,
     install,
     is_definition,
@@ -180,6 +181,11 @@ class Receivers:
         self._places: dict[bytes, int] = {}  # places of packages on the shelf, by hash
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
+
+    def forget(self) -> None:
+        """Release what refers to the program's namespace, at the end of the pool. The ended pool may live longer."""
+        for found in (self.kept, self._values, self._unchanged, self._entries):
+            found.clear()
 
     @staticmethod
     def _inherit() -> "dict[str, Callable[[], object] | None]":
@@ -386,7 +392,7 @@ class _Package:
             return
         part = self._receivers.define(name, value)
         self._add(part)
-        self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error)
+        self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error), bases_of(value)
 
     def _take_value(self, name: str, value: "Any") -> None:
         part, is_newest = self._receivers.evaluate(name, value, self._named)

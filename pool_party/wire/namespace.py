@@ -275,10 +275,24 @@ def install(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
         _pending.clear()
 
 
-def _make(name: str) -> None:
+def bases_of(value: object) -> "tuple[str, ...]":
+    """Return the names of the definitions that a class needs to be made, as the first parts of dotted names."""
+    if not isinstance(value, type):
+        return ()
+    return tuple(cls.__qualname__.partition(".")[0] for cls in (*value.__bases__, type(value)) if is_of_main(cls))
+
+
+def _make(name: str, derived: "tuple[str, ...]" = ()) -> None:
+    """Make a definition, and its bases before it: these may refer to it, such as a base that lists its subclasses.
+
+    derived: the names of definitions that wait for this one. A name may have been bound again, so it may be among them.
+    """
+    for base in _pending[name][-1] if name in _pending else ():
+        if base not in (*derived, name):
+            _make(base, (*derived, name))
     if name not in _pending:
         return
-    mark, token, body, error = _pending.pop(name)
+    mark, token, body, error, _ = _pending.pop(name)
     if body is None:
         if name in namespace():
             return

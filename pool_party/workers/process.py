@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from multiprocessing import get_context, parent_process
 from multiprocessing import process as processes
 
@@ -311,6 +310,23 @@ def _is_stopped(pid: int) -> bool:
     return state in b"TtZX"
 
 
+class _Descriptor:
+    """Owns a file descriptor, which is closed once.
+
+    Not by `weakref.finalize`: the first of those in a program decides where all of them are among its exit handlers.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fds = [fd]
+
+    def close(self, close: Callable[[int], None] = os.close) -> None:
+        while self._fds:
+            close(self._fds.pop())
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _open_pidfd(process: Any) -> int | None:
     """Return a descriptor that becomes readable when the process ends, or None if that is impossible.
 
@@ -386,7 +402,7 @@ class ProcessWorker:
         self.pid: int | None = None
         self.sentinel: int | None = None
         self._pidfd: int | None = None
-        self._close_pidfd: Any = None
+        self._owned: _Descriptor | None = None
         self._exitcode: int | None = None
         self._is_reaped = self._is_released = False
         self._n_waiting = 0  # threads that wait for `sentinel`, which must stay open meanwhile
@@ -405,8 +421,7 @@ class ProcessWorker:
         self._pidfd = _open_pidfd(self.process)
         self.sentinel = self.process.sentinel if self._pidfd is None else self._pidfd
         if self._pidfd is not None:
-            self._close_pidfd = weakref.finalize(self, os.close, self._pidfd)
-            self._close_pidfd.atexit = False
+            self._owned = _Descriptor(self._pidfd)
 
     @property
     def exitcode(self) -> int | None:
@@ -506,7 +521,7 @@ class ProcessWorker:
         if not self._is_released or self._n_waiting > 0 or self.sentinel is None:
             return
         self.sentinel = self._pidfd = None
-        if self._close_pidfd is not None:
-            self._close_pidfd()
+        if self._owned is not None:
+            self._owned.close()
         with contextlib.suppress(ValueError):  # `multiprocessing` takes it for alive if somebody else has waited for it
             self.process.close()
