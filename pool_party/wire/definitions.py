@@ -183,9 +183,11 @@ class Receivers:
         self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
     def forget(self) -> None:
-        """Release what refers to the program's namespace, at the end of the pool. The ended pool may live longer."""
-        for found in (self.kept, self._values, self._unchanged, self._entries):
-            found.clear()
+        """Release what refers to the program's namespace, at the end of the pool. The ended pool may live longer.
+
+        Another thread may be pickling a call just then, so the dictionaries that it looks into stay as they are.
+        """
+        self.kept, self._values, self._unchanged, self._entries = {}, {}, {}, {}
 
     @staticmethod
     def _inherit() -> "dict[str, Callable[[], object] | None]":
@@ -324,8 +326,8 @@ class Receivers:
         Outside a session all workers get the value that was sent first, unless the name was a definition's.
         """
         is_newest = self.is_session or is_of_main(value) or name in self._sent
-        if not is_newest and name in self._values:
-            return self._values[name], False
+        if not is_newest and (known := self._values.get(name)) is not None:  # `forget` may come between two looks
+            return known, False
         from pool_party.wire.main_module import pickle_global
 
         part = pickle_global(name, value, named, self.is_local, self.has_our_memory)
