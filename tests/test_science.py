@@ -100,7 +100,7 @@ def test_an_sdist_is_unpacked_without_its_own_modules(sdist_of_pytest):
     data = ["docs/pytest.ini", "images/a.png", "setup.py", "tests/pytest/data"]
     tests = ["src/pytest/tests/deep/data", "src/pytest/tests/test_a.py", "testing/test_b.py"]
     own = ["src/pytest/__init__.py", "src/pytest/deep/data", "src/_pytest/a.c", "py.py"]
-    root = sdist_of_pytest({name: "" for name in (*data, *tests, *own)})
+    root = sdist_of_pytest(dict.fromkeys((*data, *tests, *own), ""))
     assert sdists.unpack("pytest") == root
     found = [str(path.relative_to(root / "pytest")) for path in root.glob("pytest/**/*") if path.is_file()]
     assert sorted(found) == sorted([*data, *tests])
