@@ -342,6 +342,7 @@ bool pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a littl
 bool pp_unknown_threads_stay(int64_t interpreter);      /* after its end; true: one is in a copy still, so all must stay loaded */
 void pp_unknown_threads_forget(int64_t interpreter);    /* its copies are closed */
 PyGILState_STATE pp_gil_ensure(void);
+int pp_add_pending_call(int (*function)(void *), void *argument);   /* CPython 3.14 and later */
 void pp_gil_release(PyGILState_STATE before);
 int pp_is_initialized(void);
 

@@ -39,21 +39,18 @@ def inner(name):
     return isinstance(module.inner, type(importlib)), module.refused
 
 
-def run_scheduled(name):
-    """Schedule a call. Return this interpreter, and the one that ran the call (-1: none)."""
+def run_scheduled(what):
+    """Schedule a call. Return this interpreter, and the one that ran the call (-1: none).
+
+    what: the name of the module, and whether the call is scheduled by a thread that Python does not know.
+    """
+    name, in_raw_thread = what
     module = importlib.import_module(name)
-    assert module.schedule(False)
+    assert module.schedule(in_raw_thread)
     for _ in range(10_000_000):
         if module.called() != -1:
             break
     return module.here(), module.called()
-
-
-def schedule_in_raw_thread(name):
-    """Schedule a call from a thread that Python does not know. Return the interpreter that ran it (-1: none)."""
-    module = importlib.import_module(name)
-    assert module.schedule(True)
-    return max(module.called() for _ in range(10_000))
 
 
 def enter_in_raw_thread(name):
@@ -80,11 +77,6 @@ def make_key(name):
 def constructed(name):
     """Return how many constructors a module's library has run, and the number of arguments that they got."""
     return importlib.import_module(name).constructed()
-
-
-def called(name):
-    """Return the interpreter that ran the call that was scheduled last (-1: none)."""
-    return importlib.import_module(name).called()
 
 
 def count(name):

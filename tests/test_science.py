@@ -114,6 +114,32 @@ def test_a_suite_of_an_sdist_runs_in_its_folder(sdist_of_pytest):
     assert seen.outcomes == {"pytest/tests/test_a.py::test_a": ("passed", "")} and faults == [], seen
 
 
+OWN_SUITE = """
+import unittest
+
+class Base(unittest.TestCase):
+    def test_a(self): self.fails_here
+
+class Derived(Base):
+    fails_here = False
+    def test_b(self): pass
+
+def suite():
+    return unittest.TestSuite([unittest.defaultTestLoader.loadTestsFromTestCase(Derived)])
+
+def test(): assert not "all of the suite"
+"""
+
+
+def test_a_module_chooses_its_tests(sdist_of_pytest):
+    from suites import run_suite
+
+    sdist_of_pytest({"tests/test_a.py": OWN_SUITE})
+    [seen], _ = run_suite("pytest:tests", "main", 1, 100)
+    module = "pytest/tests/test_a.py"
+    assert seen.outcomes == {f"{module}::Derived::{test}": ("passed", "") for test in ("test_a", "test_b")}
+
+
 def test_counts_are_written_beside_the_table(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(RUN.parent)
     import said

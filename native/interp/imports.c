@@ -53,21 +53,6 @@ PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec) {
 }
 #endif
 
-/* ---- scheduling calls ---- */
-
-#if PY_VERSION_HEX >= 0x030E0000
-extern int _PyEval_AddPendingCall(PyInterpreterState *interpreter, int (*function)(void *), void *argument, int flags);
-
-/* Schedules a call in the calling thread's interpreter. CPython's function runs all calls in the main interpreter.
- *
- * A call from a thread without a thread state is dropped: its interpreter is not known, and may have ended. greenlet
- * makes such a call when a thread ends, be it the worker's own. What it would free then stays until the interpreter ends. */
-static int add_pending_call(int (*function)(void *), void *argument) {
-    PyThreadState *state = PyThreadState_GetUnchecked();
-    return state ? _PyEval_AddPendingCall(PyThreadState_GetInterpreter(state), function, argument, 0) : 0;
-}
-#endif
-
 /* ---- starting threads ---- */
 
 typedef void (*function_t)(void);
@@ -96,7 +81,7 @@ static const struct { function_t theirs, ours; } replaced[] = {
     {(function_t)Py_IsInitialized, (function_t)pp_is_initialized},
     {(function_t)PyModule_FromDefAndSpec2, (function_t)pp_module_from_def},
 #if PY_VERSION_HEX >= 0x030E0000
-    {(function_t)Py_AddPendingCall, (function_t)add_pending_call},
+    {(function_t)Py_AddPendingCall, (function_t)pp_add_pending_call},
 #endif
 #if PY_VERSION_HEX >= 0x030F0000
     {(function_t)PyModule_FromSlotsAndSpec, (function_t)pp_module_from_slots},

@@ -146,22 +146,32 @@ static void leave(int64_t id) {
     pthread_mutex_unlock(&mutex);
 }
 
+typedef struct { PyInterpreterState *interpreter; int64_t id; bool is_late; } visit_t;
+
+/* The interpreter of the copy at an address, whose end waits until `leave`; NULL if it is none, or ends, or has ended. */
+static visit_t visit(uintptr_t from) {
+    visit_t v = {.id = -1};
+    pthread_mutex_lock(&mutex);
+    home_t *h = home_at(from);
+    v.is_late = h && h->is_closed;
+    if (h && !v.is_late) {
+        h->n_inside++;
+        v.interpreter = h->interpreter;
+        v.id = h->id;
+    }
+    pthread_mutex_unlock(&mutex);
+    return v;
+}
+
 /* A new thread state for a thread that comes from a copy; NULL: it does not. It is made without the mutex, because
  * CPython's lock for it is held during a fork, whose handler takes the mutex. */
 static PyThreadState *enter(uintptr_t from) {
-    pthread_mutex_lock(&mutex);
-    home_t *h = home_at(from);
-    PyInterpreterState *interpreter = h ? h->interpreter : NULL;
-    int64_t id = h ? h->id : -1;
-    bool is_late = h && h->is_closed;
-    if (h && !is_late)
-        h->n_inside++;   /* the interpreter's end waits */
-    pthread_mutex_unlock(&mutex);
-    if (is_late)
+    visit_t v = visit(from);
+    if (v.is_late)
         wait_for_ever();
-    PyThreadState *state = interpreter ? PyThreadState_New(interpreter) : NULL;
-    if (interpreter && state == NULL)
-        leave(id);
+    PyThreadState *state = v.interpreter ? PyThreadState_New(v.interpreter) : NULL;
+    if (v.interpreter && state == NULL)
+        leave(v.id);
     return state;
 }
 
@@ -182,6 +192,27 @@ void pp_gil_release(PyGILState_STATE before) {
     if (leaves)
         leave(id);
 }
+
+#if PY_VERSION_HEX >= 0x030E0000
+extern int _PyEval_AddPendingCall(PyInterpreterState *interpreter, int (*function)(void *), void *argument, int flags);
+
+/* Schedules a call in the calling thread's interpreter; without a thread state, in the interpreter of the copy that the
+ * function is in. CPython's function runs all calls in the main interpreter.
+ *
+ * greenlet makes such a call when a thread ends, be it the worker's own, so the interpreter may have ended: then the call
+ * is dropped. CPython takes here the lock, too, that is held during a fork. */
+int pp_add_pending_call(int (*function)(void *), void *argument) {
+    PyThreadState *state = PyThreadState_GetUnchecked();
+    if (state)
+        return _PyEval_AddPendingCall(PyThreadState_GetInterpreter(state), function, argument, 0);
+    visit_t v = visit((uintptr_t)function);
+    if (v.interpreter == NULL)
+        return 0;
+    int result = _PyEval_AddPendingCall(v.interpreter, function, argument, 0);
+    leave(v.id);
+    return result;
+}
+#endif
 
 static bool has_ended(uintptr_t from) {
     if (PyGILState_GetThisThreadState())

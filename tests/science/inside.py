@@ -9,6 +9,8 @@ import json
 import os
 import sys
 import time
+import types
+import unittest
 
 # These plugins act on the whole process, or need what CPython forbids in an interpreter.
 NO_PLUGINS = ("faulthandler", "cacheprovider", "timeout", "threadexception", "unraisableexception")
@@ -23,17 +25,24 @@ class Outcomes:
         self._done = frozenset(job["done"][n])
         self._only = None if job["only"] is None else frozenset(job["only"])
         self._left_out = job["left_out"]
+        self._suites = {}  # module: the tests of its TestSuite, or None
         self._worst = {}
 
     def _write(self, *line):
         os.write(self._pipe, json.dumps(line).encode() + b"\n")
 
-    def pytest_pycollect_makeitem(self, name):
-        """Collect no private classes: pytest would, if they derive from TestCase, and they are bases of others."""
-        return [] if name.startswith("_") else None
-
     def pytest_collection_modifyitems(self, items):
-        items[:] = [item for item in items if self._is_to_run(item.nodeid)]
+        items[:] = [item for item in items if self._is_chosen(item) and self._is_to_run(item.nodeid)]
+
+    def _is_chosen(self, item):
+        """Return whether a test is in the TestSuite that its module makes, if it makes one.
+
+        The others are base classes, tests that take hours, and functions that run the whole suite.
+        """
+        module = getattr(item, "module", None)
+        if module not in self._suites:
+            self._suites[module] = _own_suite(module)
+        return self._suites[module] is None or (item.cls, item.name) in self._suites[module]
 
     def _is_to_run(self, test):
         if test in self._done or (self._only is not None and test not in self._only):
@@ -64,6 +73,23 @@ class Outcomes:
         self._write("end", nodeid, self._worst["outcome"], self._worst["text"], round(seconds, 3))
 
 
+def _own_suite(module):
+    """Return {(class, method)} of the TestSuite that a module's function makes, None if there is no such function."""
+    make = getattr(module, "test_suite", None) or getattr(module, "suite", None)
+    if not isinstance(make, types.FunctionType) or make.__code__.co_argcount:
+        return None
+    suite = make()
+    return {*_tests_in(suite)} if isinstance(suite, unittest.TestSuite) else None
+
+
+def _tests_in(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _tests_in(test)
+        else:
+            yield type(test), test._testMethodName
+
+
 def _reason(report):
     return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", ""))[:MAX_TEXT]
 
@@ -78,7 +104,6 @@ def run(job, n):
     """Run in worker n. Return pytest's exit status and the end of its output."""
     import importlib.util
     import io
-    import types
     from contextlib import redirect_stderr, redirect_stdout
 
     import pytest
