@@ -878,7 +878,7 @@ def nested_pool(kind):
     """The number of CPUs that a pool in this worker counts on, and the budgets of its workers."""
     from pool_party import ComposablePool
 
-    with ComposablePool(kind=kind) as pool:
+    with ComposablePool(kind=kind, policy="static") as pool:  # "dynamic" may lend a CPU while only one worker is there
         return pool._processes, pool.statistics().n_threads
 
 
@@ -936,8 +936,14 @@ def own_blas(_=None):
 
 
 def own_blas_at_gate(path):
-    """Like `own_blas`, after some linear algebra and the gate."""
-    linear_algebra(0)
+    """Like `own_blas`, after one parallel region and the gate.
+
+    There are more threads than CPUs, so a region may take seconds beside other load: its threads spin for each other.
+    """
+    import numpy as np
+
+    square = np.ones((300, 300))
+    assert (square @ square)[0, 0] == 300
     pass_gate(path)
     return own_blas()
 
