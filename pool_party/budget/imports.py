@@ -17,17 +17,24 @@ def find_spec(name: str, this: object, then: Callable[[], object], path: object 
 
     Its loader calls `then` after it has run the module. path: of the package that the module is in.
     """
-    spec = spec_of(name, this, path)
-    if spec is not None and spec.loader is not None:
-        _call_after(spec.loader, then)
-    return spec
+
+    def run(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        then()
+
+    return find_spec_around(name, this, run, path)
 
 
-def spec_of(name: str, this: object, path: object = None) -> ModuleSpec | None:
-    """Return the module's spec from the finders other than `this`."""
+def find_spec_around(
+    name: str, this: object, run: Callable[[Callable[[ModuleType], None], ModuleType], None], path: object = None
+) -> ModuleSpec | None:
+    """Do the same, but its loader calls `run` in the place of the function that runs the module, which it passes."""
     others: list[Any] = [finder for finder in sys.meta_path if finder is not this]
     found = (finder.find_spec(name, path, None) for finder in others)
-    return next(filter(None, found), None)
+    spec: ModuleSpec | None = next(filter(None, found), None)
+    if spec is not None and spec.loader is not None:
+        _wrap(spec.loader, run)
+    return spec
 
 
 def remove(finder: object) -> None:
@@ -44,12 +51,11 @@ def remove(finder: object) -> None:
         sys.meta_path = [other for other in sys.meta_path if other is not finder]
 
 
-def _call_after(loader: Any, then: Callable[[], object]) -> None:
+def _wrap(loader: Any, run: Callable[[Callable[[ModuleType], None], ModuleType], None]) -> None:
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         loader.exec_module = load
-        load(module)
-        then()
+        run(load, module)
 
     loader.exec_module = exec_module

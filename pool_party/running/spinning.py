@@ -15,6 +15,7 @@ from pool_party.budget import imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -33,23 +34,14 @@ class _Finder:
     def find_spec(name: str, path: Any = None, target: object = None) -> Any:
         if name not in _LOADING or _VARIABLE in os.environ:
             return None
-        spec = imports.spec_of(name, _Finder, path)
-        if spec is not None and spec.loader is not None:
-            _wrap(spec.loader)
-        return spec
+        return imports.find_spec_around(name, _Finder, _load, path)
 
 
-def _wrap(loader: Any) -> None:
-    load = loader.exec_module
+def _load(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    from pool_party.budget.environment import OPENBLAS_TIMEOUT
 
-    def exec_module(module: ModuleType) -> None:
-        from pool_party.budget.environment import OPENBLAS_TIMEOUT
-
-        loader.exec_module = load
-        os.putenv(_VARIABLE, OPENBLAS_TIMEOUT)  # as workers have it
-        try:
-            load(module)
-        finally:
-            os.unsetenv(_VARIABLE)
-
-    loader.exec_module = exec_module
+    os.putenv(_VARIABLE, OPENBLAS_TIMEOUT)  # as workers have it
+    try:
+        load(module)
+    finally:
+        os.unsetenv(_VARIABLE)

@@ -25,7 +25,7 @@ def start_early(method: str | None) -> None:
 
 def ensure(method: str | None) -> None:
     """Start those that a start method needs and that do not run, with the caller's signal mask, which they inherit."""
-    complete_main()
+    _complete_main()
     if method in ("forkserver", "spawn"):
         from multiprocessing import resource_tracker
 
@@ -36,7 +36,7 @@ def ensure(method: str | None) -> None:
         forkserver.ensure_running()
 
 
-def complete_main() -> None:
+def _complete_main() -> None:
     """Give `__main__` what `multiprocessing` expects of it, since a program that runs a script may have replaced it.
 
     Workers name a script's classes after `__mp_main__`, which `multiprocessing` sets when it is imported. `__spec__` is
