@@ -1,7 +1,10 @@
 """Bounds for the pools of dispatch.py: the minimum cost of the same work without a pool."""
 
+import importlib
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,24 +35,23 @@ class CallerHandle:
 
 
 class PipeHandle(CallerHandle):
-    """A forked child that reads tasks from one pipe, and answers through another."""
+    """A child that reads tasks from one pipe, and answers through another."""
 
     def __init__(self) -> None:
         from_parent, self._to_child = os.pipe()
         self._from_child, to_parent = os.pipe()
-        self._child = os.fork()
-        if not self._child:
-            os.close(self._to_child)
-            self._serve(from_parent, to_parent)
+        self._pid = self._start(from_parent, to_parent)
         os.close(from_parent)
         os.close(to_parent)
 
-    @staticmethod
-    def _serve(source: int, sink: int) -> None:
-        while message := os.read(source, 65536):
-            task, value = pickle.loads(message)
-            os.write(sink, pickle.dumps(task(value)))
-        os._exit(0)
+    def _start(self, source: int, sink: int) -> int:
+        """Fork the child. Return its id."""
+        child = os.fork()
+        if not child:
+            os.close(self._to_child)
+            serve(source, sink)
+            os._exit(0)
+        return child
 
     def map(self, task: _Task, values: Sequence[Any]) -> list[Any]:
         """Return the results in order: one task at a time."""
@@ -64,18 +66,55 @@ class PipeHandle(CallerHandle):
         """End the child."""
         os.close(self._to_child)
         os.close(self._from_child)
-        os.waitpid(self._child, 0)
+        os.waitpid(self._pid, 0)
 
 
-def _bound(name: str, new: Callable[[], Handle]) -> Peer:
-    return Peer(name, BOUND, "", "os", lambda _, n_workers: new())
+def serve(source: int, sink: int) -> None:
+    """Run the tasks that come through a pipe, until it is closed."""
+    while message := os.read(source, 65536):
+        task, value = pickle.loads(message)
+        os.write(sink, pickle.dumps(task(value)))
 
 
-_CALLER = _bound("no pool: the caller itself", CallerHandle)
-_PIPES = _bound("no pool: a forked child, two pipes", PipeHandle)
-BOUNDS = {"throughput": _CALLER, "round-trip": _PIPES, "start": _PIPES}  # by section of dispatch.py
+class NewPipeHandle(PipeHandle):
+    """The same with a child that was not forked, and so has all of its memory for itself."""
+
+    def _start(self, source: int, sink: int) -> int:
+        code = f"from bounds import serve; serve({source}, {sink})"
+        return subprocess.Popen([sys.executable, "-c", code], pass_fds=(source, sink)).pid
+
+
+class BareInterpreters(CallerHandle):
+    """Interpreters with their own GIL, made one after the other by CPython's own functions. They run nothing."""
+
+    def __init__(self, n_workers: int) -> None:
+        self._module = importlib.import_module("_interpreters")
+        self._ids = [self._module.create("isolated") for _ in range(n_workers)]
+
+    def close(self) -> None:
+        """End them, one after the other."""
+        for identity in self._ids:
+            self._module.destroy(identity)
+
+
+def _bound(name: str, module: str, new: Callable[[int], Handle], since: tuple[int, int] = (3, 12)) -> Peer:
+    return Peer(name, BOUND, "", module, lambda _, n_workers: new(n_workers), since)
+
+
+_CALLER = _bound("no pool: the caller itself", "os", lambda _: CallerHandle())
+_PIPES = _bound("no pool: a forked child, two pipes", "os", lambda _: PipeHandle())
+_NEW_PIPES = _bound("no pool: a new child, two pipes", "os", lambda _: NewPipeHandle())
+_BARE = _bound("no pool: CPython's interpreters, which run nothing", "_interpreters", BareInterpreters, (3, 13))
+# by section of dispatch.py
+BOUNDS = {"throughput": (_CALLER,), "round-trip": (_PIPES, _NEW_PIPES), "start": (_PIPES, _NEW_PIPES, _BARE)}
+_ALL = {bound.name: bound for bounds in BOUNDS.values() for bound in bounds}
+
+
+def bounds_of(section: str) -> list[Peer]:
+    """Return the bounds of a section that exist on this Python."""
+    return [bound for bound in BOUNDS.get(section, ()) if bound.is_available()]
 
 
 def peer_or_bound(name: str) -> Peer:
     """Return the peer or the bound of that name."""
-    return next((bound for bound in BOUNDS.values() if bound.name == name), None) or peer_named(name)
+    return _ALL.get(name) or peer_named(name)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bounds import BOUND, BOUNDS
+from bounds import BOUND, bounds_of
 from dispatch_sections import CROWDS
 from fresh import Figures, Measurement, begin, end
 from peers import Peer, available_peers
@@ -69,6 +69,7 @@ def _sum_up_start(runs: Sequence[Figures]) -> _Summary:
         "median": _median(runs, "first_s"),
         "best": min(run["first_s"] for run in runs),
         "again": _median(runs, "again_s"),
+        "end": _median(runs, "end_s"),
         "import": _median(runs, "import_s"),
     }
 
@@ -138,12 +139,13 @@ _SECTIONS = {
     ),
     "start": Section(
         "from opening a pool to its first result, in a fresh process without the import, and once "
-        "more; lower is better",
+        "more; the first pool's end; lower is better",
         _sum_up_start,
         (
             Column("median", "median", duration),
             Column("best", "best", duration),
             Column("again", "again", duration),
+            Column("end", "end", duration),
             Column("import", "import", duration),
         ),
     ),
@@ -194,8 +196,7 @@ def _begin(section: str, peer: Peer, options: argparse.Namespace) -> Measurement
 def _measure(name: str, peers: Sequence[Peer], options: argparse.Namespace) -> Runs:
     """Make all measurements of a section; print progress to standard error."""
     section, by_name = _SECTIONS[name], {peer.name: peer for peer in peers}
-    if name in BOUNDS:
-        by_name[BOUNDS[name].name] = BOUNDS[name]
+    by_name |= {bound.name: bound for bound in bounds_of(name)}
     n_repeats = 1 if options.quick else options.repeats or section.n_repeats
     if not section.runs_at_once:
         return gather(
@@ -228,12 +229,13 @@ def _ratios(section: Section, peers: Sequence[Peer], summaries: dict[str, _Summa
     return [times(reference, peer.reference), times(best, "")]
 
 
-def _format_section(section: Section, peers: Sequence[Peer], runs: Runs) -> str:
+def _format_section(name: str, peers: Sequence[Peer], runs: Runs) -> str:
+    section = _SECTIONS[name]
     summaries = {name: section.sum_up(figures) for name, figures in runs.figures.items()}
     headings = ["", *(column.heading for column in section.columns)]
     headings += ["to its reference", "to the best other"] if section.ratio_key else []
     rows = []
-    for peer in (*peers, *dict.fromkeys(BOUNDS.values())):
+    for peer in (*peers, *bounds_of(name)):
         if peer.name not in summaries:
             continue
         found = summaries[peer.name]
@@ -281,7 +283,7 @@ def main() -> int:
             record.show("hostage: left out, since with one worker all tasks wait")
             continue
         runs = _measure(name, [peer for peer in peers if peer.is_ours or not _SECTIONS[name].is_extra], options)
-        record.show(f"{_SECTIONS[name].title}.", _format_section(_SECTIONS[name], peers, runs), runs.failure_text())
+        record.show(f"{_SECTIONS[name].title}.", _format_section(name, peers, runs), runs.failure_text())
         record.put_section(name, _as_json(_SECTIONS[name], runs))
         has_failed |= bool(runs.failures)
     return int(has_failed)

@@ -95,26 +95,26 @@ def round_trip(peer: Peer, n_workers: int, effort: float) -> Figures:
         }
 
 
-def _time_first_result(peer: Peer, n_workers: int) -> float:
+def _time_pool(peer: Peer, n_workers: int) -> tuple[float, float]:
+    """Return the seconds from opening a pool to its first result, and those of its end when all workers have started."""
     started_s = time.perf_counter()
     handle = peer.open(n_workers)
     handle.call(noop, None)
-    taken_s = time.perf_counter() - started_s
+    first_s = time.perf_counter() - started_s
+    handle.map(nap, [(number, 0.02 * n_workers) for number in range(n_workers)])  # longer than their starts, in turn
+    started_s = time.perf_counter()
     handle.close()
-    return taken_s
+    return first_s, time.perf_counter() - started_s
 
 
 def start(peer: Peer, n_workers: int, effort: float) -> Figures:
-    """Measure the import, then the time from opening to the first result, and the latter once more."""
+    """Measure the import, the time from opening to the first result, the end, and the latter two once more."""
     started_s = time.perf_counter()
     peer.load()
     import_s = time.perf_counter() - started_s
-    first_s = _time_first_result(peer, n_workers)
-    return {
-        "import_s": import_s,
-        "first_s": first_s,
-        "again_s": _time_first_result(peer, n_workers),
-    }
+    first_s, end_s = _time_pool(peer, n_workers)
+    again_s, _ = _time_pool(peer, n_workers)
+    return {"import_s": import_s, "first_s": first_s, "again_s": again_s, "end_s": end_s}
 
 
 def _n_wake_ups(pid: int) -> int:

@@ -151,11 +151,16 @@ def test_a_pool_is_opened_and_used_with_few_modules(kind):
     fresh.check(fresh.run(["-I", "-S", "-c", code], options=()), "set() set()")  # -W would import re
 
 
-def test_a_worker_process_imports_no_typing():
-    """A worker process's own imports, beyond those of multiprocessing."""
-    code = (
-        "import sys, pool_party.workers.process, pool_party.budget.terms; print({'typing', 'ast'} & set(sys.modules))"
-    )
+@pytest.mark.parametrize(
+    "modules",
+    [
+        pytest.param("pool_party.workers.process, pool_party.budget.terms", id="process"),
+        pytest.param("pool_party.workers.interp.worker, pool_party.budget.enforcer", id="interp"),
+    ],
+)
+def test_opening_a_pool_imports_no_typing(modules):
+    """What is imported for a pool's first workers, beyond what multiprocessing imports."""
+    code = f"import sys, {modules}; print({{'typing', 'ast'}} & set(sys.modules))"
     fresh.check(fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"]), "set()")
 
 

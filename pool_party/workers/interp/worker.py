@@ -1,11 +1,12 @@
 """Workers that are interpreters with their own GIL, each in a thread that the native module starts."""
 
+from __future__ import annotations
+
 import functools
 import marshal
 import os
 import sys
-from types import CodeType
-from typing import TYPE_CHECKING, Any, cast
+from _frozen_importlib_external import SourceFileLoader
 
 from pool_party import _native
 from pool_party.wire import codec
@@ -13,11 +14,10 @@ from pool_party.workers.base import Setup
 from pool_party.workers.interp.starting import note_end, start, watch_forks
 from pool_party.workers.interp.steps import steps
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.machinery import SourceFileLoader
-else:  # importlib itself need not have been imported
-    from _frozen_importlib_external import SourceFileLoader
-
+    from types import CodeType
+    from typing import Any
 
 _LOADED = (
     "pool_party",
@@ -36,7 +36,7 @@ def _code_of(name: str) -> tuple[str, CodeType]:
     loader: Any = module.__spec__ and module.__spec__.loader
     if type(loader) is not SourceFileLoader or loader.path != module.__file__:
         raise ImportError(f"{name} was not loaded from a source file")
-    return loader.path, cast(CodeType, loader.get_code(name))
+    return loader.path, loader.get_code(name)
 
 
 @functools.cache
