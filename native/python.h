@@ -489,6 +489,13 @@ PyObject *pp_call_apart(PyObject *module, PyObject *function);
 #define pp_call_apart_doc "call_apart(function)\n\nWhat the function returns, which no signal handler interrupts: the main " \
     "thread has another thread call it, and waits for that."
 
+/* ringing.c */
+PyObject *pp_ring_word(PyObject *module, PyObject *word);
+#define pp_ring_word_doc "ring(word)\n\nChanges a word in shared memory, a writable buffer, and wakes those that wait for that."
+PyObject *pp_wait_ring_word(PyObject *module, PyObject *args);
+#define pp_wait_ring_word_doc "wait_ring(word, seen, timeout_s=None) -> int\n\nWaits until a word is not `seen` any more, or for " \
+    "some time. Returns the word, as it is\nthen. It may return too early."
+
 /* uncaught.c */
 PyObject *pp_print_uncaught(PyObject *module, PyObject *error);
 #define pp_print_uncaught_doc "print_uncaught(error)\n\nDoes what the interpreter does with an exception that nobody has " \

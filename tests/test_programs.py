@@ -11,12 +11,13 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 
 import fresh
 import gates
 import pytest
 
-from pool_party import ComposablePool, WorkerBudget
+from pool_party import ComposablePool, WorkerBudget, _native
 from pool_party.budget import machine, policies, programs
 from pool_party.cli import main as cli
 from pool_party.cli import top
@@ -135,6 +136,29 @@ def test_a_child_does_not_keep_the_row_of_its_parent(path):
     fresh.end(process)
 
 
+def test_a_bell_wakes_who_waits_for_it(path):
+    table = programs.Table(path)
+    row = table.claim(1, "this one")
+    other = start(path)
+    assert table.wait_ring(row, 5, None) == 0  # it is not 5
+    table.ring_others(row)
+    assert table.wait_ring(row, 0, 0.0) == 0 and table.wait_ring(other.row, 0, None) == 1
+    seen = []
+    waiter = threading.Thread(target=lambda: seen.append(table.wait_ring(row, 0, None)))
+    waiter.start()
+    table.ring(row)
+    waiter.join()
+    assert seen == [1]
+    fresh.end(other)
+
+
+@pytest.mark.parametrize("word", [b"1234", bytearray(3), "1234", memoryview(bytearray(8))[1:]])
+def test_a_bell_is_an_aligned_word(word):
+    for use in (lambda: _native.ring(word), lambda: _native.wait_ring(word, 0, 0.0)):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            use()
+
+
 def make_bad(path, how):
     if how == "a link":
         os.symlink("/etc/passwd", path)
@@ -203,7 +227,8 @@ from pool_party import ComposablePool, _native
 from pool_party.budget import machine
 
 if __name__ == "__main__":
-    machine.TABLE, kind, policy, n_workers, n_tasks, path = sys.argv[1:]
+    machine.TABLE, kind, policy, n_workers, n_tasks, path, look_s = sys.argv[1:]
+    machine.LOOK_S = float(look_s)
     _native.pretend_running(0)
     with ComposablePool(int(n_workers), kind=kind, policy=policy, scope="machine") as pool:
         pool.map(abs, range(100), 1)
@@ -216,12 +241,12 @@ if __name__ == "__main__":
 class Other:
     """Another program with a pool, some of whose tasks wait at a gate."""
 
-    def __init__(self, tmp_path, table, kind, policy, n_workers, n_tasks):
+    def __init__(self, tmp_path, table, kind, policy, n_workers, n_tasks, look_s=machine.LOOK_S):
         self.n_workers, self.n_tasks = n_workers, n_tasks
         self.gate = gates.Gate(tmp_path / f"gate-{random.getrandbits(32)}")
         program = tmp_path / "program.py"
         program.write_text(POOL)
-        arguments = [program, table, kind, policy, n_workers, n_tasks, self.gate.path]
+        arguments = [program, table, kind, policy, n_workers, n_tasks, self.gate.path, look_s]
         self.process = fresh.start(arguments, stdin=subprocess.PIPE, extra=CPUS)
         if n_tasks:
             self.gate.wait_arrived(n_tasks)
@@ -270,6 +295,19 @@ def test_programs_with_work_divide_the_machine(kind, begin):
     third.gate.release(1)
     lone.wait_for(8)
     third.wait_for(4)  # its workers' own budgets, while it has no work
+
+
+def test_programs_tell_each_other(kind, begin):
+    """Nobody has to look for what others want, but for a program that was killed."""
+    never = 1e6
+    lone = begin(kind, "dynamic", 2, 1, never)
+    lone.wait_for(8)
+    second = begin(kind, "dynamic", 2, 2, never)
+    lone.wait_for(4)
+    second.gate.release(2)
+    lone.wait_for(8)
+    begin(kind, "dynamic", 2, 1, never).wait_for(4)
+    lone.wait_for(4)
 
 
 def test_workers_with_budgets_of_their_own_give_up_some(kind, begin):

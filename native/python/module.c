@@ -457,6 +457,8 @@ static PyMethodDef functions[] = {
     {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
     {"has_shared", pp_has_shared, METH_O, pp_has_shared_doc},
     {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},
+    {"ring", pp_ring_word, METH_O, pp_ring_word_doc},
+    {"wait_ring", pp_wait_ring_word, METH_VARARGS, pp_wait_ring_word_doc},
     {"shows_bars", pp_shows_bars, METH_NOARGS, pp_shows_bars_doc},
     {"open_bar", pp_open_bar, METH_VARARGS, pp_open_bar_doc},
     {"count_bar", (PyCFunction)(void *)pp_count_bar, METH_FASTCALL, pp_count_bar_doc},

@@ -1,12 +1,14 @@
 """This process among the programs that share the CPUs of the machine: for pools with `scope="machine"`.
 
 The threads of the machine are divided among the programs that have work, by max-min fairness: see `programs.divide`.
-A program tells at once that it wants more. A thread, the looker, reads what the others want every 5 ms while this
-program has work, and tells after such a time that it wants less: a gap between two tasks is not told.
+A program tells at once that it wants more, and after 5 ms that it wants less: a gap between two tasks is not told. It
+rings the bells of the others then. A thread, the looker, waits for this program's bell, and reads what the others want.
+While this program has work it looks every 0.1 s as well, since nobody rings for a program that was killed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -20,8 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party.budget.enforcer import Enforcer
 
-LOOK_S = 0.005
-_NOTE_S = 0.5  # how often counts of tasks are told, and the row is locked again if a task has closed the descriptor
+LESS_S = 0.005  # how long a program wants less before it tells so
+LOOK_S = 0.1  # between two looks for programs that were killed, while this one has work
+KEEP_S = 0.5  # between two checks, while there is work, that no task has closed the table's descriptor
 TABLE = ""  # the name of the table, other than the usual one in tests
 
 
@@ -41,7 +44,8 @@ class Presence:
         self._lock = threading.Lock()  # guards what follows
         self._pools: dict[Enforcer, _Work] = {}
         self._told = 0  # the threads that others see as wanted
-        self._has_work = threading.Event()
+        self._less_at: float | None = None  # since when this program wants less than that
+        self._wakes_at = 0.0  # when the looker will look next, if no bell rings before
         self._is_over = threading.Event()
         self._looker = threading.Thread(target=self._look_after, name="pool_party-looker")
         try:
@@ -62,9 +66,10 @@ class Presence:
             self._pools.pop(pool, None)
             self._tell_pools()
             if self._pools:
+                self._tell_wanted()
                 return False
             self._is_over.set()
-        self._has_work.set()
+            self._table.ring(self._row)
         if self._looker is not threading.current_thread():
             self._looker.join()
         self._table.free(self._row)
@@ -78,12 +83,8 @@ class Presence:
         with self._lock:
             if (work := self._pools.get(pool)) is not None:
                 work.n_active, work.n_wanted = n_active, n_wanted
-            wanted = self._wanted()
-            if wanted > self._told:
-                self._tell(wanted)
+            wanted = self._tell_wanted()
             self._table.set(self._row, n_active=sum(work.n_active for work in self._pools.values()))
-        if wanted:
-            self._has_work.set()
         n_all = pool.plan.n_threads
         try:
             every = dict(self._table.wanted(self._row))
@@ -106,9 +107,29 @@ class Presence:
         most = max((pool.plan.n_threads for pool in self._pools), default=0)
         return min(most, sum(work.n_wanted for work in self._pools.values()))
 
-    def _tell(self, wanted: int) -> None:
-        self._told = wanted
-        self._table.set(self._row, n_wanted=wanted)
+    def _tell_wanted(self) -> int:
+        """Tell what this program wants, and wake the looker if it would come too late. Called with the lock."""
+        wanted = self._wanted()
+        if self._tell(wanted) < self._wakes_at:
+            self._table.ring(self._row)
+        return wanted
+
+    def _tell(self, wanted: int) -> float:
+        """Tell others what this program wants, unless it is less and has not been for long. Called with the lock.
+
+        Return when the looker has to look.
+        """
+        now = monotonic()
+        if wanted < self._told:
+            self._less_at = now if self._less_at is None else self._less_at
+            if now < self._less_at + LESS_S:
+                return self._less_at + LESS_S
+        self._less_at = None
+        if wanted != self._told:
+            self._told = wanted
+            self._table.set(self._row, n_wanted=wanted)
+            self._table.ring_others(self._row)
+        return now + LOOK_S if wanted else math.inf
 
     def _tell_pools(self) -> None:
         n_workers = sum(len(pool.plan.own) for pool in self._pools)
@@ -118,47 +139,43 @@ class Presence:
 
     def _look_after(self) -> None:
         seen: dict[int, int] = {}  # row -> threads that the other program wants
-        noted_at, has_failed = 0.0, False
+        rung, kept_at, has_failed = 0, -math.inf, False
         while not self._is_over.is_set():
             try:
-                if monotonic() - noted_at >= _NOTE_S:
-                    noted_at = monotonic()
-                    self._keep_row()
-                    self._note_counts()
+                if monotonic() >= kept_at + KEEP_S:
+                    kept_at = monotonic()
+                    rung = rung if self._keep_row() else 0
+                self._note_counts()
                 now = dict(self._table.wanted(self._row))
                 now.pop(self._row, None)
                 if now != seen:
                     seen = now
                     self._wake_pools()
-                if self._rests():
-                    self._note_counts()
-                    self._has_work.wait()
-                    noted_at = 0.0  # the row may have been lost meanwhile
                 has_failed = False
             except Exception:
-                if not has_failed:  # log it once, rather than every 5 ms
+                if not has_failed:  # log it once, rather than each time
                     log_exception("the programs that share this machine cannot be seen; until they can, none counts")
                 has_failed = True
-            self._is_over.wait(LOOK_S)
+            rung = self._rest(rung)
 
-    def _keep_row(self) -> None:
-        """Lock the row again, or take another one, since a task may have closed the table's descriptor."""
+    def _rest(self, rung: int) -> int:
+        """Wait until there may be something to do. Return the word of the bell, which was `rung` at the last return."""
         with self._lock:
-            if not self._table.keep(self._row):
-                self._row = _claim(self._table)
-                self._told = 0
-                self._tell_pools()
+            if self._is_over.is_set():
+                return rung
+            self._wakes_at = self._tell(self._wanted())
+        timeout_s = None if self._wakes_at == math.inf else max(0.0, self._wakes_at - monotonic())
+        return self._table.wait_ring(self._row, rung, timeout_s)
 
-    def _rests(self) -> bool:
-        """Tell what this program wants, if that is less. Return whether it wants nothing."""
+    def _keep_row(self) -> bool:
+        """Lock the row again, since a task may have closed the table's descriptor. Return False if it is another now."""
         with self._lock:
-            wanted = self._wanted()
-            if wanted != self._told:
-                self._tell(wanted)
-            if wanted or self._is_over.is_set():
-                return False
-            self._has_work.clear()
-            return True
+            if self._table.keep(self._row):
+                return True
+            self._row = _claim(self._table)
+            self._told = 0
+            self._tell_pools()
+            return False
 
     def _wake_pools(self) -> None:
         with self._lock:

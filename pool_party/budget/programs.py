@@ -4,6 +4,9 @@ A program holds a lock on the bytes of its row, which the kernel releases when t
 So the rows of dead programs are free at once. These are POSIX record locks: a forked child does not inherit them, and
 they are gone if the program closes any descriptor of the file, which is why a table is never closed.
 
+Each row has a bell, a word that the other programs ring when they want another number of threads. Nobody rings for a
+program that dies, so whoever waits for its bell looks from time to time, too.
+
 Nothing read from the table is trusted: numbers are limited to what they can be, and a file that is no table, or that
 others may write to, is refused. The file is for one user and one PID namespace, since process ids are valid in one
 only.
@@ -19,10 +22,11 @@ import stat
 import struct
 from collections.abc import Iterator, Sequence
 
+from pool_party import _native
 from pool_party._core.records import NamedTuple
 from pool_party.budget.split import THREADS_MAX
 
-_MAGIC, _VERSION = 0x31736D6172676F72, 1
+_MAGIC, _VERSION = 0x31736D6172676F72, 2
 N_ROWS = 256
 _WORD, _HEAD_WORDS, _ROW_WORDS = 8, 512, 64
 _HEADER = (_MAGIC, _VERSION, N_ROWS, _ROW_WORDS)
@@ -32,7 +36,7 @@ _SIZE = _HEAD_BYTES + _ROW_BYTES * N_ROWS
 _FIELDS = ("n_pools", "n_workers", "n_active", "n_wanted", "n_threads", "n_done", "n_pending")  # words of a row
 _WANTED = _FIELDS.index("n_wanted")
 _LIMITS = (*[THREADS_MAX] * 5, 1 << 62, 1 << 62)
-_MASK, _COMMAND = slice(16, 32), slice(32, 64)  # words of a row: 1,024 CPUs, and 256 bytes
+_BELL, _MASK, _COMMAND = slice(8, 9), slice(16, 32), slice(32, 64)  # words of a row; 1,024 CPUs, and 256 bytes
 _LOCK = struct.Struct("hhqqi4x")  # `struct flock` of 64-bit Linux
 _TRIES = 100  # others may create or remove the file meanwhile
 
@@ -144,12 +148,30 @@ class Table:
             for name, value in values.items():
                 self._rows[n][_FIELDS.index(name)] = value
 
+    def ring(self, n: int) -> None:
+        """Ring the bell of a row, to wake the thread that waits for it."""
+        _native.ring(self._rows[n][_BELL])
+
+    def ring_others(self, own: int) -> None:
+        """Ring the bells of all programs but the caller's."""
+        for n, pid in enumerate(self._pids.tolist()):
+            if pid and n != own:
+                self.ring(n)
+
+    def wait_ring(self, n: int, seen: int, timeout_s: float | None) -> int:
+        """Wait until the bell of a row has rung since it was `seen`, or for a time. Return what to pass as `seen` next.
+
+        It may return too early.
+        """
+        return _native.wait_ring(self._rows[n][_BELL], seen, timeout_s)
+
     def free(self, n: int) -> None:
         """Give a row back, unless another process has it meanwhile."""
         if self._pids[n] == os.getpid():
             self._pids[n] = 0
             if _identity(self._fd) == self._file:
                 self._unlock(n)
+            self.ring_others(n)
 
     def _unlock(self, n: int) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, _ROW_BYTES, _start_of(n))
