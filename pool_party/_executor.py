@@ -193,7 +193,6 @@ class ComposableExecutor(Executor):
             from pool_party._core.errors import PoolClosed
 
             raise PoolClosed("cannot schedule new futures after shutdown")
-        engine.check_running()
         call = FutureCall(engine)
         future = call.future
         engine.submit_call(call, fn, args, kwargs, self._options)

@@ -32,9 +32,13 @@ if TYPE_CHECKING:
 WINDOW_PER_WORKER = 64  # tasks per worker read ahead from an unsized imap input; guess: far more than latency needs
 
 
+def _not_callable(func: object) -> TypeError:
+    return TypeError(f"{type(func).__name__!r} object is not callable: the first argument is the function to run")
+
+
 def _check_callable(func: object) -> None:
     if not callable(func):
-        raise TypeError(f"{type(func).__name__!r} object is not callable: the first argument is the function to run")
+        raise _not_callable(func)
 
 
 class ComposablePool:
@@ -270,9 +274,9 @@ class ComposablePool:
         """
         if options:
             return self.options(**options).apply_async(func, args, kwds, callback, error_callback)
+        if not callable(func):
+            raise _not_callable(func)
         engine = self._engine
-        engine.check_running()
-        _check_callable(func)
         result = AsyncResult(engine, self, callback, error_callback)
         engine.submit_call(result, func, tuple(args), dict(kwds), self._options)
         return result
@@ -296,8 +300,8 @@ class ComposablePool:
         """
         from pool_party._core.futures import FutureCall
 
-        self._engine.check_running()
-        _check_callable(fn)
+        if not callable(fn):
+            raise _not_callable(fn)
         call = FutureCall(self._engine)
         future = call.future
         call.owner = self

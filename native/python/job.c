@@ -8,6 +8,18 @@
 
 /* ---- creation ---- */
 
+/* A job that is not initialized is one of a single call. */
+static PyObject *job_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    (void)args;
+    (void)kwargs;
+    pp_job_t *self = (pp_job_t *)type->tp_alloc(type, 0);
+    if (self) {
+        self->n_items = self->chunk = self->length = self->remaining = 1;
+        self->sequence = -1;
+    }
+    return (PyObject *)self;
+}
+
 static int job_init(pp_job_t *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"n_items", "chunk", "kind", "window", NULL};
     Py_ssize_t n_items = 1, chunk = 1, window = 0;
@@ -356,7 +368,8 @@ PyDoc_STRVAR(job_doc, "Job(n_items=1, chunk=1, kind=JOB_SINGLE, window=0)\n\n"
                       "ahead of a stream's consumer if the length is unknown; 0: the length is n_items. Thread-safe.");
 
 static PyType_Slot job_slots[] = {
-    {Py_tp_doc, (void *)job_doc},       {Py_tp_init, job_init},       {Py_tp_traverse, job_traverse},
+    {Py_tp_doc, (void *)job_doc},       {Py_tp_new, job_new},         {Py_tp_init, job_init},
+    {Py_tp_traverse, job_traverse},
     {Py_tp_clear, job_clear},           {Py_tp_dealloc, job_dealloc}, {Py_tp_methods, job_methods},
     {Py_tp_members, job_members},       {0, NULL},
 };

@@ -196,6 +196,8 @@ class Engine:
         options: Options | None = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
+        if self.state != RUN or self._cause is not None or self.is_foreign:  # as `check_running`
+            raise self._why_not_running()
         carried = fn
         if options is not None or self._carrier is not None:
             carried, options = self._prepared(fn, options)
@@ -304,7 +306,9 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
-        return not self.begin_wait(job) or self._channel.wait(job, timeout)
+        if self.is_foreign or self._is_exiting or self._callbacks.running:  # otherwise nothing is to be prepared
+            return not self.begin_wait(job) or self._channel.wait(job, timeout)
+        return self._channel.wait(job, timeout)
 
     def next(self, call: StreamCall, timeout: float | None) -> Any:
         """Return a stream's next (status, value, index), None at its end, or False after `timeout` seconds."""
@@ -317,7 +321,7 @@ class Engine:
         Return False if it must not wait, since it runs a callback of that very job. Raise an error if the job will
         never be done.
         """
-        if self.is_foreign:  # this and the next line save each call a frame
+        if self.is_foreign:
             raise _foreign()
         if self._is_exiting and self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")

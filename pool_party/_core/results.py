@@ -49,7 +49,8 @@ class Call(_native.Job):
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: Engine, n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
-        super().__init__(n_items, chunk, kind, window)
+        if kind != _native.JOB_SINGLE:  # a new job is one of a single call
+            super().__init__(n_items, chunk, kind, window)
         self._engine = engine
 
     def error(self) -> BaseException:

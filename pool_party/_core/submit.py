@@ -70,6 +70,8 @@ class Submitter:
 
         False: the table takes no more calls. If pickling fails, that error is the call's outcome.
         """
+        if self._by_reference:
+            return self._enter(job, _native.Task(job, 0, fn, (args, kwargs)), 1)
         try:
             task = self._task(job, 0, fn, args, kwargs)
         except Exception as error:
@@ -84,16 +86,19 @@ class Submitter:
 
         After an exception, tasks that were not put are withdrawn.
         """
-        if not self._channel.admit(job, entry, n_tasks):
+        channel = self._channel
+        if not channel.admit(job, entry, n_tasks):
             return False
-        self._entering[get_ident()] = job
+        if not self._by_reference:  # otherwise nothing is pickled
+            self._entering[get_ident()] = job
         try:
-            self._channel.feed()
+            channel.feed()
         except BaseException as error:
-            self._channel.settle(job, _native.STATUS_RAISED, error)
+            channel.settle(job, _native.STATUS_RAISED, error)
             raise
         finally:
-            self._entering.pop(get_ident(), None)
+            if not self._by_reference:
+                self._entering.pop(get_ident(), None)
         return True
 
     def _task(self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Task:
