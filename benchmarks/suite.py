@@ -74,6 +74,7 @@ _ALL = (
     Benchmark("cluster", 6, 1.5, needs=("distributed", "numpy")),
     Benchmark("cluster-size", 8, 1),
     Benchmark("unmodified", 15, 2, needs=("numpy",)),
+    Benchmark("sharing", 4, 0.2, ("--seconds", "120"), needs=("numpy",)),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
 
