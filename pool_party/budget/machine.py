@@ -168,7 +168,7 @@ class Presence:
         return self._table.wait_ring(self._row, rung, timeout_s)
 
     def _keep_row(self) -> bool:
-        """Lock the row again, since a task may have closed the table's descriptor. Return False if it is another now."""
+        """Lock the row again, since a task may have closed the descriptor. Return False if it is another row now."""
         with self._lock:
             if self._table.keep(self._row):
                 return True

@@ -250,11 +250,12 @@ def resources():
 
 def many(name="plain"):
     function = TASKS[name]
+    in_both = {"n": 2, "initializer": function, "initargs": (10,)}  # one worker may do all tasks of ten pools
     for _ in range(10):
-        use(function, 10, n=2)
+        use(function, 10, **in_both)
     counts, n_maps, private = resources()
     for _ in range(50):
-        use(function, 10, n=2)
+        use(function, 10, **in_both)
     gates.wait_until(
         lambda: all(now <= then for now, then in zip(resources()[0], counts, strict=True)),
         f"at most {counts} descriptors, threads and interpreters",

@@ -34,9 +34,10 @@ def _code_of(name: str) -> tuple[str, CodeType]:
     """Return a module's file and code. Raises: ImportError if the module was not imported from a source file."""
     module = __import__(name, fromlist=["__name__"])
     loader: Any = module.__spec__ and module.__spec__.loader
-    if type(loader) is not SourceFileLoader or loader.path != module.__file__:
+    is_source = type(loader) is SourceFileLoader and loader.path == module.__file__
+    if not is_source or (code := loader.get_code(name)) is None:
         raise ImportError(f"{name} was not loaded from a source file")
-    return loader.path, loader.get_code(name)
+    return loader.path, code
 
 
 @functools.cache
