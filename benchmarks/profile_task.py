@@ -11,14 +11,11 @@ information in pool_party's extension, there are fewer bounds and coarser steps.
 """
 
 import argparse
-import os
-import shutil
-import subprocess
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from fresh import Figures, begin, end
+from native_bounds import compile_native, run_native
 from profile_steps import PARENT, WORKER
 from program import Record, add_kinds, add_only, add_workers, finish, make_parser, n_usable_cpus, say
 from tables import table
@@ -29,24 +26,15 @@ _N_ROUNDS = 20  # of the bounds
 _LEAST_NS = 0.005  # per side: smaller steps are combined
 _VERBS = {"map": "map(noop, range(n), chunksize=1)", "apply": "apply(noop, (value,))"}
 _NS = "ns per task"
-_NATIVE = (
-    "compare-and-swap of a word of one's own",
-    "a cache line to another core that spins",
-    "waking a thread that sleeps on a futex",
-)
 
 
 def _native_bounds(n_rounds: int) -> dict[str, float]:
     """Return what profile_native.c measures; nothing without a C compiler and two CPUs."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None or n_usable_cpus() < 2:
+    if n_usable_cpus() < 2:
         return {}
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "program"
-        source = Path(__file__).with_name("profile_native.c")
-        subprocess.run([compiler, "-std=c11", "-O2", "-pthread", source, "-o", program], check=True)
-        printed = subprocess.run([program, str(n_rounds)], check=True, capture_output=True, text=True).stdout
-    return dict(zip(_NATIVE, map(float, printed.split()), strict=True))
+        program = compile_native(folder)
+        return {} if program is None else run_native(program, n_rounds)
 
 
 def _bounds(n_rounds: int) -> tuple[dict[str, float], str]:

@@ -6,10 +6,15 @@ Programs start, work, rest and are killed at random, at most as many at a time a
 worker process, which multiplies matrices with all the threads that it may use. Every 5 ms the threads of the workers
 that run, or that wait for a CPU, are counted; the ways are measured one after the other, for --seconds each. A worker
 always has at least one thread, so with more workers than CPUs there would be more threads by design.
+
+Then two programs, which take the machine for one with eight CPUs: one has a task that lasts, and the other gets one from
+time to time. How soon after that has the first one lowered its budget?
 """
 
+import math
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -18,13 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from program import Record, finish, make_parser, n_usable_cpus, percentile, say
-from tables import table
+from tables import duration, table
 
 _PERIOD_S = 0.005
 _SECONDS, _QUICK_SECONDS = 600.0, 4.0
 _LIVES_S = (0.5, 12.0)  # how long a program lives, at random
 _GAP_S = 1.0  # at most, until another one starts in its place
 _WORK_S, _REST_S = (0.05, 1.0), (0.05, 0.8)
+_LOOK_S, _TURN_S = 0.0002, 0.02
+_N_TURNS, _N_QUICK_TURNS = 400, 10
+_IMPORT = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); import sharing"
 WAYS = {"one machine for each": "pool", 'scope="machine"': "machine"}
 
 
@@ -49,12 +57,52 @@ def run_program() -> None:
             time.sleep(rng.uniform(*_REST_S))
 
 
+def follow() -> None:
+    """Hold a task, and print when the worker's budget is lowered, until standard input ends."""
+    from pool_party import ComposablePool
+
+    with ComposablePool(1, kind="thread", policy="static", scope="machine") as pool:
+        pool.apply_async(sys.stdin.read)
+        before = 0
+        while select.select([sys.stdin], [], [], _LOOK_S) == ([], [], []):
+            (now,) = pool.statistics().n_threads
+            if now != before:
+                print(time.monotonic() if now < before else 0.0, now, flush=True)
+            before = now
+
+
+def begin_often(n_times: int) -> list[float]:
+    """Return when a task was begun, so many times, each after a rest."""
+    from pool_party import ComposablePool
+
+    times_s = []
+    with ComposablePool(1, kind="thread", policy="static", scope="machine") as pool:
+        for _ in range(n_times):
+            time.sleep(_TURN_S)
+            times_s.append(time.monotonic())
+            pool.apply(time.sleep, (_TURN_S,))
+    return times_s
+
+
+def measure_reactions(n_times: int) -> list[float]:
+    """Return how many seconds after each task of this program another program had lowered its budget."""
+    os.environ["POOL_PARTY_CPU_COUNT"] = "8"
+    command = [sys.executable, "-c", f"{_IMPORT}; sharing.follow()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # it has begun
+        times_s = begin_often(n_times)
+        printed, _ = other.communicate()
+    del os.environ["POOL_PARTY_CPU_COUNT"]
+    lowered_s = [at for at, _ in (map(float, line.split()) for line in printed.splitlines()) if at]
+    return [min((at for at in lowered_s if at > begun), default=math.inf) - begun for begun in times_s]
+
+
 class Program:
     """A program that runs, and the process of its worker once that has started."""
 
     def __init__(self, scope: str, rng: random.Random) -> None:
-        code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import sharing; sharing.run_program()"
-        command = [sys.executable, "-c", code, scope, str(rng.getrandbits(32))]
+        command = [sys.executable, "-c", f"{_IMPORT}; sharing.run_program()", scope, str(rng.getrandbits(32))]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
@@ -172,6 +220,12 @@ def main() -> int:
     headings = ["", "programs", "samples", "running, while any", "too many", "times", "median", "p99", "longest"]
     title = f"Threads of workers that run or wait for a CPU, of which there are {n_usable_cpus()}; lower is better."
     record.show(title, table(headings, [_row(name, figures) for name, figures in found.items()]))
+    say("reactions")
+    reactions_s = measure_reactions(_N_QUICK_TURNS if options.quick else _N_TURNS)
+    record.put_section("reactions_s", {"all": reactions_s})
+    row = ["the budget is lower", *(duration(percentile(reactions_s, p)) for p in (50, 99, 100))]
+    title = f"Time from a task of one program to the lower budget of another, {len(reactions_s)} times."
+    record.show(title, table(["", "median", "p99", "longest"], [row]))
     return 0
 
 

@@ -81,7 +81,7 @@ SMALLEST = {  # rows of the tables that a program shows
     "libraries --only joblib --peer thread": ("loky", "threading", "pool_party thread"),
     "unmodified --program eig --flavour threads --workers 1": ("eig, threads",),
     "unmodified --together --workers 1": ("qr, threads and eig, processes",),
-    "sharing": ('scope="machine"',),
+    "sharing": ('scope="machine"', "the budget is lower"),
 }
 NEEDS = {"server": "aiohttp", "MPI": "mpi4py", "transfer": "numpy", "packing": "numpy"}  # besides those in suite.py
 
