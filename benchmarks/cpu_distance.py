@@ -2,10 +2,10 @@
 
     python benchmarks/cpu_distance.py [--quick] [--seconds S] [--json FILE]
 
-The CPUs of a virtual machine may be moved to cores that share a cache and to cores that do not, and the machine does not
-see it. The threads of a BLAS wait for each other many times in each call, so these calls then take longer, in programs
-with a pool and in those without. This program has none: in turns it passes a cache line between two threads, and
-decomposes a matrix with one BLAS thread and with two. Needs a C compiler, two CPUs, and the machine for itself.
+The CPUs of a virtual machine may be moved to cores that share a cache and to cores that do not, and the machine does
+not see it. The threads of a BLAS wait for each other many times in each call, so these calls then take longer, in
+programs with a pool and in those without. This program has none: in turns it passes a cache line between two threads,
+and decomposes a matrix with one BLAS thread and with two. Needs a C compiler, two CPUs, and the machine for itself.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def watch(program: Path, seconds: float) -> list[Sample]:
     import numpy as np
 
     matrix = np.random.default_rng(0).random(_SHAPE)
-    libraries, ends_at, samples = ThreadpoolController(), time.monotonic() + seconds, []
+    libraries, ends_at, samples = ThreadpoolController(), time.monotonic() + seconds, list[Sample]()
     while not samples or time.monotonic() < ends_at:
         times = []
         for n_threads in (1, 2):
@@ -66,7 +67,7 @@ def rows_of(samples: list[Sample]) -> list[list[str]]:
     """Return a row for turns in which the CPUs were near to each other, and one for those in which they were not."""
     limit_s = _FAR * min(sample.hand_over_s for sample in samples)
     are_far = [sample.hand_over_s > limit_s for sample in samples]
-    n_changes = sum(one != other for one, other in zip(are_far, are_far[1:], strict=False))
+    n_changes = sum(one != other for one, other in pairwise(are_far))
     rows = []
     for is_far in (False, True):
         group = [sample for sample, far in zip(samples, are_far, strict=True) if far == is_far]

@@ -7,8 +7,8 @@ worker process, which multiplies matrices with all the threads that it may use. 
 that run, or that wait for a CPU, are counted; the ways are measured one after the other, for --seconds each. A worker
 always has at least one thread, so with more workers than CPUs there would be more threads by design.
 
-Then two programs, which take the machine for one with eight CPUs: one has a task that lasts, and the other gets one from
-time to time. How soon after that has the first one lowered its budget?
+Then two programs, which take the machine for one with eight CPUs: one has a task that lasts, and the other gets one
+from time to time. How soon after that has the first one lowered its budget?
 """
 
 import math
