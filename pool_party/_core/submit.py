@@ -57,6 +57,7 @@ class Submitter:
         self._receivers = receivers
         self._by_reference = receivers is None
         self._broker = broker
+        self._encodes = receivers is not None or broker is not None  # otherwise workers get the objects themselves
         self._backlog = backlog
         self._functions = Functions(channel)
         self._putting: tuple[_native.Task | _Map, ...] = ()  # entries being put; several if pickling one uses the pool
@@ -70,7 +71,7 @@ class Submitter:
 
         False: the table takes no more calls. If pickling fails, that error is the call's outcome.
         """
-        if self._by_reference:
+        if not self._encodes:
             return self._enter(job, _native.Task(job, 0, fn, (args, kwargs)), 1)
         try:
             task = self._task(job, 0, fn, args, kwargs)
@@ -89,7 +90,7 @@ class Submitter:
         channel = self._channel
         if not channel.admit(job, entry, n_tasks):
             return False
-        if not self._by_reference:  # otherwise nothing is pickled
+        if self._encodes:
             self._entering[get_ident()] = job
         try:
             channel.feed()
@@ -97,7 +98,7 @@ class Submitter:
             channel.settle(job, _native.STATUS_RAISED, error)
             raise
         finally:
-            if not self._by_reference:
+            if self._encodes:
                 self._entering.pop(get_ident(), None)
         return True
 
