@@ -5,7 +5,9 @@ import itertools
 import os
 import pathlib
 import signal
+import sys
 import threading
+import types
 
 import fresh
 import gates
@@ -15,7 +17,7 @@ import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
-from pool_party.budget import libraries, plan, policies, topology, user_limits
+from pool_party.budget import libraries, numba_threads, plan, policies, topology, user_limits
 from pool_party.workers.interp.extensions import IS_SUPPORTED
 
 HERE = pathlib.Path(__file__).parent
@@ -507,6 +509,50 @@ def test_numba(kind, policy):
     if importlib.util.find_spec("numba") is None:
         pytest.skip("there is no Numba here")
     fresh.check(fresh.run([BOUNDS, "numba", kind, policy]))
+
+
+def test_numba_is_told_of_a_budget_that_changes_while_it_is_told(monkeypatch, tmp_path):
+    """A worker is told that it has one of two CPUs, and is lent the other just then."""
+    pytest.importorskip("numpy").linalg.inv([[1.0]])
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")
+    monkeypatch.setitem(sys.modules, "numba", types.ModuleType("numba"))
+    told, holders, shared = set(), {}, []
+
+    def keep_to(n_threads):
+        if n_threads == 1 and shared:
+            shared.pop().release()
+            gates.wait_until(lambda: _native.own_threads() == 2, "it has both CPUs")
+            told.clear()
+        told.add((threading.get_ident(), n_threads))
+
+    def hold(gate):
+        holders[gate] = threading.get_ident()
+        tasks.pass_gate(gate.path)
+
+    def lone_worker():
+        """The worker that does a lone task, which is always the same after a pause, once it is told of both CPUs."""
+        ident = pool.apply(threading.get_ident)
+        return ident if (ident, 2) in told else None
+
+    monkeypatch.setattr(numba_threads, "keep_to", keep_to)
+    with (
+        gates.Gate(tmp_path / "first") as first,
+        gates.Gate(tmp_path / "second") as second,
+        ComposablePool(2, kind="thread", policy="dynamic") as pool,
+    ):
+        worker = gates.wait_until(lone_worker, "a worker that is alone has both CPUs")
+        results = [pool.apply_async(hold, (first,))]
+        first.wait_arrived()
+        if holders[first] == worker:
+            results.append(pool.apply_async(hold, (second,)))
+            second.wait_arrived()
+            first.release()
+            results.pop(0).get(30)
+        shared.append(second if second in holders else first)
+        pool.apply(abs, (-1,))
+        results.pop().get(30)
+        assert told == {(worker, 1)}
+        gates.wait_until(lambda: lone_worker() == worker, "it has been told of both CPUs")
 
 
 def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog):

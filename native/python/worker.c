@@ -354,13 +354,14 @@ static int note_libraries(worker_t *self) {
     bool first = self->n_loads == 0;
     self->n_loads = now;
     if (self->refresh) {
+        n_threads = pp_own_threads();   /* before the call: if the number changes meanwhile, the next task sees that */
         PyObject *done = PyObject_CallNoArgs(self->refresh);
         if (done == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
             return -1;   /* the pool is being terminated, which interrupts the task that is about to begin */
         if (done == NULL)
             PyErr_WriteUnraisable(self->refresh);   /* not the task's fault */
         self->follows = done && PyObject_IsTrue(done) == 1;
-        self->n_threads = self->follows ? pp_own_threads() : 0;
+        self->n_threads = self->follows ? n_threads : 0;
         Py_XDECREF(done);
     } else if (!first) {
         pp_notify_all(self->end.shared);
