@@ -25,7 +25,7 @@ from threadpoolctl import ThreadpoolController
 _SECONDS, _QUICK_SECONDS = 120.0, 3.0
 _SHAPE, _N_CALLS = (1600, 600), 4
 _PAUSE_S = 0.12  # OpenBLAS's threads spin for some 50 ms after a call
-_FAR = 2.0  # as many times the shortest hand-over
+_FAR = 3.0  # as many times the shortest hand-over
 
 _HEADINGS = ["a cache line to the other CPU", "of the time", "one BLAS thread", "two", "times as fast", "changes"]
 
