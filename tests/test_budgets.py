@@ -511,48 +511,53 @@ def test_numba(kind, policy):
     fresh.check(fresh.run([BOUNDS, "numba", kind, policy]))
 
 
-def test_numba_is_told_of_a_budget_that_changes_while_it_is_told(monkeypatch, tmp_path):
-    """A worker is told that it has one of two CPUs, and is lent the other just then."""
+def test_numba_is_told_of_a_budget_that_changes_meanwhile(monkeypatch, tmp_path):
+    """Another pool takes one of two CPUs and gives it back while a worker finds out what to tell Numba, and tells it."""
     pytest.importorskip("numpy").linalg.inv([[1.0]])
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")
     monkeypatch.setitem(sys.modules, "numba", types.ModuleType("numba"))
-    told, holders, shared = set(), {}, []
+    worker, told, when_asked, when_told = None, [], [], []
+
+    def take_one():
+        other.apply_async(tasks.pass_gate, (gate.path,))
+        gate.wait_arrived()
+
+    def give_back():
+        gate.release()
+        gates.wait_until(lambda: _native.own_threads() == 2, "it has both CPUs")
+
+    def has_thread_library(ask=_native.has_thread_library):
+        if when_asked and threading.get_ident() == worker:
+            when_asked.pop()()
+        return ask()
 
     def keep_to(n_threads):
-        if n_threads == 1 and shared:
-            shared.pop().release()
-            gates.wait_until(lambda: _native.own_threads() == 2, "it has both CPUs")
-            told.clear()
-        told.add((threading.get_ident(), n_threads))
+        if threading.get_ident() == worker:
+            told.append(n_threads)
+            if n_threads == 1 and when_told:
+                when_told.pop()()
 
-    def hold(gate):
-        holders[gate] = threading.get_ident()
-        tasks.pass_gate(gate.path)
-
-    def lone_worker():
-        """The worker that does a lone task, which is always the same after a pause, once it is told of both CPUs."""
-        ident = pool.apply(threading.get_ident)
-        return ident if (ident, 2) in told else None
-
+    monkeypatch.setattr(_native, "has_thread_library", has_thread_library)
     monkeypatch.setattr(numba_threads, "keep_to", keep_to)
     with (
-        gates.Gate(tmp_path / "first") as first,
-        gates.Gate(tmp_path / "second") as second,
-        ComposablePool(2, kind="thread", policy="dynamic") as pool,
+        gates.Gate(tmp_path / "gate") as gate,
+        ComposablePool(1, kind="thread", policy="dynamic") as pool,
+        ComposablePool(1, kind="thread", policy="dynamic") as other,
     ):
-        worker = gates.wait_until(lone_worker, "a worker that is alone has both CPUs")
-        results = [pool.apply_async(hold, (first,))]
-        first.wait_arrived()
-        if holders[first] == worker:
-            results.append(pool.apply_async(hold, (second,)))
-            second.wait_arrived()
-            first.release()
-            results.pop(0).get(30)
-        shared.append(second if second in holders else first)
+        worker = pool.apply(threading.get_ident)
+        gates.wait_until(lambda: pool.apply(_native.own_threads) == 2, "it has both CPUs")
         pool.apply(abs, (-1,))
-        results.pop().get(30)
-        assert told == {(worker, 1)}
-        gates.wait_until(lambda: lone_worker() == worker, "it has been told of both CPUs")
+        take_one()
+        when_told.append(give_back)
+        pool.apply(abs, (-1,))
+        assert told[-1] == 1
+        when_asked.append(take_one)
+        when_told.append(give_back)
+        pool.apply(abs, (-1,))
+        assert told[-1] == 1
+        assert when_asked == when_told == []
+        pool.apply(abs, (-1,))
+        assert told[-1] == 2
 
 
 def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog):

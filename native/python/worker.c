@@ -21,7 +21,7 @@ typedef struct {
     uint64_t retire_at;
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
     unsigned n_forks;
-    bool follows;               /* `refresh` is also called when the worker's number of threads has changed since: */
+    bool follows;               /* `refresh` is also called when the worker's number of threads is no longer this: */
     unsigned n_threads;
     uint64_t n_loads;           /* pp_n_loads() at the last check */
     pp_limited_t limits;
@@ -354,15 +354,14 @@ static int note_libraries(worker_t *self) {
     bool first = self->n_loads == 0;
     self->n_loads = now;
     if (self->refresh) {
-        n_threads = pp_own_threads();   /* before the call: if the number changes meanwhile, the next task sees that */
-        PyObject *done = PyObject_CallNoArgs(self->refresh);
-        if (done == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
+        PyObject *told = PyObject_CallNoArgs(self->refresh);   /* the number may change meanwhile: the next task sees that */
+        if (told == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
             return -1;   /* the pool is being terminated, which interrupts the task that is about to begin */
-        if (done == NULL)
+        self->follows = told && told != Py_None;
+        self->n_threads = self->follows ? (unsigned)PyLong_AsUnsignedLong(told) : 0;
+        if (PyErr_Occurred())
             PyErr_WriteUnraisable(self->refresh);   /* not the task's fault */
-        self->follows = done && PyObject_IsTrue(done) == 1;
-        self->n_threads = self->follows ? n_threads : 0;
-        Py_XDECREF(done);
+        Py_XDECREF(told);
     } else if (!first) {
         pp_notify_all(self->end.shared);
     }
@@ -435,7 +434,7 @@ static PyObject *worker_restore_limits(worker_t *self, PyObject *ignored) {
 
 PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\n"
                           "Sets what to call before a task if libraries were loaded since the last one. While it returns\n"
-                          "True, it is also called after a change of the worker's budget.");
+                          "a number of threads and not None, it is also called if the worker's budget is another.");
 static PyObject *worker_refresh_with(worker_t *self, PyObject *function) {
     Py_XSETREF(self->refresh, Py_NewRef(function));
     Py_RETURN_NONE;

@@ -81,12 +81,13 @@ def is_worker() -> bool:
     return _is_worker
 
 
-def _limit_numba() -> None:
-    """Limit Numba in the calling thread, if that is a worker's thread."""
+def _limit_numba() -> int:
+    """Limit Numba in the calling thread, if that is a worker's thread. Return to how many threads, or 0."""
     from pool_party.budget import numba_threads
 
     if n := _native.own_threads():
         run_wide(numba_threads.keep_to, n)
+    return n
 
 
 def _watch_user() -> None:
@@ -122,21 +123,19 @@ def _watch_imports() -> None:
         sys.meta_path.insert(0, _finder)
 
 
-def refresh(forks: bool = False) -> bool:
+def refresh(forks: bool = False) -> int | None:
     """Find newly loaded libraries and limit them. It is cheap if no library was loaded since the last call.
 
     forks: workers will be forked from this process, and inherit what is known here.
 
-    Return whether it must also be called before each task that follows a change of the calling worker's budget.
+    Return None, unless a library in the calling worker's thread must be told of each change of the worker's budget.
+    Then return the number of threads that it was told: this must be called again before a task that has another number.
     """
     if not _native.has_thread_library():
-        return False
+        return None
     with _lock:
         _limit_new(forks or _is_worker)
-    if "numba" not in sys.modules:
-        return False
-    _limit_numba()
-    return True
+    return _limit_numba() if "numba" in sys.modules else None
 
 
 def _limit_new(may_lack_threads: bool) -> None:

@@ -36,12 +36,12 @@ class GateHandle:
         return _native.Gate.attach(self.handle.open())
 
 
-def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int) -> bool:
+def refresh_gated(worker: _native.Worker, gate: _native.Gate, n_tokens: int) -> int | None:
     """Find new libraries. If the regions of one cannot be gated, gate the worker's tasks instead."""
-    follows = arbiter.refresh()
+    told = arbiter.refresh()
     if not arbiter.is_all_gated():
         worker.gate_tasks(gate, n_tokens)
-    return follows
+    return told
 
 
 class Terms:
@@ -82,7 +82,7 @@ class Terms:
         """Apply the terms before the initializer: set the environment, the CPUs, and limits of loaded libraries."""
         environment.enter(self.n_threads, self.n_in_all, self.overlaps, self.users)
         arbiter.enter_process(self.n_threads)
-        refresh: Callable[[], bool] = arbiter.refresh
+        refresh: Callable[[], int | None] = arbiter.refresh
         if self.gate is not None:
             gate = self.gate.open()
             arbiter.open_gate(gate, self.gate.exclusive)
