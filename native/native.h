@@ -553,7 +553,7 @@ void pp_others_after_fork_in_child(void);
 uint64_t pp_n_loads(void);                                             /* changes when libraries are loaded; never 0 */
 uint64_t pp_look_at_loads(void);                                       /* as above, but even: the libraries were examined */
 void pp_note_load(void);                                               /* after loading something that pp_look_at_loads cannot see */
-bool pp_has_thread_library(void);                                      /* by its name; may err on the side of true */
+unsigned pp_n_thread_libraries(void);                                  /* how many are loaded, by their names; may be too many */
 void pp_loads_after_fork(void);
 
 /* gate.c: counting semaphores that processes share. A dead holder's tokens come back. A thread holds tokens of one gate

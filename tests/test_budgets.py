@@ -496,6 +496,13 @@ def test_what_a_worker_was_told_is_not_the_users(kind):
     fresh.check(fresh.run([BOUNDS, "nested_environment", kind, "dynamic"]))
 
 
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+def test_a_library_that_a_task_loads_is_limited_at_once(kind, policy):
+    if kind == "interp" and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
+    fresh.check(fresh.run([BOUNDS, "loaded_by_a_task", kind, policy]))
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU all threads run on the same")
 @pytest.mark.parametrize("what", ["after_fork", "own_threads"])
 def test_masks_of_threads(what):
@@ -512,7 +519,7 @@ def test_numba(kind, policy):
 
 
 def test_numba_is_told_of_a_budget_that_changes_meanwhile(monkeypatch, tmp_path):
-    """Another pool takes one of two CPUs and gives it back while a worker finds out what to tell Numba, and tells it."""
+    """Another pool takes one CPU of two and returns it while a worker finds out what to tell Numba, or tells it."""
     pytest.importorskip("numpy").linalg.inv([[1.0]])
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "2")
     monkeypatch.setitem(sys.modules, "numba", types.ModuleType("numba"))
@@ -526,7 +533,7 @@ def test_numba_is_told_of_a_budget_that_changes_meanwhile(monkeypatch, tmp_path)
         gate.release()
         gates.wait_until(lambda: _native.own_threads() == 2, "it has both CPUs")
 
-    def has_thread_library(ask=_native.has_thread_library):
+    def n_thread_libraries(ask=_native.n_thread_libraries):
         if when_asked and threading.get_ident() == worker:
             when_asked.pop()()
         return ask()
@@ -537,7 +544,7 @@ def test_numba_is_told_of_a_budget_that_changes_meanwhile(monkeypatch, tmp_path)
             if n_threads == 1 and when_told:
                 when_told.pop()()
 
-    monkeypatch.setattr(_native, "has_thread_library", has_thread_library)
+    monkeypatch.setattr(_native, "n_thread_libraries", n_thread_libraries)
     monkeypatch.setattr(numba_threads, "keep_to", keep_to)
     with (
         gates.Gate(tmp_path / "gate") as gate,

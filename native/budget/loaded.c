@@ -1,4 +1,4 @@
-/* Which libraries are loaded: whether the list has grown, and whether it contains one with threads of its own.
+/* Which libraries are loaded: whether the list has grown, and how many in it have threads of their own.
  *
  * The dynamic loader counts what it loads, but reading the count takes a lock (dl_iterate_phdr). That is not acceptable
  * before every task: a thread that holds the lock may be waiting for the GIL (callbacks of threadpoolctl and ctypes).
@@ -27,7 +27,7 @@ static struct {
     _Atomic(struct link_map *) last;           /* the last of the list when it was examined; kept loaded. NULL: never examined */
     _Atomic(struct link_map *) after;          /* what follows it: NULL, unless a private copy does */
     _Atomic uint64_t n_looks;
-    _Atomic uint64_t has_thread_library;       /* the last answer in bit 0; above it, the even pp_n_loads() that it is for */
+    _Atomic uint64_t n_thread_libraries;       /* the last answer, in COUNT_BITS bits; above it, the pp_n_loads() that it is for */
 } loaded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct link_map *next_of(struct link_map *map) { return __atomic_load_n(&map->l_next, __ATOMIC_ACQUIRE); }
@@ -93,24 +93,33 @@ uint64_t pp_look_at_loads(void) {
 /* In a forked child: the thread that held the lock does not exist there. What it had written is complete. */
 void pp_loads_after_fork(void) { pthread_mutex_init(&loaded.lock, NULL); }
 
-static int is_thread_library(struct dl_phdr_info *info, size_t size, void *ignored) {
-    (void)size, (void)ignored;
+enum { COUNT_BITS = 16, COUNT_MAX = (1 << COUNT_BITS) - 1 };
+
+static bool is_thread_library(const char *path) {
     static const char *const names[] = {"blas", "blis", "mkl_", "gomp", "libomp", "iomp", "libtbb"};
-    const char *slash = strrchr(info->dlpi_name, '/'), *base = slash ? slash + 1 : info->dlpi_name;
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strstr(base, names[i]))
-            return 1;
-    return strstr(info->dlpi_name, "/numba/np/ufunc/") != NULL;
+            return true;
+    return strstr(path, "/numba/np/ufunc/") != NULL;
+}
+
+static int count(struct dl_phdr_info *info, size_t size, void *n) {
+    (void)size;
+    *(uint64_t *)n += is_thread_library(info->dlpi_name);
+    return 0;
 }
 
 /* If nothing was loaded since the last call, this takes no lock. A forked child may then call it even if its parent
  * held the lock. */
-bool pp_has_thread_library(void) {
-    uint64_t n = pp_look_at_loads();   /* first: anything loaded after this changes pp_n_loads */
-    uint64_t answer = pp_load_acquire(&loaded.has_thread_library);
-    if ((answer & ~1ull) != n) {
-        answer = n | (dl_iterate_phdr(is_thread_library, NULL) != 0);
-        pp_store_release(&loaded.has_thread_library, answer);
+unsigned pp_n_thread_libraries(void) {
+    uint64_t n_loads = pp_look_at_loads();   /* first: anything loaded after this changes pp_n_loads */
+    uint64_t answer = pp_load_acquire(&loaded.n_thread_libraries);
+    if (answer >> COUNT_BITS != n_loads) {
+        uint64_t n = 0;
+        dl_iterate_phdr(count, &n);
+        answer = n_loads << COUNT_BITS | (n < COUNT_MAX ? n : COUNT_MAX);
+        pp_store_release(&loaded.n_thread_libraries, answer);
     }
-    return answer & 1;
+    return answer & COUNT_MAX;
 }

@@ -318,13 +318,13 @@ static PyObject *n_loads(PyObject *module, PyObject *ignored) {
     return PyLong_FromUnsignedLongLong(n);
 }
 
-static PyObject *has_thread_library(PyObject *module, PyObject *ignored) {
+static PyObject *n_thread_libraries(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
-    bool has;
+    unsigned n;
     Py_BEGIN_ALLOW_THREADS
-    has = pp_has_thread_library();
+    n = pp_n_thread_libraries();
     Py_END_ALLOW_THREADS
-    return PyBool_FromLong(has);
+    return PyLong_FromUnsignedLong(n);
 }
 
 /* Some libraries' setters take a long, so the whole register is set. */
@@ -364,8 +364,8 @@ static PyMethodDef functions[] = {
     {"interrupt_hook", pp_interrupt_hook, METH_O, pp_interrupt_hook_doc},
     {"n_loads", n_loads, METH_NOARGS,
      "n_loads() -> int\n\nReturns a number that changes when libraries are loaded into this process."},
-    {"has_thread_library", has_thread_library, METH_NOARGS,
-     "has_thread_library() -> bool\n\nWhether a loaded library has threads of its own, judging by file names."},
+    {"n_thread_libraries", n_thread_libraries, METH_NOARGS,
+     "n_thread_libraries() -> int\n\nHow many loaded libraries have threads of their own, judging by file names."},
     {"call_setter", call_setter, METH_VARARGS, "call_setter(address, n)\n\nCalls a void (*)(int)."},
     {"call_getter", call_getter, METH_O, "call_getter(address) -> int\n\nCalls an int (*)(void)."},
     {"limit_library", limit_library, METH_VARARGS,

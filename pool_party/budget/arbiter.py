@@ -27,6 +27,7 @@ else:
 _lock = threading.RLock()
 _loaded: object = None  # a libraries.Loaded, once needed
 _pinned: dict[int, Collection[int]] = {}  # native id of a pinned thread -> the CPUs that libraries may use
+_n_limited = 0  # how many libraries there were at the last call of `refresh`
 _create_module = ExtensionFileLoader.create_module
 _gated: Gated | None = None  # the gate of this worker process, if its pool has one
 _is_worker = False  # this is a worker process
@@ -121,6 +122,25 @@ _finder: Any = _Finder
 def _watch_imports() -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+    ExtensionFileLoader.create_module = _load  # type: ignore[method-assign]
+
+
+def _load(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
+    """Load an extension module, and limit the libraries that came with it before the module uses them.
+
+    A pinned thread loads it with all CPUs allowed, since libraries may start threads while they load.
+
+    The standard library brings none. Its modules are left out for a reason, too: `refresh` imports some of them while
+    it holds the lock, so a thread that imports one must not wait for that lock. threadpoolctl and its like are safe,
+    since they load no extension modules but those.
+    """
+    module: ModuleType = run_wide(_create_module, self, spec)
+    if spec.name.partition(".")[0] not in sys.stdlib_module_names and _native.n_thread_libraries() != _n_limited:
+        try:
+            refresh()
+        except Exception:
+            pass  # it is done again before the next task, and then reported
+    return module
 
 
 def refresh(forks: bool = False) -> int | None:
@@ -131,10 +151,13 @@ def refresh(forks: bool = False) -> int | None:
     Return None, unless a library in the calling worker's thread must be told of each change of the worker's budget.
     Then return the number of threads that it was told: this must be called again before a task that has another number.
     """
-    if not _native.has_thread_library():
+    global _n_limited
+    n = _native.n_thread_libraries()
+    if not n:
         return None
     with _lock:
         _limit_new(forks or _is_worker)
+        _n_limited = n
     return _limit_numba() if "numba" in sys.modules else None
 
 
@@ -192,7 +215,6 @@ def pin(cpus: Collection[int], wide: Collection[int]) -> None:
     if cpus:
         with _lock:
             _pinned[threading.get_native_id()] = wide
-            ExtensionFileLoader.create_module = _create_wide  # type: ignore[method-assign]
         os.sched_setaffinity(0, cpus)
 
 
@@ -200,14 +222,6 @@ def unpin() -> None:
     """Forget the calling thread, which is about to end."""
     with _lock:
         _pinned.pop(threading.get_native_id(), None)
-        if not _pinned:
-            ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign]
-
-
-def _create_wide(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-    """Load an extension module with all CPUs allowed, since its libraries may start threads while they load."""
-    module: ModuleType = run_wide(_create_module, self, spec)
-    return module
 
 
 def run_wide(function: Callable[..., Any], *args: object) -> Any:

@@ -52,7 +52,7 @@ _OF_PROCESS = {
 
 def find() -> tuple[Library, ...]:
     """Return all loaded libraries that have threads of their own. Takes about 0.2 ms if there are any, else 3 us."""
-    if not _native.has_thread_library():
+    if not _native.n_thread_libraries():
         return ()
     described = (_describe(controller) for controller in _controllers())
     return tuple(library for library in described if library is not None)

@@ -6,6 +6,7 @@ argv: scenario, kind, policy. There are two workers, and pools count on four CPU
 import contextlib
 import os
 import sys
+import tempfile
 import threading
 
 import gates
@@ -238,6 +239,29 @@ def after_fork(kind, policy):
         assert made and all(os.sched_getaffinity(thread) == everywhere for thread in made), made
 
 
+def loaded_by_a_task(kind, policy):
+    """A library that a task loads keeps to the budget that the task has then, before the task first uses it."""
+    os.environ["POOL_PARTY_CPU_COUNT"] = "2"
+    assert "numpy" not in sys.modules
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        gates.Gate(os.path.join(folder, "gate")) as gate,
+        ComposablePool(1, kind="thread", policy=policy) as other,
+        ComposablePool(1, kind=kind, policy=policy) as opened,
+    ):
+        other.apply_async(tasks.pass_gate, (gate.path,))
+        gate.wait_arrived()
+        assert set(opened.apply(load_late, (kind,))) == {1}
+        gate.release()
+
+
+def load_late(kind):
+    """The counts of OpenBLAS, which is loaded when this worker may use one CPU. A process is told so amid the task."""
+    n_threads = _native.process_limit if kind == "process" else _native.own_threads
+    gates.wait_until(lambda: n_threads() == 1, "each pool has one of two CPUs")
+    return tasks.blas_counts()
+
+
 kept = []
 
 
@@ -297,7 +321,7 @@ SCENARIOS = {
     f.__name__: f
     for f in (
         *(environment, nested_environment, initializer, block_in_task, orders, block_in_parent, blocks_of_two_tasks),
-        *(after_fork, own_threads, numba),
+        *(after_fork, own_threads, loaded_by_a_task, numba),
     )
 }
 

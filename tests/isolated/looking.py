@@ -51,11 +51,11 @@ def openmp_counts_are_per_thread(path):
 def refresh_sees_what_is_loaded(path):
     loaded = libraries.Loaded()
     assert not loaded.refresh() and loaded.libraries == ()
-    assert not _native.has_thread_library()
+    assert not _native.n_thread_libraries()
     before = _native.n_loads()
     assert _native.n_loads() == before and not loaded.refresh()
     ctypes.CDLL(path)
-    assert _native.has_thread_library()
+    assert _native.n_thread_libraries()
     assert _native.n_loads() != before
     assert loaded.refresh() and [library.name for library in loaded.libraries] == ["libgomp"]
     assert not loaded.refresh()
@@ -144,7 +144,7 @@ def forking(_):
         pid = os.fork()
         if pid == 0:
             signal.alarm(TIMEOUT_S)
-            _native.has_thread_library()
+            _native.n_thread_libraries()
             libraries.Loaded().refresh()
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
