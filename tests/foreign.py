@@ -53,6 +53,15 @@ def run_scheduled(what):
     return module.here(), module.called()
 
 
+def schedule_late(what):
+    """Start a thread that schedules a call later, perhaps after this interpreter's end.
+
+    what: the name of the module, and two descriptors: the thread reads from one, and writes to the other.
+    """
+    name, to_read, to_write = what
+    importlib.import_module(name).stay(to_read, to_write)
+
+
 def enter_in_raw_thread(name):
     """Return this interpreter, and the one that a thread enters which Python does not know."""
     module = importlib.import_module(name)

@@ -166,6 +166,23 @@ def test_calls_of_unknown_threads_are_scheduled_where_their_function_is(package,
 
 
 @needs_support
+def test_calls_that_are_scheduled_after_their_interpreter_are_dropped(package):
+    """greenlet schedules one when the worker's own thread ends."""
+    (to_read, to_tell), (to_hear, to_write) = os.pipe(), os.pipe()
+    with os.fdopen(to_tell, "wb", buffering=0) as tell, os.fdopen(to_hear, "rb", buffering=0) as hear:
+        with ComposablePool(1, kind="interp", extensions=["alone"]) as pool:
+            pool.apply(foreign.schedule_late, (("alone.nested", to_read, to_write),))
+        pool.join(timeout=30)
+        tell.write(b".")
+        assert hear.read(1) == b"0"
+        for _ in range(1000):  # the main interpreter would run it now
+            pass
+        tell.write(b".")
+        assert hear.read() == b"-"
+    os.close(to_read)
+
+
+@needs_support
 def test_unknown_threads_enter_their_own_interpreter(package, make_pool):
     """CPython lets them enter the main one, where objects of a copy must not be used."""
     pool = make_pool(2, kind="interp", extensions=["alone"])

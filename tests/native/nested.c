@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <pthread.h>
+#include <unistd.h>
 
 static long long called_in;   /* id of the interpreter that ran the scheduled call; -1: none has */
 
@@ -26,6 +27,29 @@ static PyObject *schedule(PyObject *module, PyObject *in_raw_thread) {
     else if (pthread_create(&thread, NULL, schedule_there, NULL) || pthread_join(thread, &failed))
         return PyErr_SetFromErrno(PyExc_OSError);
     return PyBool_FromLong(failed == NULL);
+}
+
+static int steps[2];   /* two pipes: to read from, and to write to */
+
+/* Waits for a byte, schedules a call, says how that went, waits for another byte, and says whether the call has run. */
+static void *schedule_late(void *ignored) {
+    char byte;
+    if (read(steps[0], &byte, 1) == 1 && write(steps[1], Py_AddPendingCall(note, ignored) == 0 ? "0" : "-", 1) == 1)
+        if (read(steps[0], &byte, 1) == 1 && write(steps[1], called_in == -1 ? "-" : "+", 1) == 1)
+            close(steps[1]);
+    return NULL;
+}
+
+/* stay(to_read, to_write): a thread that may outlive this interpreter. */
+static PyObject *stay(PyObject *module, PyObject *args) {
+    pthread_t thread;
+    (void)module;
+    called_in = -1;
+    if (!PyArg_ParseTuple(args, "ii", &steps[0], &steps[1]))
+        return NULL;
+    if (pthread_create(&thread, NULL, schedule_late, NULL) || pthread_detach(thread))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
 }
 
 static void *enter(void *found) {
@@ -82,6 +106,7 @@ static PyObject *here(PyObject *module, PyObject *ignored) {
 static PyMethodDef functions[] = {
     {"schedule", schedule, METH_O, "Schedules a call; False if CPython's list is full."},
     {"called", called, METH_NOARGS, "The interpreter that ran it, or -1."},
+    {"stay", stay, METH_VARARGS, "Starts a thread that schedules a call later."},
     {"entered", entered, METH_NOARGS, "The interpreter that a raw thread enters."},
     {"at_exit", register_exit, METH_NOARGS, "Registers a function for the end."},
     {"make_key", make_key, METH_NOARGS, "Makes a thread-specific key."},
