@@ -5,8 +5,8 @@
 Programs start, work, rest and are killed at random, at most as many at a time as there are CPUs. Each has a pool of one
 worker process, which multiplies matrices with all the threads that it may use. Every 5 ms the threads of the workers
 that run, or that wait for a CPU, are counted; the ways are measured one after the other, for --seconds each. A worker
-always has at least one thread, so with more workers than CPUs there would be more threads by design. Each worker's first
-task loads NumPy.
+always has at least one thread, so with more workers than CPUs there would be more threads by design. Each worker's
+first task loads NumPy.
 
 Then two programs, which take the machine for one with eight CPUs: one has a task that lasts, and the other gets one
 from time to time. How soon after that has the first one lowered its budget?

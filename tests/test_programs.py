@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import fresh
 import gates
@@ -166,6 +167,9 @@ def make_bad(path, how):
     if how == "a folder":
         os.mkdir(path)
         return
+    if how == "a pipe":
+        os.mkfifo(path, 0o600)
+        return
     programs.Table(path)
     if how == "open to others":
         os.chmod(path, 0o644)
@@ -181,6 +185,7 @@ def make_bad(path, how):
     [
         ("a link", OSError, "symbolic links"),
         ("a folder", IsADirectoryError, "Is a directory"),
+        ("a pipe", OSError, "damaged; remove the file if no program uses it"),
         ("open to others", PermissionError, "is not this user's alone"),
         ("another size", OSError, "damaged; remove the file if no program uses it"),
         ("another header", OSError, "damaged; remove the file if no program uses it"),
@@ -310,6 +315,105 @@ def test_programs_tell_each_other(kind, begin):
     lone.wait_for(4)
 
 
+class Fake:
+    """In the place of a pool's enforcer."""
+
+    plan = types.SimpleNamespace(n_threads=N_CPUS, own=(N_CPUS,))
+
+    def __init__(self):
+        self.woken = threading.Event()
+
+    def reconsider(self):
+        self.woken.set()
+
+    def task_counts(self):
+        return 0, 0
+
+
+@pytest.fixture
+def fake(table):
+    """A pool of this process, which has no work, so that the looker sleeps until the bell rings."""
+    fake = Fake()
+    machine.join(fake)
+    yield fake
+    machine.leave(fake)
+    assert machine._present is None
+
+
+def test_what_lasted_only_between_two_looks_is_noticed(fake, path):
+    """A pool has seen that another program rests, and has a larger part since. The looker was late, and has not."""
+    presence = machine._present
+    other = start(path)
+    presence._table.ring(presence._row)
+    assert fake.woken.wait(30)
+    assert presence.share(fake, 0, 0) == N_CPUS - 3
+    row = programs.Table(path)._rows[other.row]
+    row[programs._WANTED] = 0
+    assert presence.share(fake, 0, 0) == N_CPUS
+    fake.woken.clear()
+    row[programs._WANTED] = 3
+    presence._table.ring(presence._row)
+    assert fake.woken.wait(30)
+    fresh.end(other)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other CPU")
+def test_pools_may_use_different_cpus(table):
+    """A program is shown with the CPUs of all its pools."""
+    first, second, every = Fake(), Fake(), os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(every)})
+        presence = machine.join(first)
+        assert presence._table._cpus_of(presence._row) == 1 << min(every)
+        os.sched_setaffinity(0, every)
+        machine.join(second)
+        assert presence._table._cpus_of(presence._row) == sum(1 << cpu for cpu in every)
+    finally:
+        os.sched_setaffinity(0, every)
+        machine.leave(first)
+        machine.leave(second)
+
+
+def test_a_table_that_is_removed_is_made_again(kind, begin, path):
+    """As some systems do at a logout. Programs that have work go to the new one, where those are that start later."""
+    lone = begin(kind, "dynamic", 2, 1)
+    lone.wait_for(8)
+    os.unlink(path)
+    second = begin(kind, "dynamic", 2, 1)
+    lone.wait_for(4)
+    second.wait_for(4)
+    second.gate.release(1)
+    lone.wait_for(8)
+
+
+def test_a_signal_while_an_opening_is_undone(table, monkeypatch):
+    """The handler's exception comes when the program has left the table."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop(number, frame):
+        raise Stopped
+
+    def leave(pool, leave=machine.leave):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        leave(pool)
+
+    def refuse(*arguments):
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(machine, "leave", leave)
+    monkeypatch.setattr("pool_party.workers.process._launch", refuse)
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(Stopped):
+            ComposablePool(1, kind="process", context="fork", scope="machine")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert machine._present is None
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
 def test_workers_with_budgets_of_their_own_give_up_some(kind, begin):
     first = begin(kind, "static", 2, 2)
     first.wait_for(4)
@@ -395,6 +499,20 @@ def test_a_task_may_close_the_tables_descriptor(table, path):
     assert process.stdout.readline() == "closed\n"
     other = programs.Table(path)
     gates.wait_until(lambda: [found.pid for found in other.programs()] == [process.pid], "it is in the table again")
+    fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
+    assert list(other.programs()) == []
+
+
+def test_a_table_may_be_closed_and_removed(table, path):
+    """Its program goes to the one that others have made since."""
+    code = CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)")
+    code = code.replace("os.dup2", "os.unlink(sys.argv[2]); os.dup2")
+    process = fresh.start(["-c", code, table, path], stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "closed\n"
+    other = programs.Table(path)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    gates.wait_until(lambda: [found.pid for found in other.programs()] == [process.pid], "it is in the new table")
     fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
     assert list(other.programs()) == []
 

@@ -151,10 +151,22 @@ class Engine:
         if self._background.ident is not None:
             self.terminate()
             return
+        has_begun = False
+
+        def undo() -> None:
+            nonlocal has_begun
+            has_begun = True
+            try:
+                self._give_up()
+            finally:
+                self._give_back()
+
         try:
-            self._give_up()
-        finally:
-            self._give_back()
+            _native.call_apart(undo)  # a signal handler that raises must not end it halfway
+        except RuntimeError:
+            if has_begun:
+                raise
+            undo()  # no thread can be started, which may be why the pool could not open
 
     def _give_up(self) -> None:
         """End the workers that were started, after another one failed to start."""

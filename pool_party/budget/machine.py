@@ -16,7 +16,7 @@ from time import monotonic
 
 from pool_party._core.log import log_exception
 from pool_party._core.threads import start_thread
-from pool_party.budget.programs import Table, divide, path_of_table
+from pool_party.budget.programs import Table, TableRemoved, divide, path_of_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class _Work:
 
     def __init__(self) -> None:
         self.n_active = self.n_wanted = self.n_threads = 0
+        self.others: dict[int, int] = {}  # row -> threads that another program wanted when the pool last took its part
 
 
 class Presence:
@@ -40,7 +41,8 @@ class Presence:
 
     def __init__(self) -> None:
         self._table = _table()
-        self._row = _claim(self._table)
+        self._cpus = _cpus()  # that threads of this program may use when they open pools
+        self._row = self._claim()
         self._lock = threading.Lock()  # guards what follows
         self._pools: dict[Enforcer, _Work] = {}
         self._told = 0  # the threads that others see as wanted
@@ -58,6 +60,8 @@ class Presence:
         """Add a pool that opens."""
         with self._lock:
             self._pools[pool] = _Work()
+            self._cpus |= _cpus()
+            self._table.set_cpus(self._row, self._cpus)
             self._tell_pools()
 
     def remove(self, pool: Enforcer) -> bool:
@@ -71,7 +75,9 @@ class Presence:
             self._is_over.set()
             self._table.ring(self._row)
         if self._looker is not threading.current_thread():
-            self._looker.join()
+            while self._looker.is_alive():  # another program that has taken a lost row may have reset its bell
+                self._table.ring(self._row)
+                self._looker.join(LOOK_S)
         self._table.free(self._row)
         return True
 
@@ -81,19 +87,21 @@ class Presence:
         Return how many threads this program may use now. While it has no work: if it had some.
         """
         with self._lock:
-            if (work := self._pools.get(pool)) is not None:
-                work.n_active, work.n_wanted = n_active, n_wanted
+            work = self._pools.get(pool) or _Work()
+            work.n_active, work.n_wanted = n_active, n_wanted
             wanted = self._tell_wanted()
             self._table.set(self._row, n_active=sum(work.n_active for work in self._pools.values()))
+            table, row = self._table, self._row
         n_all = pool.plan.n_threads
         try:
-            every = dict(self._table.wanted(self._row))
+            every = dict(table.wanted(row))
         except OSError:  # the looker logs it
             return n_all
-        if self._row not in every:  # another program has the row, until the looker has taken another one
+        if row not in every:  # another program has the row, until the looker has taken another one
             return n_all
-        every[self._row] = wanted or n_all
-        return dict(zip(every, divide(list(every.values()), n_all), strict=True))[self._row]
+        work.others = {n: threads for n, threads in every.items() if n != row}
+        every[row] = wanted or n_all
+        return dict(zip(every, divide(list(every.values()), n_all), strict=True))[row]
 
     def note(self, pool: Enforcer, n_threads: int) -> None:
         """Note how many threads the active workers of a pool may use now."""
@@ -131,6 +139,9 @@ class Presence:
             self._table.ring_others(self._row)
         return now + LOOK_S if wanted else math.inf
 
+    def _claim(self) -> int:
+        return self._table.claim(self._cpus, " ".join(sys.orig_argv))
+
     def _tell_pools(self) -> None:
         n_workers = sum(len(pool.plan.own) for pool in self._pools)
         self._table.set(self._row, n_pools=len(self._pools), n_workers=n_workers)
@@ -138,7 +149,6 @@ class Presence:
     # ---- the looker ----
 
     def _look_after(self) -> None:
-        seen: dict[int, int] = {}  # row -> threads that the other program wants
         rung, kept_at, has_failed = 0, -math.inf, False
         while not self._is_over.is_set():
             try:
@@ -146,12 +156,10 @@ class Presence:
                     kept_at = monotonic()
                     rung = rung if self._keep_row() else 0
                 self._note_counts()
-                now = dict(self._table.wanted(self._row))
-                now.pop(self._row, None)
-                if now != seen:
-                    seen = now
-                    self._wake_pools()
+                self._wake_pools()
                 has_failed = False
+            except TableRemoved:
+                kept_at = -math.inf
             except Exception:
                 if not has_failed:  # log it once, rather than each time
                     log_exception("the programs that share this machine cannot be seen; until they can, none counts")
@@ -168,18 +176,31 @@ class Presence:
         return self._table.wait_ring(self._row, rung, timeout_s)
 
     def _keep_row(self) -> bool:
-        """Lock the row again, since a task may have closed the descriptor. Return False if it is another row now."""
+        """Lock the row again, since a task may have closed the descriptor. Return False if it is another row now.
+
+        If the file was removed, programs that have started since are in a new one, and this one goes there.
+        """
         with self._lock:
-            if self._table.keep(self._row):
+            is_current = self._table.is_current()
+            if is_current and self._table.keep(self._row):
                 return True
-            self._row = _claim(self._table)
+            if not is_current:
+                self._table.free(self._row)
+                self._table = _table()
+            self._row = self._claim()
             self._told = 0
             self._tell_pools()
             return False
 
     def _wake_pools(self) -> None:
+        """Wake the pools whose part depends on what other programs wanted and want no more, or the reverse.
+
+        It is not enough to compare with the last look: a pool may have seen what lasted only between two of them.
+        """
+        now = dict(self._table.wanted(self._row))
+        now.pop(self._row, None)
         with self._lock:
-            pools = list(self._pools)
+            pools = [pool for pool, work in self._pools.items() if work.others != now]
         for pool in pools:
             pool.reconsider()
 
@@ -190,8 +211,8 @@ class Presence:
             self._table.set(self._row, n_done=n_done, n_pending=n_pending)
 
 
-def _claim(table: Table) -> int:
-    return table.claim(sum(1 << cpu for cpu in os.sched_getaffinity(0)), " ".join(sys.orig_argv))
+def _cpus() -> int:
+    return sum(1 << cpu for cpu in os.sched_getaffinity(0))
 
 
 _opening = threading.Lock()  # guards what follows
@@ -201,9 +222,10 @@ _tables: dict[tuple[int, str], Table] = {}  # by process and path; never closed:
 
 def _table() -> Table:
     path = path_of_table(TABLE)
-    if (os.getpid(), path) not in _tables:
-        _tables[os.getpid(), path] = Table(path)
-    return _tables[os.getpid(), path]
+    table = _tables.get((os.getpid(), path))
+    if table is None or not table.is_current():
+        table = _tables[os.getpid(), path] = Table(path)
+    return table
 
 
 def join(pool: Enforcer) -> Presence:

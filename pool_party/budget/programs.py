@@ -60,6 +60,10 @@ class Program(NamedTuple):
     command: str
 
 
+class TableRemoved(OSError):
+    """The table's file is there no more, so a table must be opened anew."""
+
+
 def path_of_table(name: str = "") -> str:
     """Return the path of the table of this user's programs, or of another one that has a name, for tests."""
     try:
@@ -115,16 +119,25 @@ class Table:
         for n, row in enumerate(self._rows):
             if self._lock(n):
                 row[:] = memoryview(bytes(_ROW_BYTES)).cast("Q")
-                row[_MASK] = memoryview(cpus.to_bytes(1 << 14, "little")[:128]).cast("Q")
+                row[_MASK] = _words_of(cpus)
                 row[_COMMAND] = memoryview(command.encode(errors="replace")[:256].ljust(256, b"\0")).cast("Q")
                 self._pids[n] = os.getpid()
                 return n
         raise OSError(errno.ENOSPC, f"{N_ROWS} programs share the CPUs of this machine already", self.path)
 
+    def set_cpus(self, n: int, cpus: int) -> None:
+        """Set the CPUs, as bits, that the program of a row may use. Nothing happens if another process has it."""
+        if self._pids[n] == os.getpid():
+            self._rows[n][_MASK] = _words_of(cpus)
+
+    def is_current(self) -> bool:
+        """Return whether the file is still there. If not, other programs may have made another one since."""
+        return _identity(self.path) == self._file
+
     def keep(self, n: int) -> bool:
         """Lock the caller's row again if its lock is lost. Return False if another program has had the row meanwhile.
 
-        Raises: OSError if the table's descriptor is gone, and its file as well.
+        Raises: TableRemoved if the table's descriptor is gone, and its file as well.
         """
         if not self._lock(n):
             return False
@@ -177,10 +190,14 @@ class Table:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, _ROW_BYTES, _start_of(n))
 
     def _reopen_if_closed(self) -> None:
-        """Open the file again if a task has closed its descriptor, with which all locks were lost."""
+        """Open the file again if a task has closed its descriptor, with which all locks were lost.
+
+        Raises: TableRemoved if the file is there no more.
+        """
         if _identity(self._fd) != self._file:
-            self._fd = _open(self.path)
-            self._file = _identity(self._fd)
+            if not self.is_current():
+                raise TableRemoved(errno.ESTALE, "the table of this user's programs was removed", self.path)
+            self._fd = _open_existing(self.path)
 
     def _holder_of(self, n: int) -> int:
         """Return the id of the other process that has locked a row, or 0."""
@@ -199,13 +216,17 @@ class Table:
         return Program._make((pid, *numbers, self._cpus_of(n), "".join(c if c.isprintable() else "?" for c in command)))
 
 
-def _identity(fd: int) -> tuple[int, int]:
-    """Return which file a descriptor has, or zeros if it is closed."""
+def _identity(file: int | str) -> tuple[int, int]:
+    """Return which file a descriptor has or is at a path, or zeros if it is closed or there is none."""
     try:
-        status = os.fstat(fd)
+        status = os.stat(file)
     except OSError:
         return 0, 0
     return status.st_dev, status.st_ino
+
+
+def _words_of(cpus: int) -> memoryview:
+    return memoryview(cpus.to_bytes(1 << 14, "little")[:128]).cast("Q")
 
 
 def _start_of(n: int) -> int:
@@ -247,9 +268,8 @@ def _open_existing(path: str) -> int:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise PermissionError(errno.EPERM, "the table of this user's programs is not this user's alone", path)
-        header = os.pread(fd, _WORD * len(_HEADER), 0)
         is_table = stat.S_ISREG(status.st_mode) and status.st_size == _SIZE
-        if not is_table or header != struct.pack(f"{len(_HEADER)}Q", *_HEADER):
+        if not is_table or os.pread(fd, _WORD * len(_HEADER), 0) != struct.pack(f"{len(_HEADER)}Q", *_HEADER):
             what = "the table of this user's programs is damaged; remove the file if no program uses it"
             raise OSError(errno.EINVAL, what, path)
         os.posix_fallocate(fd, 0, _SIZE)  # a write to a page that /dev/shm lacks would end the program

@@ -237,8 +237,9 @@ def _start(process: Any, method: str | None, variables: Mapping[str, str]) -> No
     process_helpers.ensure(method)
     # If the pool ended early, a forked worker would run the program's own SIGTERM handler before resetting it.
     blocked = {signal.SIGINT, signal.SIGTERM} if method == "fork" else {signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # a handler may raise here, after the mask has changed
         with _environment(variables):
             _launch(process)
     finally:
