@@ -494,6 +494,15 @@ print("ended")
 """
 
 
+# The same, but the next task begins when a line comes.
+CLOSING_IN_STEPS = CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)")
+
+
+def step(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
 def test_a_task_may_close_the_tables_descriptor(table, path):
     process = fresh.start(["-c", CLOSING, table], stdin=subprocess.PIPE)
     assert process.stdout.readline() == "closed\n"
@@ -505,13 +514,11 @@ def test_a_task_may_close_the_tables_descriptor(table, path):
 
 def test_a_table_may_be_closed_and_removed(table, path):
     """Its program goes to the one that others have made since."""
-    code = CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)")
-    code = code.replace("os.dup2", "os.unlink(sys.argv[2]); os.dup2")
+    code = CLOSING_IN_STEPS.replace("os.dup2", "os.unlink(sys.argv[2]); os.dup2")
     process = fresh.start(["-c", code, table, path], stdin=subprocess.PIPE)
     assert process.stdout.readline() == "closed\n"
     other = programs.Table(path)
-    process.stdin.write("\n")
-    process.stdin.flush()
+    step(process)
     gates.wait_until(lambda: [found.pid for found in other.programs()] == [process.pid], "it is in the new table")
     fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
     assert list(other.programs()) == []
@@ -522,13 +529,12 @@ def test_the_row_may_be_anothers_then(table, path):
 
     It may have locked it again before the other program comes.
     """
-    process = fresh.start(["-c", CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)"), table], stdin=-1)
+    process = fresh.start(["-c", CLOSING_IN_STEPS, table], stdin=subprocess.PIPE)
     assert process.stdout.readline() == "closed\n"
     other = start(path)
     table = programs.Table(path)
     assert other.pid in [found.pid for found in table.programs()]
-    process.stdin.write("\n")
-    process.stdin.flush()
+    step(process)
     gates.wait_until(lambda: len(list(table.programs())) == 2, "both are there")
     fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
     assert [found.pid for found in table.programs()] == [other.pid]
@@ -537,13 +543,12 @@ def test_the_row_may_be_anothers_then(table, path):
 
 def test_the_row_may_have_been_anothers(table, path):
     """That program has ended, and nobody has the row."""
-    process = fresh.start(["-c", CLOSING.replace("pool.apply(input)", "input(); pool.apply(input)"), table], stdin=-1)
+    process = fresh.start(["-c", CLOSING_IN_STEPS, table], stdin=subprocess.PIPE)
     assert process.stdout.readline() == "closed\n"
     other = start(path)
     fresh.end(other)
     table = programs.Table(path)
-    process.stdin.write("\n")
-    process.stdin.flush()
+    step(process)
     gates.wait_until(lambda: [found.pid for found in table.programs()] == [process.pid], "it is in the table again")
     fresh.check(fresh.finish(process, stdin_text="\n"), "ended")
     assert list(table.programs()) == []
@@ -574,9 +579,9 @@ def test_a_pool_inside_a_worker_is_no_program_of_its_own(remote_kind, table, tmp
 
 def test_the_runner_shares_the_machine(table, tmp_path):
     code = f"from pool_party.budget import machine; machine.TABLE = {table!r}\n"
-    code += "from multiprocessing.pool import ThreadPool\nwith ThreadPool(1) as pool: pool.map(abs, [-1])\n"
-    code += "print(machine._present is not None)"
-    fresh.check(fresh.run(["-m", "pool_party", "--scope", "machine", "-c", code]), "True")
+    code += "from multiprocessing.pool import ThreadPool\n"
+    code += "with ThreadPool(1) as pool: print(pool.map(abs, [-1]), machine._present is not None)"
+    fresh.check(fresh.run(["-m", "pool_party", "--scope", "machine", "-c", code]), "[1] True")
 
 
 # ---- pool-party top ----
