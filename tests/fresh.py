@@ -16,12 +16,13 @@ STRICT = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 IGNORED_BY_SHELLS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
-class Completed:
-    def __init__(self, returncode, out, err):
-        self.returncode, self.out, self.err = returncode, out, err
+class Completed(str):
+    """A program's exit status and output. pytest shows the message of an assertion whole only if it is a string."""
 
-    def __repr__(self):
-        return f"exit status {self.returncode}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+    def __new__(cls, returncode, out, err):
+        self = super().__new__(cls, f"exit status {returncode}\n--- stdout\n{out}\n--- stderr\n{err}")
+        self.returncode, self.out, self.err = returncode, out, err
+        return self
 
 
 def environment():

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import sys
 import threading
+import traceback
 
 from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 
@@ -96,8 +97,18 @@ def abandoned(kind, gate_path, log_path):
     calls[0].result()
 
 
+def tell_evaluations(event, args):
+    """Print what the program evaluates after a Ctrl-C that nobody has caught: up to 3.13 its exit status is then 1."""
+    if event == "compile" and hasattr(sys, "last_exc"):
+        stack = traceback.extract_stack()
+        if not any(frame.name == "_print_exception_bltin" for frame in stack):  # the interpreter undoes those
+            print(threading.current_thread(), args[0], *traceback.format_list(stack), file=sys.stderr)
+
+
 def swallowed(gate_path, log_path):
     """A task that goes on after its KeyboardInterrupt is ended with its process."""
+    if sys.version_info < (3, 14):
+        sys.addaudithook(tell_evaluations)
     with ComposableExecutor(1, kind="process") as executor:
         call = executor.submit(tasks.spin_through_interrupts, gate_path, log_path)
         print("ready", flush=True)
