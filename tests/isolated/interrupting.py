@@ -9,7 +9,6 @@ import pathlib
 import signal
 import sys
 import threading
-import traceback
 
 from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 
@@ -100,9 +99,12 @@ def abandoned(kind, gate_path, log_path):
 def tell_evaluations(event, args):
     """Print what the program evaluates after a Ctrl-C that nobody has caught: up to 3.13 its exit status is then 1."""
     if event == "compile" and hasattr(sys, "last_exc"):
-        stack = traceback.extract_stack()
-        if not any(frame.name == "_print_exception_bltin" for frame in stack):  # the interpreter undoes those
-            print(threading.current_thread(), args[0], *traceback.format_list(stack), file=sys.stderr)
+        places, frame = [], sys._getframe(1)
+        while frame is not None:
+            places.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+            frame = frame.f_back
+        if not any("_print_exception_bltin" in place for place in places):  # the interpreter undoes those
+            print(threading.current_thread(), args[0], *places, sep="\n", file=sys.stderr)
 
 
 def swallowed(gate_path, log_path):
