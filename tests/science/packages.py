@@ -25,7 +25,7 @@ import sys
 import venv
 from concurrent.futures import ThreadPoolExecutor
 
-import said
+import measured
 import uses
 
 from pool_party._core.errors import describe_exit
@@ -145,13 +145,16 @@ def run_stage(python, stage, name, extensions, options):
 
 
 def judge(python, name, options):
-    """Measure a package. Return its row."""
-    version = run([python, "-c", f"import importlib.metadata as m; print(m.version({name!r}))"])
-    row = {"name": name, "version": version, "works": "no", "how": "-", "left": "-", "why": ""}
+    """Measure a package. Return its row: how it loads ("default", "extensions", "no", or None if unknown), and why not."""
+    try:
+        version = run([python, "-c", f"import importlib.metadata as m; print(m.version({name!r}))"])
+    except subprocess.CalledProcessError:
+        return {"version": None, "how": None, "why": "it could not be installed"}
+    row = {"version": version, "how": None, "why": ""}
     expected, error = run_stage(python, "main", name, None, options)
     if error:
-        return {**row, "works": "not measured", "why": f"fails in the main interpreter: {error}"}
-    for extensions, how in ((None, "by default"), (NAMES.get(name, [name]), "extensions=")):
+        return {**row, "why": f"fails in the main interpreter: {error}"}
+    for extensions, how in ((None, "default"), (NAMES.get(name, [name]), "extensions")):
         found, error = run_stage(python, "pools", name, extensions, options)
         if error is None:
             beside, error = run_stage(python, "beside", name, extensions, options)
@@ -162,8 +165,8 @@ def judge(python, name, options):
             if error is None and results != {expected[0]["result"]}:
                 error = f"other results than the main interpreter's: {sorted(results)[:2]}"[:300]
         if error is None:
-            return {**row, "works": "yes", "how": how, "left": f"{max(0.0, found[-1]['left_mb']):.1f}"}
-    return {**row, "why": error}
+            return {**row, "how": how, "left_mb": round(max(0.0, found[-1]["left_mb"]), 2)}
+    return {**row, "how": "no", "why": error}
 
 
 def run(command):
@@ -183,52 +186,12 @@ def install(folder, names):
                 subprocess.run([*pip, each])
 
 
-HEAD = """# Packages with extension modules in interpreters
-
-This table was written by `python tests/science/packages.py`, with CPython {version} on {machine}. Each package ran a
-small use, such as rendering a picture, fitting a model, or writing and reading a file: in one interpreter, in two and
-four at once, in five pools one after another, and after other packages and beside the main interpreter. Every result
-had to be the main interpreter's, and the process had to end without a crash. The extension modules that the use loads
-in the main interpreter had to load in interpreters, too (most rows are older than this check). This does not show that
-all of a package works. "MB left" is the private memory that each ended interpreter left; it varies between runs.
-Rows come from several runs, and may be of an earlier state of pool_party.
-[interpreters.md](interpreters.md) explains how packages are loaded.
-
-| package | version | works | how | MB left |
-|---|---|---|---|---|
-"""
-COLUMNS = ("name", "version", "works", "how", "left", "why")
-
-
-def read_table():
-    """Return the rows of the present table."""
-    rows = {}
-    for line in said.without_section(said.TABLE.read_text()).splitlines() if said.TABLE.exists() else ():
-        if line.startswith("| `"):
-            name, version, result, how, left = (cell.strip() for cell in line.strip("| ").split(" | "))
-            works, _, why = result.partition(": ")
-            row = dict(zip(COLUMNS, (name.strip("`"), version, works, how, left, why), strict=True))
-            rows[row["name"]] = row
-    return rows
-
-
-def write_table(rows, python):
-    """Write the table: first what works, by name."""
-    version = run([python, "-c", "import platform; print(platform.python_version())"])
-    machine = run([python, "-c", "import platform; print(platform.machine(), platform.system())"])
-    lines = []
-    for row in sorted(rows.values(), key=lambda row: (row["works"] != "yes", row["name"].lower())):
-        works = f"{row['works']}: {row['why'].replace('|', '/')}" if row["why"] else row["works"]
-        lines.append(f"| `{row['name']}` | {row['version']} | {works} | {row['how']} | {row['left']} |")
-    text = HEAD.format(version=version, machine=machine) + "\n".join(lines) + "\n"
-    said.TABLE.write_text(text + said.section())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=ALL, metavar="NAME", help="these packages")
     parser.add_argument("--refused", action="store_true", help="measure packages although interpreters refuse them")
-    parser.add_argument("--venv", type=pathlib.Path, default=ROOT / "build" / "packages", help="the environment")
+    folder = ROOT / "build" / "packages" / f"{sys.version_info[0]}.{sys.version_info[1]}"
+    parser.add_argument("--venv", type=pathlib.Path, default=folder, help="the environment")
     parser.add_argument("--no-install", action="store_true", help="take the environment as it is")
     parser.add_argument("--dry", action="store_true", help="do not write the table")
     parser.add_argument("--jobs", type=int, default=1, help="packages at a time")
@@ -238,14 +201,15 @@ def main():
     if not options.no_install:
         install(options.venv, names)
     python = str(options.venv / "bin" / "python")
-    rows = read_table()
+    version = run([python, "-c", "import platform; print(platform.python_version())"])
+    rows = measured.read(version)
     with ThreadPoolExecutor(options.jobs) as executor:
-        for row in executor.map(lambda name: judge(python, name, options), names):
-            rows[row["name"]] = row
-            print(*row.values(), flush=True)
+        for name, row in zip(names, executor.map(lambda name: judge(python, name, options), names), strict=True):
+            rows[name] = row
+            print(name, *row.values(), flush=True)
             if not options.dry:
-                write_table(rows, python)
-    failed = [n for n in names if rows[n]["works"] == "no" and set(NAMES.get(n, [n])) <= set(PACKAGES)]
+                measured.write(version, rows)
+    failed = [n for n in names if rows[n]["how"] == "no" and set(NAMES.get(n, [n])) <= set(PACKAGES)]
     return 1 if failed else 0
 
 

@@ -1,0 +1,70 @@
+"""What packages.py measured: a file of JSON for each CPython, and the first section of docs/packages.md."""
+
+import json
+import platform
+import re
+
+import said
+
+HEAD = """# Packages with extension modules in interpreters
+
+This table was written by `python tests/science/packages.py`, once with each CPython, on {machine}. Each package ran a
+small use, such as rendering a picture, fitting a model, or writing and reading a file: in one interpreter, in two and
+four at once, in five pools one after another, and after other packages and beside the main interpreter. Every result
+had to be the main interpreter's, the process had to end without a crash, and the extension modules that the use loads
+in the main interpreter had to load in interpreters, too. This does not show that all of a package works. The MB are the
+private memory that each ended interpreter left; they vary between runs. Rows may come from several runs.
+[interpreters.md](interpreters.md) explains how packages are loaded.
+"""
+HOW = {"default": "yes", "extensions": "with `extensions=`"}
+
+
+def files():
+    """Return the files with results, by minor version."""
+    return sorted(said.HERE.glob("measured-*.json"), key=lambda path: int(path.stem.rpartition(".")[2]))
+
+
+def read(python):
+    """Return {package: row} as measured with a CPython of the same minor version."""
+    path = _path(python)
+    return json.loads(path.read_text())["rows"] if path.exists() else {}
+
+
+def write(python, rows):
+    """Keep the rows that a CPython has now, and write docs/packages.md again."""
+    _path(python).write_text(json.dumps({"python": python, "rows": rows}, indent=1, sort_keys=True) + "\n")
+    results = [json.loads(path.read_text()) for path in files()]
+    said.TABLE.write_text(text(results) + said.section())
+
+
+def text(results):
+    """Return the section. Packages that work with every CPython come first."""
+    machine = f"{platform.machine()} {platform.system()}"
+    columns = [f"CPython {result['python']}" for result in results]
+    lines = [HEAD.format(machine=machine), _line(["package", *columns]), _line(["---"] * (1 + len(columns)))]
+    names = {name for result in results for name in result["rows"]}
+    for name in sorted(names, key=lambda name: (not _works(name, results), name.lower())):
+        lines.append(_line([f"`{name}`", *(_cell(result["rows"].get(name)) for result in results)]))
+    return "\n".join(lines) + "\n"
+
+
+def _works(name, results):
+    return all(result["rows"].get(name, {}).get("how") == "default" for result in results)
+
+
+def _cell(row):
+    if row is None:
+        return "not measured"
+    if row["how"] in HOW:
+        return f"{row['version']}: {HOW[row['how']]}, {row['left_mb']:.1f} MB"
+    why = row["why"].replace("|", "/")
+    return f"{row['version']}: no: {why}" if row["how"] == "no" else f"not measured: {why}"
+
+
+def _line(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def _path(python):
+    minor = re.match(r"\d+\.\d+", python)[0]
+    return said.HERE / f"measured-{minor}.json"
