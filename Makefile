@@ -60,7 +60,7 @@ format:    ## let ruff format the Python code
 types:     ## mypy, strict; and whether the native module is what its stub says
 	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native
 
-bench:     ## all benchmarks and their report, 45 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
+bench:     ## all benchmarks and their report, 90 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
 
 .PHONY: docs
