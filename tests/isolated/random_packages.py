@@ -2,7 +2,7 @@
 
 check [N [SEED [PACKAGE ...]]]   N interpreters; no threads, descriptors, mapped files or TSS keys accumulate
 
-The packages are those of tests/science/uses.py that are installed and load by default, or those that are named.
+The packages are those of tests/science/uses/ that are installed and load by default, or those that are named.
 
 What is loaded once, such as bundled libraries, is loaded before by an interpreter that uses all of these packages.
 """
@@ -42,7 +42,7 @@ def candidates():
 
 def use(names):
     """Return the results of packages' uses, in a worker."""
-    return [repr(getattr(uses, name)()) for name in names]
+    return [repr(uses.ALL[name]()) for name in names]
 
 
 def accumulating():

@@ -1,11 +1,11 @@
 """Measures which packages with extension modules work in interpreter workers, and writes docs/packages.md.
 
-    python tests/science/packages.py                         # installs all of uses.py and measures them, an hour
+    python tests/science/packages.py                         # installs all that uses/ names and measures them, an hour
     python tests/science/packages.py --only polars h5py      # these, into the table that is there
     python tests/science/packages.py --only h5py --refused   # although interpreters refuse it
     python tests/science/packages.py --no-install            # in the environment as it is
 
-Each package has a use in uses.py, whose result in the main interpreter is what interpreters have to return. The use
+Each package has a use in uses/, whose result in the main interpreter is what interpreters have to return. The use
 runs in one interpreter, in two and four at once, in five pools one after another, and in two interpreters after uses of
 other packages and beside the main interpreter. Each measurement is a process of its own, so a crash, also at the end of
 the process, costs only its package's row. What a package leaves is the growth of the process's private memory by the
@@ -48,9 +48,32 @@ NAMES = {
     "greenlet": ["greenlet", "sqlalchemy"],
     "grpcio": ["grpc"],
     "lightgbm": ["lightgbm", "sklearn"],
+    "hdbscan": ["hdbscan", "sklearn"],
+    "faiss_cpu": ["faiss"],
+    "python_flint": ["flint"],
+    "biopython": ["Bio"],
+    "pyerfa": ["erfa"],
+    "pyogrio": ["pyogrio", "shapely"],
+    "pymongo": ["bson", "pymongo"],
+    "zope_interface": ["zope"],
+    "levenshtein": ["Levenshtein"],
+    "cython": ["Cython"],
+    "python_snappy": ["snappy", "cramjam"],
+    "argon2_cffi": ["argon2"],
+    "pycryptodome": ["Crypto"],
+    "psycopg2_binary": ["psycopg2"],
+    "psycopg_binary": ["psycopg", "psycopg_binary"],
 }
-_COMPANIONS = {"greenlet": ["sqlalchemy"], "lightgbm": ["scikit-learn"], "fastparquet": ["pandas"]}
-ALL = [name for name, value in vars(uses).items() if callable(value) and not name.startswith("_")]
+_COMPANIONS = {
+    "greenlet": ["sqlalchemy"],
+    "lightgbm": ["scikit-learn"],
+    "fastparquet": ["pandas"],
+    "onnxruntime": ["numpy"],
+    "pyogrio": ["shapely"],
+    "pyfftw": ["numpy"],
+    "psycopg_binary": ["psycopg"],
+}
+ALL = list(uses.ALL)
 BEFORE = ("numpy", "orjson", "pillow", "lxml", "regex", "msgpack", "cffi")  # run before others, some at a time
 
 
@@ -59,7 +82,7 @@ BEFORE = ("numpy", "orjson", "pillow", "lxml", "regex", "msgpack", "cffi")  # ru
 
 def use(name):
     """Return the result of a package's use as text."""
-    return repr(getattr(uses, name)())
+    return repr(uses.ALL[name]())
 
 
 def loaded(name):
@@ -145,7 +168,7 @@ def run_stage(python, stage, name, extensions, options):
 
 
 def judge(python, name, options):
-    """Measure a package. Return its row: how it loads ("default", "extensions", "no", or None if unknown), and why not."""
+    """Measure a package. Return its row: how it loads ("default", "extensions", "no", or None if unknown) and why not."""
     try:
         version = run([python, "-c", f"import importlib.metadata as m; print(m.version({name!r}))"])
     except subprocess.CalledProcessError:
