@@ -168,7 +168,7 @@ def run_stage(python, stage, name, extensions, options):
 
 
 def judge(python, name, options):
-    """Measure a package. Return its row: how it loads ("default", "extensions", "no", or None if unknown) and why not."""
+    """Measure a package. Return its row: how it loads ("default", "extensions", "no", None if unknown) and why not."""
     try:
         version = run([python, "-c", f"import importlib.metadata as m; print(m.version({name!r}))"])
     except subprocess.CalledProcessError:
