@@ -177,6 +177,7 @@ def judge(python, name, options):
     expected, error = run_stage(python, "main", name, None, options)
     if error:
         return {**row, "why": f"fails in the main interpreter: {error}"}
+    errors = []
     for extensions, how in ((None, "default"), (NAMES.get(name, [name]), "extensions")):
         found, error = run_stage(python, "pools", name, extensions, options)
         if error is None:
@@ -188,8 +189,10 @@ def judge(python, name, options):
             if error is None and results != {expected[0]["result"]}:
                 error = f"other results than the main interpreter's: {sorted(results)[:2]}"[:300]
         if error is None:
-            return {**row, "how": how, "left_mb": round(max(0.0, found[-1]["left_mb"]), 2)}
-    return {**row, "how": "no", "why": error}
+            row["left_mb"] = round(max(0.0, found[-1]["left_mb"]), 2)
+            return {**row, "how": how, "why": "".join(f"by default: {each}" for each in errors)}
+        errors.append(error)
+    return {**row, "how": "no", "why": "by default: {}; with `extensions=`: {}".format(*errors)}
 
 
 def run(command):
