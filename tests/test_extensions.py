@@ -134,6 +134,16 @@ def test_others_load_at_ones_own_risk(package, make_pool, name):
 
 
 @needs_support
+def test_a_module_that_mypyc_makes_beside_a_package_is_copied(tmp_path, monkeypatch, make_pool):
+    name = "6ec57f__mypyc"
+    out = tmp_path / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    build("extension.c", out, "-DPREFIX=PyInit_", f"-DNAME={name}", "-DMULTI_PHASE")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pool = make_pool(2, kind="interp", maxtasksperchild=1)
+    assert pool.map(foreign.facts, [name] * 4, 1) == [(name, name, 42, 1)] * 4
+
+
+@needs_support
 def test_modules_guard_themselves_as_in_a_process(package, make_pool):
     """One interpreter has one copy of a file, however often the file is imported."""
     pool = make_pool(1, kind="interp", extensions=["alone"])
@@ -241,7 +251,7 @@ def counting(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("shared_counting", [1, 2])])
+@pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("faiss_counting", [1, 1]), ("shared_counting", [1, 2])])
 @needs_support
 def test_some_libraries_are_copied_too(counting, library, counts, make_pool):
     """Each interpreter has its own HDF5, whose lock is a lock of the module's; others are shared.

@@ -151,13 +151,21 @@ def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
+def _is_private(name: str) -> bool:
+    """Whether this interpreter loads a module as a private copy.
+
+    mypyc puts the code of a package's modules into one module beside the package, named HASH__mypyc.
+    """
+    return _top(name) in _allowed or (name.endswith("__mypyc") and bool(_allowed))
+
+
 class _Loader(ExtensionFileLoader):
     """Loads extension modules of the allowed packages as private copies, and all others as CPython does."""
 
     _is_fresh = False  # whether `create_module` has made a module that `exec_module` has not executed yet
 
     def create_module(self, spec: ModuleSpec) -> "ModuleType":
-        if _top(spec.name) in _allowed:
+        if _is_private(spec.name):
             module = self._create_private(spec)
             self._is_fresh = True
             return module
@@ -169,7 +177,7 @@ class _Loader(ExtensionFileLoader):
             raise
 
     def exec_module(self, module: "ModuleType") -> None:
-        if _top(self.name) not in _allowed:
+        if not _is_private(self.name):
             super().exec_module(module)
             return
         if not self._is_fresh:
