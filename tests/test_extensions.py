@@ -251,7 +251,9 @@ def counting(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("library", "counts"), [("hdf5_counting", [1, 1]), ("faiss_counting", [1, 1]), ("shared_counting", [1, 2])])
+@pytest.mark.parametrize(
+    ("library", "counts"), [("hdf5_counting", [1, 1]), ("faiss_counting", [1, 1]), ("shared_counting", [1, 2])]
+)
 @needs_support
 def test_some_libraries_are_copied_too(counting, library, counts, make_pool):
     """Each interpreter has its own HDF5, whose lock is a lock of the module's; others are shared.
