@@ -21,6 +21,7 @@ PACKAGES = {
     "_cvxcore": "1.9.3",
     "_duckdb": "2.0.0",
     "_polars_runtime_32": "2.1.0",
+    "_skimage2": "0.27.0rc1",
     "aiohttp": "3.14.5",
     "astropy": "8.0.2",
     "av": "19.0.2",
