@@ -89,8 +89,9 @@ def constructed(name):
 
 
 def count(name):
-    """Call a module's function that counts its calls."""
-    return importlib.import_module(name).count()
+    """Call two functions that count their calls: in a library that a module needs, and in the module itself."""
+    module = importlib.import_module(name)
+    return module.count(), module.use()
 
 
 def call_at_end(name):

@@ -1,7 +1,7 @@
 /* A library that counts for the process, and, with MODULE, an extension module that needs it.
  *
- * The library calls a function that was registered with it when it is closed, as Arrow does. Its count is unique in the
- * process, as the linker understands it. Under Arrow's names, it has two pools of threads, of which it has only the names. */
+ * The library calls a function that was registered with it when it is closed, as Arrow does. The counts of both are unique
+ * in the process, as the linker understands it. Under Arrow's names, it has two pools of threads, of which it has only the names. */
 #ifdef MODULE
 
 #include <Python.h>
@@ -14,6 +14,14 @@ static PyObject *count(PyObject *module, PyObject *ignored) {
     return PyLong_FromLong(count_up());
 }
 
+int pp_test_uses;
+__asm__(".type pp_test_uses, @gnu_unique_object");
+
+static PyObject *use(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(++pp_test_uses);
+}
+
 static void note_end(void) { setenv("PP_TEST_CLOSED", "called", 1); }
 
 static PyObject *call_at_end(PyObject *module, PyObject *ignored) {
@@ -24,6 +32,7 @@ static PyObject *call_at_end(PyObject *module, PyObject *ignored) {
 
 static PyMethodDef functions[] = {
     {"count", count, METH_NOARGS, "Calls in this process."},
+    {"use", use, METH_NOARGS, "Its own calls in this process."},
     {"call_at_end", call_at_end, METH_NOARGS, "Sets PP_TEST_CLOSED when the library is closed."},
     {0},
 };

@@ -116,8 +116,10 @@ class Dynamic:
         one, which the linker would never unload.
         """
         at = self._offset(_SYMTAB)
-        symbols = os.pread(fd, self._count_symbols(fd) * _SYMBOL, at)
-        for n, info in enumerate(symbols[4::_SYMBOL]):
+        infos = os.pread(fd, self._count_symbols(fd) * _SYMBOL, at)[4::_SYMBOL]
+        if max(infos, default=0) >> 4 < _UNIQUE:
+            return  # as in most files; this is much faster than the loop
+        for n, info in enumerate(infos):
             if info >> 4 == _UNIQUE:
                 os.pwrite(fd, bytes([_WEAK << 4 | info & 15]), at + n * _SYMBOL + 4)
 

@@ -253,6 +253,7 @@ def _open_copy(
         own_name = f"pp{os.fstat(fd).st_ino:x}"  # unique: no other copy can have that inode while this one is loaded
         if is_needed:
             names[dynamic.name] = own_name
+        if names:
             dynamic.make_unique_symbols_ordinary(fd)
         if _is_arrow(path):
             dynamic.replace(fd, ARROW_SETTINGS)

@@ -147,9 +147,18 @@ PACKAGES = {
 }
 
 # Beginnings of the names of libraries of which each interpreter has its own copy. Their state is one per process, and
-# each copy of the modules that need them guards it by another lock, or it refers to Python objects, as Arrow's does, or
-# to functions of a copy, as Faiss's does.
-OWN_LIBRARIES = ("libhdf5", "libnetcdf", "libarrow", "libparquet", "libfaiss")
+# each copy of the modules that need them guards it by another lock (HDF5, netCDF, FFTW), or it refers to Python objects
+# (Arrow, Boost's Python) or to functions of a copy (Faiss, RDKit).
+OWN_LIBRARIES = (
+    "libhdf5",
+    "libnetcdf",
+    "libarrow",
+    "libparquet",
+    "libfaiss",
+    "libfftw3",
+    "libboost_python",
+    "libRDKit",
+)
 
 # Arrow's allocator jemalloc starts a thread that never ends, unless its settings, which are a text in the library, say
 # otherwise. What stands in place of that is as long, and has no effect: it is there before, too.
