@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import platform
 import re
 
 import gates
@@ -28,6 +29,12 @@ def test_module_globals_persist_between_tasks(make_pool, kind):
     pool = make_pool(1, kind=kind)
     first = pool.apply(tasks.count_up)
     assert [pool.apply(tasks.count_up) for _ in range(4)] == list(range(first + 1, first + 5))
+
+
+def test_interpreters_start_no_program_to_name_the_processor(make_pool):
+    """Its process would hold the locks on files of all interpreters for a moment: HDF5's."""
+    pool = make_pool(1, kind="interp")
+    assert pool.apply(tasks.processor_without_programs) == platform.processor()
 
 
 def test_module_globals_of_remote_workers_are_their_own(make_pool, remote_kind):

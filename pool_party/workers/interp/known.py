@@ -138,6 +138,7 @@ PACKAGES = {
     "tornado": "6.6.1",
     "ujson": "6.1.0",
     "uvloop": "0.23.0",
+    "websockets": "17.4",
     "yaml": "6.0.3",
     "yarl": "1.25.1",
     "zlib_ng": "1.1.0",

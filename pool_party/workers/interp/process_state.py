@@ -1,8 +1,12 @@
-"""Makes interpreters use the process's authentication key and resource tracker of `multiprocessing`.
+"""Makes interpreters use the process's authentication key and resource tracker of `multiprocessing`, and its processor.
 
 With its own key an interpreter could not talk to the managers that its process has started. A tracker of its own would,
 when the interpreter ends, remove shared memory that a task has attached. So both come from the main interpreter, as a
 worker process gets them from its parent.
+
+For the name of the processor, `platform` starts a program. The new process has the descriptors of all interpreters for
+a moment, and with them the lock on an HDF5 file that another one closes just then. h5py asks for it when it is
+imported. So it is asked for once, in the main interpreter.
 """
 
 import sys
@@ -25,6 +29,10 @@ result = bytes(current_process().authkey)
 _TRACKER = """
 from multiprocessing import resource_tracker
 result = str(resource_tracker.getfd()).encode()
+"""
+_PROCESSOR = """
+import platform
+result = platform.processor().encode()
 """
 
 
@@ -50,6 +58,10 @@ def _adopt_tracker(module: "Any") -> None:
         setattr(module, name, function)
 
 
+def _adopt_processor(module: "Any") -> None:
+    module._Processor.from_subprocess = staticmethod(lambda: _native.ask_main(_PROCESSOR).decode())
+
+
 def adopt_key() -> None:
     """Use the key that the process has now, if the module is loaded."""
     if "multiprocessing.process" in sys.modules:
@@ -59,6 +71,7 @@ def adopt_key() -> None:
 _ADOPTERS: "dict[str, Callable[[Any], None]]" = {
     "multiprocessing.process": _adopt_key,
     "multiprocessing.resource_tracker": _adopt_tracker,
+    "platform": _adopt_processor,
 }
 
 
