@@ -94,6 +94,11 @@ def count(name):
     return module.count(), module.use()
 
 
+def count_in(names):
+    """Call a function of each module."""
+    return [importlib.import_module(name).count() for name in names]
+
+
 def call_at_end(name):
     """Make a module be called when the library that it needs is closed."""
     importlib.import_module(name).call_at_end()

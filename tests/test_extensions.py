@@ -265,6 +265,19 @@ def test_some_libraries_are_copied_too(counting, library, counts, make_pool):
     assert [pool.apply(foreign.count, ("counting",)) for pool in pools] == [(n, n) for n in counts]
 
 
+@pytest.mark.parametrize("names", [["libpart", "counting", "libpart"], ["counting", "libpart", "counting"]])
+@needs_support
+def test_a_module_that_another_one_needs_as_a_library_is_copied_once(names, tmp_path, monkeypatch, make_pool):
+    """It has no name of its own, so the linker finds it by its file, which a copy is not."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    folders = "-Wl,-rpath,$ORIGIN:$ORIGIN/libraries"
+    build("counting.c", tmp_path / f"libpart{suffix}", "-DPART", folders)
+    build("counting.c", tmp_path / f"counting{suffix}", "-DMODULE", f"-L{tmp_path}", f"-l:libpart{suffix}", folders)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pools = [make_pool(1, kind="interp", extensions=["counting", "libpart"]) for _ in range(2)]
+    assert [pool.apply(foreign.count_in, (names,)) for pool in pools] == [[1, 2, 3]] * 2
+
+
 @needs_support
 def test_copies_are_closed_together(counting, environment):
     """A library may call what a module that needs it has registered: Arrow does. The module must still be there."""

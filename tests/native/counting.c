@@ -1,4 +1,5 @@
-/* A library that counts for the process, and, with MODULE, an extension module that needs it.
+/* A library that counts for the process, and, with MODULE, an extension module that needs it. With PART, the library is an
+ * extension module itself.
  *
  * The library calls a function that was registered with it when it is closed, as Arrow does. The counts of both are unique
  * in the process, as the linker understands it. Under Arrow's names, it has two pools of threads, of which it has only the names. */
@@ -72,5 +73,20 @@ status_t shut_down(void *pool, bool waits) {
         setenv("PP_TEST_THREADS", ended, 1);
     return (status_t){{0}};
 }
+
+#ifdef PART
+
+#include <Python.h>
+
+static PyObject *count(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(count_up());
+}
+
+static PyMethodDef functions[] = {{"count", count, METH_NOARGS, "Calls in this process."}, {0}};
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "libpart", .m_size = -1, .m_methods = functions};
+PyMODINIT_FUNC PyInit_libpart(void) { return PyModule_Create(&def); }
+
+#endif
 
 #endif

@@ -91,6 +91,22 @@ class Dynamic:
         if strings != self._strings:
             os.pwrite(fd, strings, self._strings_at)
 
+    def give_name(self, fd: int, name: str) -> None:
+        """Give a library without a name one, in a copy that `fd` refers to.
+
+        It takes the place of the list of folders, which a copy does not need.
+
+        Raises: ValueError if there is no such list, or it is too short.
+        """
+        tag = _RUNPATH if _RUNPATH in self._tags_at else _RPATH
+        start = self._entries.get(tag, 0)
+        if tag not in self._tags_at or len(name) > len(self._text(start)):
+            raise ValueError("other libraries could not find it, since it has no name, and no place for one")
+        string = os.fsencode(name) + b"\0"
+        self._strings = self._strings[:start] + string + self._strings[start + len(string) :]
+        os.pwrite(fd, string, self._strings_at + start)
+        os.pwrite(fd, struct.pack("=q", _SONAME), self._tags_at[tag])
+
     def replace(self, fd: int, texts: "Mapping[bytes, bytes]") -> None:
         """Replace texts in a copy that `fd` refers to, wherever they are, by others of the same length."""
         with mmap.mmap(fd, 0) as data:

@@ -192,7 +192,11 @@ class _Loader(ExtensionFileLoader):
     def _create_private(self, spec: ModuleSpec) -> "ModuleType":
         if not IS_SUPPORTED:
             raise ImportError(_unsupported(_top(spec.name)), name=spec.name)
-        if self.path not in _copies:
+        if self.path not in _copies and _is_linkable(self.path):
+            library = os.path.realpath(self.path)
+            _load_own(library, ())
+            _copies[self.path], _ = _own[library]
+        elif self.path not in _copies:
             _copies[self.path], _ = _open_copy(self.path, may_sleep=_top(spec.name) in SLEEPERS)
         return _native.load_extension(_copies[self.path], _init_suffix(spec.name), spec)
 
@@ -251,9 +255,11 @@ def _open_copy(
     try:
         _copy(path, fd)
         own_name = f"pp{os.fstat(fd).st_ino:x}"  # unique: no other copy can have that inode while this one is loaded
-        if is_needed:
+        if is_needed and dynamic.name:
             names[dynamic.name] = own_name
-        if names:
+        elif is_needed:
+            dynamic.give_name(fd, own_name)
+        if is_needed or names:
             dynamic.make_unique_symbols_ordinary(fd)
         if _is_arrow(path):
             dynamic.replace(fd, ARROW_SETTINGS)
@@ -323,9 +329,17 @@ def _is_arrow(library: str) -> bool:
 
 def _is_copied(library: str) -> bool:
     """Return whether each interpreter gets its own copy of a library that its copies need."""
-    if os.path.basename(library).startswith(OWN_LIBRARIES):
+    if os.path.basename(library).startswith(OWN_LIBRARIES) or _is_linkable(library):
         return True
     return _has_own_blas and os.path.isabs(library) and _is_openblas(library)
+
+
+def _is_linkable(path: str) -> bool:
+    """Whether a file is an extension module that others may need as a library, as pysam's are.
+
+    The linker looks only for libraries whose names begin with "lib".
+    """
+    return os.path.basename(path).startswith("lib") and path.endswith(_imp.extension_suffixes()[0])
 
 
 def _load_own(library: str, folders: "Sequence[str]") -> str:

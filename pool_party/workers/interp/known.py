@@ -110,6 +110,7 @@ PACKAGES = {
     "pymongo": "4.20.1",
     "pyogrio": "0.13.0",
     "pyproj": "3.8.0",
+    "pysam": "0.24.1",
     "python_calamine": "0.9.1",
     "pywt": "1.10.0",
     "qdldl": "0.1.9.post1",
