@@ -262,6 +262,13 @@ def test_the_picture_is_drawn_from_the_results():
     assert (pictures / "figures.svg").read_text() == draw["draw"](draw["RESULTS"])
 
 
+def test_the_table_of_packages_is_what_was_measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "science"))
+    import measured
+
+    assert (ROOT / "docs" / "packages.md").read_text() == measured.page()
+
+
 WAYS = {  # rows of docs/policies.md -> their names in benchmarks/cells.py
     "one BLAS thread": "one-thread",
     "one worker": "one-worker",

@@ -32,14 +32,19 @@ def read(python):
 
 def write(python, rows):
     """Keep the rows that a CPython has now, and write docs/packages.md again."""
-    _path(python).write_text(json.dumps({"python": python, "rows": rows}, indent=1, sort_keys=True) + "\n")
-    results = [json.loads(path.read_text()) for path in files()]
-    said.TABLE.write_text(text(results) + said.section())
+    result = {"python": python, "machine": f"{platform.machine()} {platform.system()}", "rows": rows}
+    _path(python).write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    said.TABLE.write_text(page())
+
+
+def page():
+    """Return docs/packages.md as the files with results say."""
+    return text([json.loads(path.read_text()) for path in files()]) + said.section()
 
 
 def text(results):
-    """Return the section. Packages that work with every CPython come first."""
-    machine = f"{platform.machine()} {platform.system()}"
+    """Return the first section. Packages that work with every CPython come first."""
+    machine = " and ".join(dict.fromkeys(result["machine"] for result in results))
     columns = [f"CPython {result['python']}" for result in results]
     lines = [HEAD.format(machine=machine), _line(["package", *columns]), _line(["---"] * (1 + len(columns)))]
     names = {name for result in results for name in result["rows"]}
