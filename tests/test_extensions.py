@@ -278,6 +278,17 @@ def test_a_module_that_another_one_needs_as_a_library_is_copied_once(names, tmp_
     assert [pool.apply(foreign.count_in, (names,)) for pool in pools] == [[1, 2, 3]] * 2
 
 
+@pytest.mark.parametrize("name", ["lib", "libalone"])
+@needs_support
+def test_a_module_that_no_other_needs_may_be_named_like_a_library(name, tmp_path, monkeypatch, make_pool):
+    """pandas has one whose name is "lib"."""
+    out = tmp_path / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    build("extension.c", out, "-DPREFIX=PyInit_", f"-DNAME={name}", "-DMULTI_PHASE")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pool = make_pool(2, kind="interp", extensions=[name], maxtasksperchild=1)
+    assert pool.map(foreign.facts, [name] * 4, 1) == [(name, name, 42, 1)] * 4
+
+
 @needs_support
 def test_copies_are_closed_together(counting, environment):
     """A library may call what a module that needs it has registered: Arrow does. The module must still be there."""

@@ -337,9 +337,13 @@ def _is_copied(library: str) -> bool:
 def _is_linkable(path: str) -> bool:
     """Whether a file is an extension module that others may need as a library, as pysam's are.
 
-    The linker looks only for libraries whose names begin with "lib".
+    The linker looks for libraries as "libNAME", and such modules name the folder in which they find each other.
     """
-    return os.path.basename(path).startswith("lib") and path.endswith(_imp.extension_suffixes()[0])
+    from pool_party.workers.interp.elf import Dynamic
+
+    name, suffix = os.path.basename(path), _imp.extension_suffixes()[0]
+    is_named_so = name.startswith("lib") and name.endswith(suffix) and name != f"lib{suffix}"
+    return is_named_so and os.path.isabs(path) and bool(Dynamic(path).folders)
 
 
 def _load_own(library: str, folders: "Sequence[str]") -> str:
