@@ -12,9 +12,9 @@ This table was written by `python tests/science/packages.py`, once with each CPy
 small use, such as rendering a picture, fitting a model, or writing and reading a file: in one interpreter, in two and
 four at once, in five pools one after another, and after other packages and beside the main interpreter. Every result
 had to be the main interpreter's, the process had to end without a crash, and the extension modules that the use loads
-in the main interpreter had to load in interpreters, too. "Yes" means without being named in `extensions=`. This does not
-show that all of a package works. The MB are the private memory that each ended interpreter left; they vary much between
-runs. Rows may come from several runs.
+in the main interpreter had to load in interpreters, too. "Yes" means without being named in `extensions=`. This does
+not show that all of a package works. The MB are the private memory that each ended interpreter left; they vary much
+between runs, and depend on what else is installed. Rows may come from several runs.
 [interpreters.md](interpreters.md) explains how packages are loaded.
 """
 HOW = {"default": "yes", "extensions": "with `extensions=`"}
