@@ -581,3 +581,5 @@ def test_where_copies_are_not_supported_packages_may_do_without(monkeypatch):
     """Others than those that would crash have their pure Python form there, if they have one."""
     monkeypatch.setattr(extensions, "IS_SUPPORTED", False)
     assert extensions.choose(None) == tuple(TESTED)
+    monkeypatch.setattr(extensions, "_allowed", frozenset(TESTED))
+    assert not extensions._is_private("6ec57f__mypyc")

@@ -1,6 +1,6 @@
 """Measures which packages with extension modules work in interpreter workers, and writes docs/packages.md.
 
-    python tests/science/packages.py                         # installs all that uses/ names and measures them, an hour
+    python tests/science/packages.py                         # installs all that uses/ names, and measures them
     python tests/science/packages.py --only polars h5py      # these, into the table that is there
     python tests/science/packages.py --only h5py --refused   # although interpreters refuse it
     python tests/science/packages.py --no-install            # in the environment as it is
@@ -68,9 +68,7 @@ _COMPANIONS = {
     "greenlet": ["sqlalchemy"],
     "lightgbm": ["scikit-learn"],
     "fastparquet": ["pandas"],
-    "onnxruntime": ["numpy"],
     "pyogrio": ["shapely"],
-    "pyfftw": ["numpy"],
     "psycopg_binary": ["psycopg"],
 }
 ALL = list(uses.ALL)

@@ -156,7 +156,7 @@ def _is_private(name: str) -> bool:
 
     mypyc puts the code of a package's modules into one module beside the package, named HASH__mypyc.
     """
-    return _top(name) in _allowed or (name.endswith("__mypyc") and bool(_allowed))
+    return _top(name) in _allowed or (IS_SUPPORTED and bool(_allowed) and name.endswith("__mypyc"))
 
 
 class _Loader(ExtensionFileLoader):
