@@ -34,6 +34,21 @@
     atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_seq_cst, memory_order_seq_cst)
 #endif
 
+/* What holds whenever control is here. `make sanitize` and `make explore` check it; elsewhere it is not even evaluated.
+ * PP_PEEK reads an atomic without being a step for the scheduler of `make explore`. */
+#if defined(PP_SCHEDULE)
+_Noreturn void sch_fail(const char *format, ...);
+#define PP_ASSERT(condition) ((condition) ? (void)0 : sch_fail("not true: %s", #condition))
+#elif defined(PP_CHECK)
+#include <stdio.h>
+#include <stdlib.h>
+#define PP_ASSERT(condition) \
+    ((condition) ? (void)0 : (fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition), abort()))
+#else
+#define PP_ASSERT(condition) ((void)0)
+#endif
+#define PP_PEEK(p) atomic_load_explicit((p), memory_order_seq_cst)
+
 /* Part of the segment's layout: the parent and all processes that map a segment must agree on these values. */
 #ifndef PP_SCHEDULE
 #define PP_SLOTS 1024u               /* tasks in the task ring; a power of two */
@@ -41,6 +56,8 @@
 #define PP_TASK_BYTES (1u << 20)     /* ring for payloads that do not fit a slot; a power of two */
 #define PP_RESULT_BYTES (1u << 18)   /* bytes of one worker's ring of results; a power of two */
 #define PP_INLINE_MAX (1u << 15)     /* larger payloads travel in blocks; guess: far below both rings */
+#define PP_BATCH 256u                /* most results between two checks for signals and for claims of the lead */
+#define PP_PATIENT_MIN 4u            /* waiting tasks per worker above which the leader lets results gather */
 #define PP_BLOCKS 4096u              /* most blocks of one arena that are in use at once */
 #define PP_SHELF_BYTES (1u << 20)    /* guess: room for the definitions of a long session; only touched pages take memory */
 #define PP_ARENA_BYTES (1ull << 38)  /* address range, not memory, of one arena; smaller under RLIMIT_FSIZE */
@@ -76,15 +93,12 @@ typedef struct {           /* adaptive spinning of one thread, which looks for s
 
 typedef enum { PP_STATUS_OK, PP_STATUS_FAILED, PP_STATUS_UNENCODABLE, PP_STATUS_BROKEN_INIT } pp_status_t;
 typedef enum { PP_IN_PLACE, PP_IN_RING, PP_IN_BLOCK } pp_where_t;
-typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_STARCHUNK, PP_MODES } pp_mode_t;
+typedef enum { PP_MODE_CALL, PP_MODE_ITEM, PP_MODE_STAR, PP_MODE_CHUNK, PP_MODE_STARCHUNK } pp_mode_t;
 enum { PP_IS_TIMED = 1 << 8 };   /* in a slot's `mode`, beside a pp_mode_t: the worker records when it claims the task */
 typedef enum { PP_RUN, PP_DRAIN, PP_STOP } pp_stop_t;                  /* the command to all workers */
 typedef enum { PP_WORKER_EMPTY, PP_WORKER_STARTING, PP_WORKER_READY, PP_WORKER_EXITED } pp_worker_state_t;
 typedef enum { PP_BUSY, PP_SEEKING, PP_ASLEEP } pp_park_t;             /* a worker's state, in its futex word */
 #define PP_NOT_REFUSED UINT64_MAX
-#define PP_NO_TOTAL UINT64_MAX
-#define PP_BARS 4           /* that a task may have open at a time */
-#define PP_BAR_WORDS 8      /* of 8 bytes, of a bar's description */
 enum { PP_FOREGROUND = 1, PP_BACKGROUND = 2 };                         /* who must be notified of results: bits */
 
 typedef struct {           /* a block of an arena, by its position in the segment's file */
@@ -109,13 +123,6 @@ typedef struct {           /* the header of one result; frames are 8-byte aligne
     uint16_t status, where;
 } pp_frame_t;
 
-typedef struct {           /* how far a loop of a task is, for the parent to show; only the worker writes it: bars.c */
-    _Atomic uint32_t version;               /* odd while it changes; with its place it is the number of a bar */
-    _Atomic uint64_t task;                  /* 1 + the worker's n_done as its task opened this bar; 0: it is closed */
-    _Atomic uint64_t done, total;           /* total: PP_NO_TOTAL if it is not known */
-    _Atomic uint64_t text[PP_BAR_WORDS];    /* its description, in UTF-8, filled up with zeros */
-} pp_bar_t;
-
 typedef struct {           /* one worker slot: the part of the segment that belongs to one worker at a time */
     _Alignas(64) _Atomic uint32_t park;     /* pp_park_t; its worker stores any; others: ASLEEP -> SEEKING */
     _Alignas(64) _Atomic uint32_t state;    /* pp_worker_state_t; parent stores EMPTY, STARTING; worker: READY, EXITED */
@@ -136,8 +143,6 @@ typedef struct {           /* one worker slot: the part of the segment that belo
     _Alignas(64) _Atomic uint64_t head;     /* results: how far the parent has taken them */
     uint64_t n_taken;                       /* results of this worker's tasks that were taken; only the parent uses it */
     _Alignas(64) unsigned char ring[PP_RESULT_BYTES];
-    _Atomic uint32_t shows_bars;            /* the parent shows bars of some calls; once set it stays so */
-    pp_bar_t bars[PP_BARS];
 } pp_worker_slot_t;
 
 typedef enum { PP_EVENT_TASK, PP_EVENT_WAIT, PP_EVENT_BUDGET } pp_event_kind_t;
@@ -149,9 +154,10 @@ typedef struct {           /* a trace event of a worker; times are CLOCK_MONOTON
 
 typedef struct pp_budget { /* a pool's part in the thread limits of this process; see limits.c */
     struct pp_budget *next;
-    unsigned n_awake, n_threads;            /* active workers; the process's count while any of them is active */
+    _Atomic uint32_t n_awake;               /* active workers; written under the lock, as `n_threads` */
+    unsigned n_threads;                     /* the process's count while any of them is active */
     _Atomic uint32_t n_cpus;                /* threads that may run on the pool's CPUs; 0: the parent process decides */
-    _Atomic bool lends;                     /* active workers get all of them, instead of a fixed share */
+    _Atomic bool lends;                     /* those of idle workers are lent to active ones */
     _Atomic bool is_open;
     bool is_kept, is_lent;
     _Atomic uint64_t n_lends, n_reclaims;
@@ -167,8 +173,11 @@ typedef struct {           /* an arena's blocks: in_use is not 0 while one is in
     _Atomic uint32_t n_numbers, n_opened;   /* block numbers given out so far; how often the owner has opened a block */
 } pp_arena_flags_t;
 
+#define PP_MAGIC 0x314c4f4f50797470ull   /* "ptyPOOL1" */
+#define PP_CORE_AT 65536u                /* where pp_shared_t begins in the file: the largest page size in use */
+
 typedef struct {
-    uint64_t magic;
+    uint64_t magic;                         /* the first field */
     uint32_t n_workers, by_reference;
     uint64_t arenas_at, arena_bytes;        /* offset of the first arena in the file; bytes of each arena; both are constant */
     _Alignas(64) _Atomic uint32_t stop;     /* pp_stop_t */
@@ -205,6 +214,7 @@ typedef struct pp_segment {   /* one mapping of a segment, reference-counted wit
     size_t core_size;
     unsigned n_workers;
     bool by_reference;
+    bool is_attached;      /* another process made it: this one is a worker */
     uint64_t arenas_at, arena_bytes, window_bytes;   /* as in `shared`; the part of an arena that is mapped as one window */
     pp_shared_t *shared;   /* NULL once the segment is closed */
     bool is_closed;        /* guarded by the mutex in memory.c, as is n_kept, the number of its retained blocks */
@@ -225,18 +235,18 @@ static inline pp_arena_flags_t *pp_segment_flags(pp_segment_t *s, unsigned arena
 }
 
 /* Whether the worker runs Python code of a task or initializer, which the end of the pool interrupts. */
-static inline bool pp_worker_slot_is_interruptible(pp_worker_slot_t *worker) {
-    bool has_begun = pp_load_acquire(&worker->holds) || pp_load_seq_cst(&worker->initializes);
-    return has_begun && !pp_load_relaxed(&worker->has_replied);
+static inline bool pp_worker_slot_is_interruptible(pp_worker_slot_t *worker_slot) {
+    bool has_begun = pp_load_acquire(&worker_slot->holds) || pp_load_seq_cst(&worker_slot->initializes);
+    return has_begun && !pp_load_relaxed(&worker_slot->has_replied);
 }
 
 /* The same for one timed task, by when it began; begun_ns 0: whatever it runs. */
-static inline bool pp_worker_slot_runs(pp_worker_slot_t *worker, uint64_t begun_ns) {
-    return pp_worker_slot_is_interruptible(worker) && (!begun_ns || pp_load_relaxed(&worker->begun_ns) == begun_ns);
+static inline bool pp_worker_slot_runs(pp_worker_slot_t *worker_slot, uint64_t begun_ns) {
+    return pp_worker_slot_is_interruptible(worker_slot) && (!begun_ns || pp_load_relaxed(&worker_slot->begun_ns) == begun_ns);
 }
 
-static inline bool pp_worker_slot_has_replied(pp_worker_slot_t *worker) {   /* and the results are not taken yet */
-    return pp_load_seq_cst(&worker->tail) != pp_load_seq_cst(&worker->head);
+static inline bool pp_worker_slot_has_replied(pp_worker_slot_t *worker_slot) {   /* and the results are not taken yet */
+    return pp_load_seq_cst(&worker_slot->tail) != pp_load_seq_cst(&worker_slot->head);
 }
 
 static inline pp_worker_slot_t *pp_segment_worker(pp_segment_t *s, unsigned worker) {
@@ -259,6 +269,9 @@ static inline bool pp_bit_is_set(_Atomic uint64_t *bits, unsigned worker) {
 /* segment.c: the shared-memory segment that both sides map */
 int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out);
 int pp_segment_attach(int fd, pp_segment_t **out);   /* takes ownership of fd */
+bool pp_segment_has_file(const pp_segment_t *s);     /* false: somebody has closed its descriptor */
+int pp_segment_map(pp_segment_t *s, uint64_t at, size_t size, void **memory);   /* EBADF: the same */
+void pp_segment_punch_hole(pp_segment_t *s, uint64_t at, uint64_t size);
 bool pp_segment_is_sound(const pp_segment_t *s);     /* false: somebody has overwritten its header */
 pp_segment_t *pp_segment_ref(pp_segment_t *s);
 void pp_segment_unref(pp_segment_t *s);
@@ -281,7 +294,7 @@ void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins);   /
 void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref);   /* closes a block that was never sent */
 void pp_arena_unpin(pp_arena_t *a);                       /* drops the retained references of released blocks */
 bool pp_arena_has_pins(const pp_arena_t *a);              /* any thread may call it */
-bool pp_arena_owes(const pp_arena_t *a);                  /* an unreleased block names shared memory that this process made */
+bool pp_arena_is_attached(const pp_arena_t *a);           /* whether its payloads go to another process, which started this one */
 uint64_t pp_arena_open_bytes(pp_arena_t *a);              /* bytes of blocks that no receiver has taken */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id);
 int pp_block_map(pp_segment_t *s, const pp_blockref_t *ref, void **memory);
@@ -292,20 +305,39 @@ void pp_blocks_trim(pp_segment_t *s);                    /* gives back memory id
 uint64_t pp_blocks_idle(pp_segment_t *s);                /* bytes of memory in blocks that are not in use */
 void pp_arena_drop_kept(pp_segment_t *s, unsigned arena, uint32_t keeper);   /* a process is dead: releases what it retained */
 
-/* memory.c: memory in which values may lie: blocks that their receiver retains, and what `share` made */
 #define PP_SHARE_ID 16u
-#define PP_PLACE_BYTES 8u
+/* links.c: shared memory on its way between a process and its worker processes */
+typedef struct pp_link pp_link_t;
+int pp_link_new(pp_link_t **out, int *worker_fd);        /* the caller owns the worker's end */
+int pp_link_fd(const pp_link_t *link);                   /* readable when `pp_link_serve` has something to do */
+int pp_link_serve(pp_link_t *link);                      /* never waits; EBADF: somebody has closed its descriptor */
+void pp_links_serve(void);                               /* the same for all links of this process */
+void pp_link_free(pp_link_t *link);
+void pp_link_enter(int fd);                              /* this process is a worker, and fd its end */
+bool pp_upstream_lock(void);                             /* false: this process is no worker process; the next three need the lock */
+void pp_upstream_unlock(void);
+int pp_upstream_want(const unsigned char *id, int *fd);  /* asks the parent, and waits for its answer */
+int pp_upstream_give(const unsigned char *id, bool readonly, int fd);
+void pp_upstream_drop(const unsigned char *id);
+void pp_links_before_fork(void);
+void pp_links_after_fork(void);
+void pp_links_after_fork_in_child(void);
+
+/* memory.c: memory in which values may lie: blocks that their receiver retains, and what `share` made */
 typedef struct {           /* the name under which shared memory travels */
     unsigned char id[PP_SHARE_ID];
     uint64_t size, at, length;   /* bytes of the whole; offset and bytes of the part that is meant */
-    uint32_t readonly, reserved;
-    int32_t pid, fd;       /* the last PP_PLACE_BYTES: a process that has it open, and its descriptor there */
+    uint64_t readonly;
 } pp_handle_t;
 int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, uint32_t keeper, pp_memory_t **out);
 int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory_t **out);   /* a block that stays while `kept` does */
 int pp_memory_share(size_t size, pp_memory_t **out);
-int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);
-bool pp_memory_has(const pp_handle_t *handle);             /* whether this process has it open */
+int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out);   /* may wait for the parent; ESTALE: it has it no longer */
+pp_memory_t *pp_memory_known(const unsigned char *id);    /* a new reference, or NULL */
+int pp_memory_fd(const pp_memory_t *m);                   /* its descriptor; -1: somebody has closed it */
+int pp_memory_adopt(int fd, const unsigned char *id, bool readonly, pp_memory_t **out);   /* takes ownership of fd */
+int pp_memory_give(pp_memory_t *m);                       /* in a worker process: lets the parent have it */
+pp_memory_t *pp_memory_here(const pp_handle_t *handle);   /* a new reference if this process has it, or NULL; never waits */
 bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out);   /* shared memory around a range */
 void pp_memory_protect(pp_memory_t *m);                   /* makes it read-only, also for processes that attach it later */
 bool pp_memory_is_readonly(const pp_memory_t *m);
@@ -321,7 +353,6 @@ void *pp_memory_take(pp_memory_t *m);                     /* returns the object 
 int pp_pins_add(pp_pins_t **pins, pp_memory_t *m);        /* consumes the reference */
 void pp_pins_free(pp_pins_t *pins);
 size_t pp_pins_lent(const pp_pins_t *pins);               /* bytes of the loans in it */
-bool pp_pins_have_own(const pp_pins_t *pins);             /* whether it names shared memory that this process made */
 bool pp_memory_close(pp_segment_t *s);                    /* see pp_segment_close; false: it was closed before */
 void pp_pins_orphan(pp_segment_t *s, pp_pins_t *pins);
 void pp_orphans_drop(pp_segment_t *s);                    /* drops loans that no receiver has taken */
@@ -347,19 +378,19 @@ typedef struct {
 } pp_leading_t;
 typedef struct pp_parent pp_parent_t;
 uintptr_t pp_this_thread(void);
-void pp_leading_init(pp_leading_t *l);
-bool pp_lead_try(pp_parent_t *h);                                   /* whether the caller leads now */
-bool pp_lead_is_mine(pp_parent_t *h);
-bool pp_lead_is_claimed(const pp_parent_t *h);                      /* whether the leader must hand over */
-void pp_lead_for(pp_parent_t *h, const void *awaited);
-void pp_lead_release(pp_parent_t *h);                               /* called by the leader; otherwise it does nothing */
-void pp_lead_pause(pp_parent_t *h);                                 /* the caller will lead again soon, unless others do meanwhile */
-void pp_lead_claim(pp_parent_t *h);                                 /* waits until the caller leads */
-bool pp_lead_take_over(pp_parent_t *h, pp_waiter_t *w);
-bool pp_follow_begin(pp_parent_t *h, pp_waiter_t *w, const void *awaited);   /* w must be zeroed. False: nobody leads */
+void pp_leading_init(pp_leading_t *leading);
+bool pp_lead_try(pp_parent_t *parent);                              /* whether the caller leads now */
+bool pp_lead_is_mine(pp_parent_t *parent);
+bool pp_lead_is_claimed(const pp_parent_t *parent);                 /* whether the leader must hand over */
+void pp_lead_for(pp_parent_t *parent, const void *awaited);
+void pp_lead_release(pp_parent_t *parent);                          /* called by the leader; otherwise it does nothing */
+void pp_lead_pause(pp_parent_t *parent);                            /* the caller will lead again soon, unless others do meanwhile */
+void pp_lead_claim(pp_parent_t *parent);                            /* waits until the caller leads */
+bool pp_lead_take_over(pp_parent_t *parent, pp_waiter_t *w);
+bool pp_follow_begin(pp_parent_t *parent, pp_waiter_t *w, const void *awaited);   /* w must be zeroed. False: nobody leads */
 int pp_follow_wait(pp_waiter_t *w, int64_t deadline_ns);         /* 0, ETIMEDOUT or EINTR */
-void pp_follow_end(pp_parent_t *h, pp_waiter_t *w);
-void pp_wake_waiters(pp_parent_t *h, const void *awaited);
+void pp_follow_end(pp_parent_t *parent, pp_waiter_t *w);
+void pp_wake_waiters(pp_parent_t *parent, const void *awaited);
 
 /* channel.c: tasks to workers, results back */
 struct pp_parent {            /* the parent's private half; one thread at a time puts, and one at a time takes */
@@ -375,6 +406,9 @@ struct pp_parent {            /* the parent's private half; one thread at a time
     _Atomic uint32_t must_feed;             /* tasks wait in the backlog, */
     _Atomic uintptr_t feeder;               /* which this thread moves into the channel; 0: none; see waiting.c */
     _Atomic uint32_t must_pickle;           /* a thread that waits with a timeout has left them to the background thread */
+    _Atomic uint32_t next_worker;           /* the worker slot whose results the leader takes next */
+    bool shares_gil;                        /* with its workers */
+    const struct pp_hooks *hooks;           /* for waiting.c */
 };
 
 typedef struct {           /* what a slot is filled with; `data` is copied */
@@ -382,35 +416,35 @@ typedef struct {           /* what a slot is filled with; `data` is copied */
     uint32_t function_id, function_size, index, size;
     uint16_t mode, where;
     const void *data;
-} pp_task_t;
+} pp_slot_content_t;
 
-void pp_parent_init(pp_parent_t *h, pp_segment_t *s);
-bool pp_parent_has_room(pp_parent_t *h);
-uint64_t pp_parent_n_waiting(pp_parent_t *h);
-void pp_parent_note_full(pp_parent_t *h);
-bool pp_parent_is_starved(pp_parent_t *h);
-bool pp_parent_take_room(pp_parent_t *h);
-int pp_parent_put(pp_parent_t *h, const pp_task_t *task, uint64_t *sequence);   /* EAGAIN: full */
-void pp_parent_wake(pp_parent_t *h, unsigned n_tasks);
-bool pp_parent_revoke(pp_parent_t *h, uint64_t sequence, pp_slot_t *copy);
-bool pp_parent_revoke_next_of(pp_parent_t *h, uint64_t job, uint64_t *from, pp_slot_t *copy);
-bool pp_parent_is_held(pp_parent_t *h, unsigned worker, uint64_t job);
-bool pp_parent_pop_waiting(pp_parent_t *h, pp_slot_t *copy);
-bool pp_parent_reap(pp_parent_t *h, unsigned worker, uint64_t *job, uint32_t *index);
-void pp_parent_open_slot(pp_parent_t *h, unsigned worker);
-void pp_parent_stop(pp_parent_t *h, pp_stop_t stop);
-unsigned pp_parent_next_reply(pp_parent_t *h, unsigned from);   /* the next worker, in turn, that may have results; n_workers: none */
-const pp_frame_t *pp_parent_peek(pp_parent_t *h, unsigned worker);
-void pp_parent_take(pp_parent_t *h, unsigned worker, const pp_frame_t *frame);
-bool pp_parent_has_news(pp_parent_t *h);
-void pp_parent_lead(pp_parent_t *h);
-void pp_parent_step_down(pp_parent_t *h);
-bool pp_parent_spin(pp_parent_t *h);
-int pp_parent_park(pp_parent_t *h, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
-int pp_parent_wait_background(pp_parent_t *h, int64_t deadline_ns);            /* 0, ETIMEDOUT or EINTR */
-void pp_parent_notify(pp_parent_t *h);
-void pp_parent_rouse_leader(pp_parent_t *h);                                   /* makes it check again what it waits for */
-bool pp_parent_wants_feed(pp_parent_t *h);                                     /* tasks are in the backlog, and no other thread puts */
+void pp_parent_init(pp_parent_t *parent, pp_segment_t *s);
+bool pp_parent_has_room(pp_parent_t *parent);
+uint64_t pp_parent_n_waiting(pp_parent_t *parent);
+void pp_parent_note_full(pp_parent_t *parent);
+bool pp_parent_waits_for_room(pp_parent_t *parent);
+bool pp_parent_take_room(pp_parent_t *parent);
+int pp_parent_put(pp_parent_t *parent, const pp_slot_content_t *content, uint64_t *sequence);   /* EAGAIN: full */
+void pp_parent_wake(pp_parent_t *parent, unsigned n_tasks);
+bool pp_parent_revoke(pp_parent_t *parent, uint64_t sequence, pp_slot_t *copy);
+bool pp_parent_revoke_next_of(pp_parent_t *parent, uint64_t job, uint64_t *from, pp_slot_t *copy);
+bool pp_parent_is_held(pp_parent_t *parent, unsigned worker, uint64_t job);
+bool pp_parent_pop_waiting(pp_parent_t *parent, pp_slot_t *copy);
+bool pp_parent_reap(pp_parent_t *parent, unsigned worker, uint64_t *job, uint32_t *index);
+void pp_parent_open_slot(pp_parent_t *parent, unsigned worker);
+void pp_parent_stop(pp_parent_t *parent, pp_stop_t stop);
+unsigned pp_parent_next_reply(pp_parent_t *parent, unsigned from);   /* the next worker, in turn, that may have results; n_workers: none */
+const pp_frame_t *pp_parent_peek(pp_parent_t *parent, unsigned worker);
+void pp_parent_take(pp_parent_t *parent, unsigned worker, const pp_frame_t *frame);
+bool pp_parent_has_work(pp_parent_t *parent);
+void pp_parent_lead(pp_parent_t *parent);
+void pp_parent_step_down(pp_parent_t *parent);
+bool pp_parent_spin(pp_parent_t *parent);
+int pp_parent_park(pp_parent_t *parent, uint32_t bell, int64_t deadline_ns, bool patient);   /* 0, ETIMEDOUT or EINTR */
+int pp_parent_wait_background(pp_parent_t *parent, int64_t deadline_ns);       /* 0, ETIMEDOUT or EINTR */
+void pp_parent_notify(pp_parent_t *parent);
+void pp_parent_wake_leader(pp_parent_t *parent);                              /* makes it check again what it waits for */
+bool pp_parent_wants_feed(pp_parent_t *parent);                                /* tasks are in the backlog, and no other thread puts */
 void pp_ring(pp_shared_t *shared, bool everybody);
 void pp_notify_all(pp_shared_t *shared);
 void pp_want_trim(pp_shared_t *shared);
@@ -430,37 +464,64 @@ typedef struct {           /* a worker's private half */
     pp_trace_t trace;
 } pp_worker_t;
 
-int pp_worker_init(pp_worker_t *e, pp_segment_t *s, unsigned worker);
-bool pp_worker_claim(pp_worker_t *e, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
-int pp_worker_wait(pp_worker_t *e);                                     /* 0: claim; EINTR: handle signals first; ETIMEDOUT; ECANCELED: stop */
-bool pp_worker_must_stop(pp_worker_t *e);
-void pp_worker_copied(pp_worker_t *e, const pp_slot_t *slot, bool is_kept);   /* the argument was read; releases its block unless is_kept */
-int pp_worker_reply(pp_worker_t *e, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
-int pp_worker_wait_room(pp_worker_t *e);                                /* 0 or ECANCELED */
-void pp_worker_finish(pp_worker_t *e);                                  /* the worker no longer holds a task */
-void pp_worker_state(pp_worker_t *e, pp_worker_state_t state);
-void pp_pulse(pp_shared_t *shared);
+int pp_worker_init(pp_worker_t *worker, pp_segment_t *s, unsigned number);
+bool pp_worker_claim(pp_worker_t *worker, pp_slot_t *copy, void *payload);   /* payload: PP_INLINE_MAX bytes */
+int pp_worker_wait(pp_worker_t *worker);   /* 0: claim; EINTR: handle signals first; ETIMEDOUT; ECANCELED: stop */
+bool pp_worker_must_stop(pp_worker_t *worker);
+void pp_worker_copied(pp_worker_t *worker, const pp_slot_t *slot, bool is_kept);   /* the argument was read; releases its block
+                                                                        * unless is_kept */
+int pp_worker_reply(pp_worker_t *worker, const pp_frame_t *frame, const void *payload);   /* EAGAIN: no room */
+int pp_worker_wait_room(pp_worker_t *worker);                           /* 0 or ECANCELED */
+void pp_worker_finish(pp_worker_t *worker);                             /* the worker no longer holds a task */
+void pp_worker_state(pp_worker_t *worker, pp_worker_state_t state);
+
+/* waiting.c: what a thread of the parent does while it waits */
+typedef struct {           /* results that a leader takes between two checks for signals and for claims of the lead */
+    unsigned n;
+    int64_t deadline_ns;                    /* -1: none */
+    const void *alone_for;                  /* with a deadline, what the leader waits for: others' slow results are left to the background thread */
+    bool was_slow;                          /* whether the newest result was, if there is a deadline */
+    void *cached;                           /* what `take` wants to have for the next result */
+} pp_batch_t;
+typedef struct pp_hooks {  /* what the layer above does for a thread that waits; an error is an exception of that layer */
+    int (*put)(pp_parent_t *parent, bool is_nested, int64_t until_ns);   /* moves the backlog into the channel. 1: as far as there is room; 0: there is
+                                                                          * no time for the rest; -1: an error */
+    int (*take)(pp_parent_t *parent, unsigned worker, const pp_frame_t *frame, pp_batch_t *batch);   /* takes and delivers a result: 0 or -1 */
+    void (*end_batch)(pp_batch_t *batch);
+    bool (*is_met)(const void *awaited);
+    bool (*is_closed)(pp_parent_t *parent);
+    int (*run_handlers)(pp_parent_t *parent, _Atomic uint32_t *word);    /* of signals; one that comes later changes the word, on which the thread
+                                                                          * will sleep. NULL: runs none, and it will not sleep. 0 or -1 */
+    int64_t (*prepare_sleep)(int64_t deadline_ns);   /* returns when to wake at the latest */
+    void *(*let_go)(pp_parent_t *parent);            /* before the thread may sleep or spin, */
+    void (*take_back)(pp_parent_t *parent, void *state);   /* and after that */
+} pp_hooks_t;
+typedef enum { PP_WAIT_FAILED, PP_WAIT_TIMED_OUT, PP_WAIT_MET, PP_WAIT_CLOSED, PP_WAIT_GOES_ON } pp_waited_t;
+int pp_feed(pp_parent_t *parent, int64_t until_ns);                     /* 0 or -1 */
+int pp_take_results(pp_parent_t *parent);                               /* those that are there, unless another thread takes them: 0 or -1 */
+int pp_take_last(pp_parent_t *parent, unsigned worker);                 /* the results of one that has ended: 0 or -1. The caller then leads */
+pp_waited_t pp_wait_for(pp_parent_t *parent, const void *awaited, int64_t deadline_ns);   /* -1: none */
 
 /* gil_handoff.c: handing the GIL over between threads of one interpreter */
-void pp_parent_let_go(pp_parent_t *h, bool has_let_go);
-void pp_parent_await_workers(pp_parent_t *h);                          /* until workers that have replied look for work, or for some us */
-void pp_worker_await_caller(pp_worker_t *e);                           /* until the leader waits without the GIL, or for some us */
+void pp_parent_let_go(pp_parent_t *parent, bool has_let_go);
+void pp_parent_await_workers(pp_parent_t *parent);                     /* until workers that have replied look for work, or for some us */
+void pp_worker_await_caller(pp_worker_t *worker);                      /* until the leader waits without the GIL, or for some us */
 
 /* trace.c: the events that workers record for a timeline */
 static inline bool pp_is_traced(const pp_shared_t *shared) { return pp_load_relaxed(&shared->is_traced); }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence);        /* called by the parent; the others by a worker */
-void pp_trace_wait(pp_worker_t *e);                                  /* it looks for work from now on */
-void pp_trace_begin_task(pp_worker_t *e);
-static inline void pp_trace_begin(pp_worker_t *e) {                  /* it has claimed a task */
-    if (pp_is_traced(e->shared) || e->trace.is_stale)
-        pp_trace_begin_task(e);
+void pp_trace_wait(pp_worker_t *worker);                             /* it looks for work from now on */
+void pp_trace_begin_task(pp_worker_t *worker);
+static inline void pp_trace_begin(pp_worker_t *worker) {             /* it has claimed a task */
+    if (pp_is_traced(worker->shared) || worker->trace.is_stale)
+        pp_trace_begin_task(worker);
 }
-void pp_trace_end(pp_worker_t *e, unsigned status);                  /* the task has ended, and its outcome is not sent yet */
+void pp_trace_end(pp_worker_t *worker, unsigned status);             /* the task has ended, and its outcome is not sent yet */
 typedef enum { PP_PRESENT_TASK, PP_PRESENT_LOOKS, PP_PRESENT_SLEEPS } pp_present_t;
 #define PP_TASK_RECORDED UINT64_MAX                               /* since_ns of a task whose end has been recorded */
-pp_present_t pp_trace_present(const pp_worker_slot_t *worker);             /* what a worker is doing now */
-void pp_trace_close(pp_worker_t *e);                                 /* it no longer looks for work */
-void pp_trace_budget(pp_worker_t *e);                                /* the CPUs lent to the worker have changed */
+pp_present_t pp_trace_present(const pp_worker_slot_t *worker_slot);        /* what a worker is doing now */
+void pp_trace_close(pp_worker_t *worker);                            /* it no longer looks for work */
+void pp_trace_budget(pp_worker_t *worker);                           /* the CPUs lent to the worker have changed */
 uint64_t pp_trace_read(pp_segment_t *s, unsigned worker, uint64_t from, uint64_t (*out)[PP_EVENT_WORDS], unsigned n_max,
                        uint64_t *n_lost, unsigned *n);
 
@@ -477,29 +538,42 @@ typedef struct {           /* the count of one library, in its process or in one
     _Atomic uint32_t now;
     unsigned users, block, found, found_most, n_made;
 } pp_count_t;
-typedef struct {           /* a worker that is a thread of this process */
+typedef struct {           /* the most threads that a worker's task wants of a library, and that its tasks begin with; 0: any number */
+    unsigned now, base;
+} pp_wish_t;
+typedef struct pp_limited {   /* a worker that is a thread of this process */
+    struct pp_limited *next;
     const pp_budget_t *budget;
     const _Atomic uint32_t *grant;
+    unsigned number;                        /* of the worker in its pool */
+    _Atomic uint64_t task;                  /* the number of its task, once that has set a count; 0: it has not */
+    pp_wish_t wishes[PP_LIBRARIES_MAX];
     pp_count_t counts[PP_LIBRARIES_MAX];    /* of libraries with a count per thread; only the worker's own thread uses them */
 } pp_limited_t;
 typedef struct pp_own_library {   /* a library that only one worker uses: an interpreter's private copy */
     struct pp_own_library *next;
     const pp_budget_t *budget;
     const _Atomic uint32_t *grant;
+    unsigned number;                        /* of the worker in its pool */
     pp_library_t library;
     pp_count_t count;
+    pp_wish_t wish;
 } pp_own_library_t;
 void pp_limits_add(const pp_library_t *library);                       /* unless it was added before; then its variables may be new */
 unsigned pp_limits_now(void);                                          /* the process's count; 0: no limit */
 void pp_limits_enter(pp_limited_t *worker);                            /* the calling thread is this worker's from now on; NULL: no worker's
                                                                         * */
 void pp_limits_here(void);                                             /* called before a task, in its thread */
-void pp_limits_restore_here(void);                                     /* undoes what that, or a task, has set in this thread */
+void pp_limits_settle(pp_limited_t *worker);                           /* called after the initializer: tasks begin with the counts that it has set */
+void pp_limits_end_task(pp_limited_t *worker);                         /* called after a task, in its thread: ends what the task has set */
 void pp_limits_own(pp_own_library_t *library);                         /* limits a private copy; `next` and `count` are filled in here */
 void pp_limits_disown(pp_own_library_t *library);                      /* called before the copy is unloaded */
 void pp_limits_changed(void);                                          /* the budget of a worker of this process has changed */
 void pp_limits_told(unsigned n);                                       /* the count in this worker process's environment */
 void pp_limits_cpus(const cpu_set_t *cpus);                            /* the CPUs for libraries' threads, whichever thread starts them */
+#define PP_NO_TASK UINT64_MAX
+uint64_t pp_task_of(pp_limited_t *worker);                             /* the number of the worker's task; this thread's worker's if NULL. 0: no worker's thread */
+bool pp_task_sets(uint64_t task, uintptr_t set, unsigned n);           /* n 0: as many as the budget allows. false: the task has ended, or the library is unknown */
 bool pp_user_sets(uintptr_t set, unsigned n);                          /* false: no known library has this setter */
 bool pp_user_blocks(uintptr_t set, unsigned n, bool applies);          /* returns as above; n 0: no block is open any more */
 bool pp_user_count(uintptr_t set, unsigned *n);                        /* returns as above; *n: the user's limit */
@@ -513,11 +587,13 @@ void pp_budget_keep(pp_budget_t *b, unsigned n_threads);                    /* a
 void pp_budget_close(pp_budget_t *b);
 void pp_budget_enter(pp_budget_t *b);                                  /* a worker has become active */
 void pp_budget_leave(pp_budget_t *b);
-unsigned pp_budget_count(const pp_budget_t *b, unsigned own);          /* threads that an active worker may use */
-unsigned pp_budget_lent(const pp_budget_t *b);                         /* threads of an active worker; 0: the pool does not lend */
+unsigned pp_budget_count(const pp_budget_t *b, unsigned own, unsigned number);   /* threads of an active worker: by its own budget and its number */
+unsigned pp_budget_lent(const pp_budget_t *b);                         /* least threads of an active worker; 0: the pool does not lend */
 unsigned pp_own_grant(void);                                           /* own budget of the calling worker thread; 0: no worker's thread */
 unsigned pp_own_threads(void);                                         /* as above, with what is lent, less what other pools need */
-int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus);
+
+/* divide.c: the rule that divides threads among active workers */
+unsigned pp_divide(unsigned own, unsigned rank, unsigned n_awake, unsigned n_threads, unsigned n_left);
 
 /* copy.c: copying, and packing of strided arrays, with the help of idle cores. n_helpers: -1, or a fixed number for
  * measurements */
@@ -575,19 +651,18 @@ int pp_gate_fd(pp_gate_t *g);
 int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted);
 int pp_gate_wait(void);                                           /* 0: granted; EAGAIN, EINTR: wait again, or cancel */
 void pp_gate_cancel(void);
-int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted); /* begins, and waits until granted */
-int pp_gate_release(pp_gate_t *g);                                /* EPERM: this thread holds no tokens */
+int pp_gate_release(void);                                        /* EPERM: this thread holds no tokens */
 unsigned pp_gate_held(void);                                      /* tokens that the calling thread holds */
 unsigned pp_gate_forget(pp_gate_t *g, int pid);                   /* frees the rows of that process's dead threads; returns how many */
 void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out);
 #define PP_LINE_MAX 24             /* most ancestors that a process knows */
-unsigned pp_gate_line(int *pids, unsigned n_max);                 /* writes this process and its ancestors; returns how many */
+unsigned pp_gate_line(int pids[PP_LINE_MAX]);                     /* writes this process and its ancestors; returns how many */
 void pp_gate_adopt(const int *pids, unsigned n);                  /* adds ancestors of this process */
 int pp_gate_lock_for_test(pp_gate_t *g);                          /* and never unlocks, for a test that kills the caller */
 
 /* region.c: runs OpenBLAS's parallel regions on our threads and through a gate */
 #define PP_REGION_SPIN_NS 50000
-#define PP_REGION_NUMBERS 64   /* MAX_CPU_NUMBER of PyPI's wheels; budget/gate.py gates no library with fewer */
+#define PP_REGION_NUMBERS 64   /* MAX_CPU_NUMBER of PyPI's wheels; _budget/gate.py gates no library with fewer */
 typedef struct {
     uint64_t n_regions, n_waits;
     uint32_t n_helpers;
@@ -602,6 +677,15 @@ uint64_t pp_run_delay_ns(void);                                   /* ns that thi
 uint32_t pp_thread_id(void);
 int pp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t deadline_ns, uint32_t bits);   /* deadline < 0: none */
 void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits);
+
+/* Wakes whoever sleeps until a worker becomes active or idle. */
+static inline void pp_pulse(pp_shared_t *shared) {
+    if (pp_load_relaxed(&shared->is_watched)) {
+        pp_add_seq_cst(&shared->pulse, 1);
+        if (pp_load_seq_cst(&shared->n_awaiting))
+            pp_futex_wake(&shared->pulse, INT32_MAX, UINT32_MAX);
+    }
+}
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns);
 bool pp_spin_once(const pp_spin_t *s);                            /* pauses; false once the spin window is over */
 void pp_spin_end(pp_spin_t *s, bool was_found);
@@ -616,7 +700,7 @@ int pp_memfd(const char *name, uint64_t size, int *fd);           /* EFBIG: more
 void pp_fix_size(int fd);                                         /* makes writes through descriptors fail; mappings stay writable */
 int pp_map(int fd, uint64_t at, size_t size, void **memory);
 int pp_map_private(int fd, uint64_t at, size_t size, void **memory);   /* copy-on-write */
-int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory);
+int pp_map_readonly(int fd, size_t size, void **memory);
 void pp_protect(void *memory, size_t size);                       /* makes it read-only */
 int pp_map_over(int fd, uint64_t at, size_t size, void *memory);  /* copy-on-write, replacing a mapping */
 void pp_make_private(void *memory, size_t size);                  /* copies the pages that are still mapped copy-on-write */
@@ -625,7 +709,12 @@ int pp_reserve_like(const void *like, size_t size, void **out);    /* addresses 
 void pp_unreserve(void *memory, size_t size);
 int pp_move_pages(void *to, void *from, size_t size);              /* from private memory to reserved addresses; `from` then has other pages */
 int pp_random(void *to, size_t size);
-int pp_open_of(int pid, int fd, int *out);                        /* opens a duplicate of another process's descriptor */
+int pp_duplicate_fd(int fd);                                         /* -1 with errno */
+int pp_above_standard(int fd);                                    /* the same, or another descriptor in its place, not below 3; -1 with errno */
+int pp_open(const char *path, int flags, unsigned mode);          /* as open(), but never a descriptor below 3, and none that programs inherit */
+int pp_name_file(int fd, const char *path);                      /* gives a file without a name one; EEXIST */
+int pp_socket_pair(int *fds);                                     /* of packets */
+void pp_occupy_standard(void);                                    /* opens /dev/null in place of each closed standard stream */
 void pp_punch_hole(int fd, uint64_t at, uint64_t size);
 void pp_name_thread(const char *name);
 bool pp_thread_sleeps(int thread, uintptr_t *stack, uintptr_t *code);   /* in the kernel: its stack pointer, and where it goes on; false: it runs, or is unknown */

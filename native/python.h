@@ -18,32 +18,38 @@
 #define Py_END_CRITICAL_SECTION() }
 #endif
 
+#define PP_COPIES "/proc/self/fd/"   /* the names of private copies in the linker's list begin so; no other library's does */
+
 typedef struct pp_libraries pp_libraries_t;
 struct pp_channel;
 
 #define PP_COMMON_KEPT 8u
 
-typedef struct {
+typedef struct pp_module {
     PyObject *dumps, *loads, *pickler, *unpickler;   /* of _pickle; imported when first needed, since a fresh interpreter pays 5 ms */
     PyObject *dumps_keywords, *loads_keywords, *protocol, *dispatch_table_name, *dump_name, *getvalue_name, *kept_name;
     PyObject *file_type, *reducers, *registered;   /* io.BytesIO, copyreg's table, and ForkingPickler's */
-    PyObject *local_reducers, *duplicates;    /* see wire/fd_handle.py; found when needed */
-    PyObject *caller;                         /* the receiver of replies; see wire/definitions.py; found when needed */
+    PyObject *local_reducers, *duplicates;    /* see _wire/fd_handle.py; found when needed */
+    PyObject *caller;                         /* the receiver of replies; see _wire/definitions.py; found when needed */
     Py_ssize_t n_registered;                  /* the size of `registered` when `reducers` were last copied */
     PyObject *array_type;                     /* numpy.ndarray, when first needed */
     struct { uint64_t number; PyObject *object, *decoded; } common[PP_COMMON_KEPT];   /* in a worker: what its last tasks shared; see common.c */
     pp_segment_t *worker_segment;             /* in a worker process or interpreter: its channel's, borrowed */
+    pp_limited_t *limited;                    /* in a worker process or interpreter, while it is active: its worker; else NULL */
     unsigned n_common;
     uint64_t n_common_bytes;
-    PyTypeObject *job_type, *task_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
+    PyTypeObject *job_type, *entry_type, *channel_type, *published_type, *keeper_type, *worker_type, *interpreter_type, *memory_type;
     pp_libraries_t *libraries;                /* private copies, in an interpreter that is a worker; else NULL */
+    PyObject *(*make_worker)(struct pp_module *m, pp_segment_t *s, unsigned worker);   /* pp_worker_new, for interpreters */
 } pp_module_t;
+
+/* errors.c */
+PyObject *pp_raise_errno(int error);
+int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, no deadline. Returns -1 with an exception */
 
 /* module.c */
 extern struct PyModuleDef pp_module_def;
 pp_module_t *pp_module_of(PyTypeObject *type);
-PyObject *pp_raise_errno(int error);
-int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns);   /* None: -1, no deadline. Returns -1 with an exception */
 int pp_cpus_of(PyObject *numbers, cpu_set_t *cpus);              /* returns -1 with an exception */
 extern _Atomic unsigned pp_n_forks;           /* one more in each forked child */
 
@@ -74,12 +80,11 @@ typedef struct {                        /* how to encode a value */
 } pp_encoding_t;
 PyObject *pp_encode(pp_module_t *m, PyObject *value, const pp_encoding_t *how);
 PyObject *pp_encoding_for(void);        /* the receivers for which this thread is pickling, or None */
-PyObject *pp_shelve(PyObject *package);  /* its position on the shelf of that channel; None if it has none */
+struct pp_channel *pp_encoding_channel(void);   /* whose tasks this thread encodes; NULL: none */
 PyObject *pp_call_preludes(void);       /* the preludes (a dict) of the call for which this thread is pickling, or None */
 PyObject *pp_decode_bytes(pp_module_t *m, const void *data, Py_ssize_t size);
 PyObject *pp_decode(pp_module_t *m, const void *data, size_t size, pp_leaves_t *leaves);
 bool pp_holds_common_blob(PyObject *value);   /* as far as a quick check shows; see common.c */
-void pp_forget_found(pp_module_t *m);   /* drops what it has found in other modules, to find it anew */
 bool pp_is_apart(PyObject *payload);    /* whether a pickle has large bytes or strings as leaves */
 bool pp_is_simple(PyObject *value, int depth);
 #define PP_SIMPLE_DEPTH 3               /* allows ((args), {}) with a tuple among the arguments */
@@ -102,7 +107,7 @@ static inline bool pp_lends(const pp_segment_t *s) { return PP_HAS_GIL && s->is_
 /* payload.c: payloads in memory */
 typedef struct {
     pp_where_t where;
-    uint32_t size;
+    uint32_t size;              /* bytes of the payload; PP_IN_BLOCK: of the reference to the block, which has block.size */
     const void *data;
     pp_blockref_t block;
 } pp_packed_t;
@@ -126,7 +131,8 @@ typedef struct {                        /* how such an object is named in a payl
     const void *start;                  /* where receivers in this process read it; NULL: in the block */
     pp_blockref_t block;                /* of the parent's arena */
 } pp_common_t;
-PyObject *pp_memo_new(struct pp_channel *channel, bool takes_buffers);   /* of one call; used only by the thread that puts */
+typedef PyObject *pp_publish_t(struct pp_channel *channel, const pp_blockref_t *block);
+PyObject *pp_memo_new(struct pp_channel *channel, pp_publish_t *publish, bool takes_buffers);   /* of one call; used only by the thread that puts */
 /* A new reference that retains the object; NULL without an exception: it is encoded with its task. is_blob: bytes or a
  * str. */
 pp_memory_t *pp_memo_find(PyObject *memo, PyObject *object, bool is_blob, const void *start, uint64_t size, pp_common_t *out);
@@ -150,17 +156,21 @@ PyObject *pp_copy_buffer(PyObject *module, PyObject *args);
 PyObject *pp_n_helped(PyObject *module, PyObject *ignored);
 
 /* definitions.c: questions about each pickle that names something of __main__ */
-extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[];
+extern const char pp_names_of_main_doc[], pp_leaves_doc[], pp_are_same_doc[], pp_annotations_of_doc[];
 PyObject *pp_names_of_main(PyObject *module, PyObject *pickle);
 PyObject *pp_find_leaves(PyObject *module, PyObject *args);
 /* What goes before a pickle that its receivers need to have there, as bytes; NULL without an exception: that is not known. */
 PyObject *pp_find_prelude(pp_module_t *m, PyObject *receivers, PyObject *of_call, PyObject *pickle);
 extern const char pp_recall_doc[];
 PyObject *pp_recall(PyObject *module, PyObject *args);
+PyObject *pp_annotations_of(PyObject *module, PyObject *function);
 PyObject *pp_are_same(PyObject *module, PyObject *args);
 
 /* sharing.c: Memory, and shared memory for Python */
 extern PyType_Spec pp_memory_spec;
+extern PyType_Spec pp_link_spec;       /* linking.c */
+extern const char pp_enter_link_doc[];
+PyObject *pp_enter_link(PyObject *module, PyObject *fd);
 PyObject *pp_memory_view(pp_module_t *m, pp_memory_t *memory, uint64_t at, uint64_t size);   /* a memoryview; consumes the reference */
 PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle);
 PyObject *pp_read_only(PyObject *view);
@@ -173,8 +183,7 @@ PyObject *pp_has_shared(PyObject *module, PyObject *name);
 PyObject *pp_open_shared(PyObject *module, PyObject *name);
 extern const char pp_share_doc[], pp_is_shared_doc[], pp_name_shared_doc[], pp_has_shared_doc[], pp_open_shared_doc[];
 
-/* job.c: a call in progress, and a task of it that waits for room in the channel. The job's critical section guards its
- * fields */
+/* job.c: a call in progress. The job's critical section guards its fields */
 typedef enum { PP_APART_UNKNOWN, PP_APART_UNSEEN, PP_APART, PP_APART_NOTHING } pp_apart_t;   /* UNSEEN: a quick check found nothing */
 typedef enum { PP_JOB_SINGLE, PP_JOB_MAP, PP_JOB_STREAM, PP_JOB_KINDS } pp_job_kind_t;
 typedef enum { PP_DELIVERED, PP_DELIVERED_NEXT, PP_DELIVERED_LAST, PP_DELIVERED_LATE } pp_delivery_t;   /* NEXT: the
@@ -196,33 +205,42 @@ typedef struct pp_job {
     int status;                                     /* of the outcome, with `value`; before that, of a map's first failure */
     PyObject *value, *function, *owner;
     PyObject *memo;                                 /* objects common to its tasks, until all are put; see common.c */
-    PyObject *commons;                              /* finds objects to encode once, after a large task; see wire/common.py */
-    PyObject *preludes;                             /* the preludes made for it, by what they are for; see wire/definitions.py */
+    PyObject *commons;                              /* finds objects to encode once, after a large task; see _wire/common.py */
+    PyObject *preludes;                             /* the preludes made for it, by what they are for; see _wire/definitions.py */
     pp_apart_t apart;                               /* whether its large pickles contain parts to share; set while encoding */
-    PyObject **results;                             /* map: n_items */
+    PyObject *results;                              /* map: the list that will be its value; NULL: no outcome yet */
     PyObject *arrived;                              /* stream: task number -> (status, value) */
-    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; outcomes (of a map, too); read; most read ahead */
-    Py_ssize_t length;                              /* stream: number of its tasks, or -1 while unknown */
-    _Atomic uint32_t reader;                        /* stream: futex word of the thread that reads its input */
+    Py_ssize_t next, n_delivered, n_read, window;   /* stream: taken by the consumer; outcomes (of a map, too); read; most read
+                                                       ahead of the consumer */
+    Py_ssize_t ahead;                               /* most tasks without an outcome that the reader may have read; 0: any number */
+    Py_ssize_t length;                              /* number of its tasks, or -1 while unknown */
+    _Atomic uint32_t reader;                        /* futex word of the thread that reads its input */
+    char reader_waits;                              /* for room to read; guarded by the job's critical section */
     _Atomic uint32_t intercepts;                    /* pp_intercepts_t */
+    _Atomic uintptr_t submitter;                    /* the thread that is submitting it; 0: none any more */
     struct pp_job *next_deferred;
 } pp_job_t;
-typedef struct {
-    PyObject_HEAD
-    pp_job_t *job;
-    unsigned index;
-    PyObject *function, *payload;
-    bool is_put;
-} pp_pending_t;
-extern PyType_Spec pp_job_spec, pp_task_spec;
+extern PyType_Spec pp_job_spec;
 pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value);
-bool pp_job_settle(pp_job_t *job, int status, PyObject *value);
-bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value);
+bool pp_job_settle(pp_job_t *job, int status, PyObject *value, PyObject **replaced);   /* replaced: for the caller to drop, or NULL */
+bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value, PyObject **replaced);
 bool pp_job_has_next(pp_job_t *job);
 PyObject *pp_job_pop(pp_job_t *job);
 PyObject *pp_job_pop_failure(pp_job_t *job);
-bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, PyObject *error);
-void pp_job_rouse_reader(pp_job_t *job);
+bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, Py_ssize_t n_missing, PyObject *error);
+void pp_job_wake_reader(pp_job_t *job);
+
+/* putting.c: what waits in the backlog. It is a task, or the tasks of a map from its cursor on, which are encoded as they are
+ * put */
+typedef struct pp_entry {
+    PyObject_HEAD
+    pp_job_t *job;
+    unsigned index, mode;               /* index: of a task in its call; mode: a pp_mode_t, PP_MODE_CALL for a task */
+    PyObject *function, *payload;       /* payload: a task's encoded arguments, or a map's items */
+    bool waits, is_being_put;           /* it is in the backlog; the thread that puts has begun with it */
+    struct pp_entry *next;
+} pp_entry_t;
+extern PyType_Spec pp_entry_spec;
 
 /* parent.c: the Channel */
 typedef struct pp_channel {
@@ -235,7 +253,7 @@ typedef struct pp_channel {
     uint32_t last_function_id;
     uint64_t n_taken;
     unsigned n_forks;                   /* at creation: in a forked child the segment is the parent's */
-    unsigned next_worker;                 /* the worker slot whose results the leader takes next */
+    uint64_t number;                    /* unique in this process and those that it forks, never reused */
     _Atomic long n_users;               /* users of the segment: the pool, and threads inside */
     _Atomic char is_closed, is_abandoned;
     /* The table of calls. Without a GIL `lock` guards it. It is held for a few instructions that run no other code */
@@ -243,8 +261,10 @@ typedef struct pp_channel {
     PyMutex lock;
 #endif
     PyObject *calls;                    /* id -> Job */
-    PyObject *backlog, *append, *popleft;   /* what waits to be put, and two of its methods; NULL: nothing does */
-    PyObject *put_waiting, *reports, *intercepted, *receivers;
+    pp_entry_t *first_entry, *last_entry;   /* the backlog, guarded by `lock`, too */
+    unsigned n_being_put;               /* entries; several if pickling one uses the pool */
+    PyObject *open_function, *reports, *intercepted, *receivers;   /* open_function: see Functions.open */
+    _Atomic uint32_t must_retry;        /* a task was refused, and no worker will tell when there is room */
     pp_job_t *idle, *first_deferred, *last_deferred;
     struct pp_postponed *first_postponed, *last_postponed;   /* results for the background thread to decode */
     uint64_t last_job_id, n_submitted;
@@ -262,24 +282,44 @@ typedef struct pp_channel {
 #endif
 int pp_channel_slot(pp_channel_t *self, PyObject *number);        /* returns -1 with an exception */
 bool pp_channel_is_closed(pp_channel_t *self);
-PyObject *pp_channel_put_waiting(pp_channel_t *self);             /* NULL: the pool has ended, or there is none */
 PyObject *pp_channel_raise_closed(void);                          /* returns NULL */
 bool pp_channel_enter(pp_channel_t *self);                        /* false: it is closed */
 bool pp_channel_enter_late(pp_channel_t *self);                   /* also succeeds once it is closed, while others are inside */
 void pp_channel_leave(pp_channel_t *self);
-bool pp_channel_revoke(pp_channel_t *self, uint64_t sequence);
-void pp_channel_revoke_all(pp_channel_t *self, uint64_t job);
+void pp_channel_drop_slot(pp_channel_t *self, pp_slot_t *slot);
+PyObject *pp_channel_revoke_all(pp_channel_t *self, uint64_t job);
+
+/* A method that uses the shared memory enters the channel. Once the pool has ended, it raises, or quietly returns something else. */
+#define GUARDED(function)                                                       \
+    static PyObject *guarded_##function(pp_channel_t *self, PyObject *arg) {    \
+        if (!pp_channel_enter(self))                                                       \
+            return pp_channel_raise_closed();                                   \
+        PyObject *result = function(self, arg);                                 \
+        pp_channel_leave(self);                                                            \
+        return result;                                                          \
+    }
+#define GUARDED_QUIET(function, otherwise)                                      \
+    static PyObject *guarded_##function(pp_channel_t *self, PyObject *arg) {    \
+        if (!pp_channel_enter(self))                                            \
+            return Py_NewRef(otherwise);                                        \
+        PyObject *result = function(self, arg);                                 \
+        pp_channel_leave(self);                                                 \
+        return result;                                                          \
+    }
+#define METHOD(name, function, flags, doc) {name, (PyCFunction)(void *)guarded_##function, flags, doc}
+/* The methods of Channel, in the files that define them. */
+extern PyMethodDef pp_calls_methods[], pp_duties_methods[], pp_encoding_methods[], pp_hooks_methods[], pp_intercepting_methods[], pp_observing_methods[], pp_putting_methods[], pp_results_methods[];
 
 /* loader.c: an interpreter's private copies of extension libraries, and their modules */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker);   /* NULL: no memory */
 size_t pp_libraries_count(const pp_libraries_t *libraries);
+bool pp_libraries_have_changed(const pp_libraries_t *libraries);   /* a count of theirs, without the limiter's doing */
 void pp_libraries_end(pp_libraries_t *libraries);       /* after the interpreter's end: runs destructors */
 void pp_libraries_close(pp_libraries_t *libraries);     /* after that; no thread is in them */
 void pp_libraries_leak(pp_libraries_t *libraries);      /* the interpreter never ends: closes nothing */
-void pp_libraries_detach(pp_libraries_t *libraries);    /* the interpreter is kept: they belong to no worker; NULL: nothing */
-void pp_libraries_attach(pp_libraries_t *libraries, pp_segment_t *s, unsigned worker);   /* it has its next worker */
-extern const char pp_open_copy_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_end_threads_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
+extern const char pp_open_copy_doc[], pp_copy_handle_doc[], pp_copy_threads_doc[], pp_limit_copy_doc[], pp_end_threads_doc[], pp_pin_library_doc[], pp_load_extension_doc[], pp_exec_extension_doc[];
 PyObject *pp_open_copy(PyObject *module, PyObject *args);
+PyObject *pp_copy_handle(PyObject *module, PyObject *copy);
 PyObject *pp_copy_threads(PyObject *module, PyObject *copy);
 PyObject *pp_limit_copy(PyObject *module, PyObject *args);
 PyObject *pp_end_threads(PyObject *module, PyObject *copy);
@@ -287,27 +327,9 @@ PyObject *pp_pin_library(PyObject *module, PyObject *path);
 PyObject *pp_load_extension(PyObject *module, PyObject *args);
 PyObject *pp_exec_extension(PyObject *module, PyObject *made);
 
-/* kept.c: interpreters that are kept for the next pool */
-typedef struct {
-    int64_t owner;                      /* the id of the interpreter whose pools may have it */
-    size_t size;
-    char bytes[];                       /* what is equal for all workers that may have it */
-} pp_key_t;
-typedef struct pp_kept {                /* one of them; on the stack of its thread */
-    struct pp_kept *next;
-    const pp_key_t *key;
-    void *job;
-    pthread_cond_t told;
-} pp_kept_t;
-/* nothing: makes a job that has nothing to run, with which interpreters end. There are at most as many as the largest
- * n_workers; then the oldest one ends. */
-void pp_kept_add(pp_kept_t *kept, unsigned n_workers, void *(*nothing)(void));
-void *pp_kept_wait(pp_kept_t *kept);                    /* the job that it was given */
-bool pp_kept_take(const pp_key_t *key, void *job);      /* false: none is kept for this key */
-unsigned pp_kept_count(int64_t owner);
-_Atomic uint32_t *pp_kept_end(int64_t owner, void *(*nothing)(void));   /* how many have not ended yet: a futex word */
-void pp_kept_has_left(void);                            /* called by each of these at its end */
-void pp_kept_after_fork_in_child(void);
+/* forks.c: the child of a fork has no other interpreter than the main one */
+void pp_forks_find_interpreters(void);                  /* while there are others, and none is made or ended by us */
+void pp_forks_forget_interpreters(void);                /* in the child, before CPython clears them */
 
 /* arenas.c: freeing the memory of interpreters that have ended */
 void pp_arenas_watch(void);                             /* with the GIL, before the first interpreter is created */
@@ -319,8 +341,16 @@ typedef struct {
 void pp_lent_find(pp_lent_t *lent);                     /* in an interpreter that is about to end */
 bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter);   /* after its end, before its arenas are freed */
 
+/* layout.c: the mappings of private copies */
+int pp_copy_lay_out(void *library, int fd, const char *original);   /* 0 or an errno; then its data may not be writable */
+void pp_note_copy(void);                                /* one was loaded */
+enum { PP_MAPPINGS_KEPT = 500 };                        /* guess: what threads, arenas and other libraries may need besides copies */
+extern const char pp_has_room_doc[], pp_count_mappings_doc[];
+PyObject *pp_has_room(PyObject *module, PyObject *counts);
+PyObject *pp_count_mappings(PyObject *module, PyObject *ignored);
+
 /* imports.c: what private copies call instead of CPython's functions */
-void pp_imports_replace(void *library);                 /* a copy that was just loaded */
+int pp_imports_replace(void *library);                  /* a copy that was just laid out; 0, or ENOEXEC */
 void pp_constructors_run(void *library);                /* those of a copy, which the linker has not called */
 void pp_destructors_run(void *library);                 /* nor these */
 PyObject *pp_module_from_def(PyModuleDef *def, PyObject *spec, int version);
@@ -332,11 +362,29 @@ PyObject *pp_module_from_slots(const PySlot *slots, PyObject *spec);
 typedef struct {
     uintptr_t start, end;                               /* a library's addresses */
     uintptr_t code, code_size;                          /* those of its code; 0: not searched for */
+    char *file;                                         /* the original; NULL: unknown */
+    bool may_lock;                                      /* it may have locks of the process */
 } pp_place_t;
-bool pp_is_inside(const pp_place_t *places, size_t n);  /* true: a thread is, or a signal handler, or it cannot be found out; waits a little for threads that end */
+/* What is inside, or may be, in words; NULL: nothing. Waits a little for threads that end. */
+const char *pp_is_inside(const pp_place_t *places, size_t n);
+
+/* references.c: whether static data leads into private copies, and why copies stay loaded */
+const char *pp_is_referred(const pp_place_t *places, size_t n);   /* the library with such data, or NULL */
+void pp_staying_note(const char *cause);                /* the copies of an interpreter stay; `cause` stays, too */
+extern const char pp_staying_doc[], pp_copies_locks_doc[];
+PyObject *pp_staying(PyObject *module, PyObject *ignored);
+
+/* file_locks.c: what private copies call to lock files */
+int pp_copy_fcntl(int fd, int command, ...);
+int pp_copy_lockf(int fd, int command, off_t length);
+int pp_copy_flock(int fd, int operation);
+PyObject *pp_copies_locks(PyObject *module, PyObject *ignored);
 
 /* unknown_threads.c: threads that Python does not know, in private copies */
-void pp_unknown_threads_note(void *library, bool may_sleep);   /* a copy of the calling thread's interpreter; `may_sleep`: threads in it do not count at the end */
+/* A copy of the calling thread's interpreter, and of this file. may_sleep: threads in it do not count at the end. */
+void pp_unknown_threads_note(void *library, const char *file, bool may_sleep, bool may_lock);
+bool pp_unknown_threads_place(uintptr_t address, pp_place_t *place);   /* false: no copy is there */
+void pp_unknown_threads_clear(PyInterpreterState *interpreter);   /* attached to it: frees the states of threads that have ended */
 int64_t pp_unknown_threads_home(uintptr_t address);     /* the id of the interpreter whose copy is there, or -1 */
 bool pp_unknown_threads_end(int64_t interpreter);       /* its id; waits a little until they have left; false: some have not */
 bool pp_unknown_threads_stay(int64_t interpreter);      /* after its end; true: one is in a copy still, so all must stay loaded */
@@ -359,123 +407,63 @@ int pp_pthread_key_delete(pthread_key_t key);
 void pp_keys_free(int64_t interpreter);                 /* its interpreter id; after its copies were closed */
 
 /* calls.c */
-extern const char pp_admit_doc[], pp_enqueue_doc[], pp_enqueue_again_doc[], pp_close_calls_doc[], pp_jobs_doc[], pp_counts_of_calls_doc[],
-    pp_deliver_doc[], pp_settle_doc[], pp_end_input_doc[], pp_cancel_doc[], pp_set_doc[], pp_next_deferred_doc[],
-    pp_worker_deferred_doc[], pp_run_deferred_doc[], pp_finish_doc[], pp_refuse_doc[], pp_skip_doc[];
 void pp_channel_count(pp_channel_t *self, unsigned n_tasks);
 void pp_channel_set_event(pp_channel_t *self, pp_job_t *event);
 void pp_channel_deliver_outcome(pp_channel_t *self, pp_job_t *job, uint32_t index, int status, PyObject *value);
-PyObject *pp_channel_admit(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_enqueue(pp_channel_t *self, PyObject *entry);
-PyObject *pp_channel_enqueue_again(pp_channel_t *self, PyObject *entry);
-PyObject *pp_channel_close_calls(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_jobs(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_call_counts(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_deliver(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_refuse(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_skip(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_settle(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_end_input(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_cancel(pp_channel_t *self, PyObject *job);
-PyObject *pp_channel_set(pp_channel_t *self, PyObject *event);
-PyObject *pp_channel_next_deferred(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_end_deferred(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_run_deferred(pp_channel_t *self, PyObject *on);
-PyObject *pp_channel_finish(pp_channel_t *self, PyObject *job);
+bool pp_channel_settle_call(pp_channel_t *self, pp_job_t *job, int status, PyObject *value);   /* false: it had an outcome */
 
-/* overseeing.c */
-extern const char pp_intercept_doc[], pp_take_intercepted_doc[], pp_task_of_doc[], pp_revoke_doc[];
+/* intercepting.c */
 int pp_channel_keep_back(pp_channel_t *self, PyObject *job, uint32_t index, int status, PyObject *value, unsigned worker);
-PyObject *pp_channel_intercept(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_take_intercepted(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_task_of(pp_channel_t *self, PyObject *n);
-typedef struct {           /* what a worker holds */
-    uint64_t job, begun_ns;
-    uint32_t index;
-    bool runs;             /* whether it has not answered */
-} pp_held_t;
-pp_held_t pp_read_held(pp_worker_slot_t *worker);
-PyObject *pp_channel_revoke_job(pp_channel_t *self, PyObject *job);
-
-/* bars.c */
-extern const char pp_show_bars_doc[], pp_bars_of_doc[], pp_shows_bars_doc[], pp_open_bar_doc[], pp_count_bar_doc[], pp_close_bar_doc[];
-void pp_forget_bars(pp_worker_slot_t *worker);
-PyObject *pp_channel_show_bars(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_bars_of(pp_channel_t *self, PyObject *n);
-PyObject *pp_shows_bars(PyObject *module, PyObject *ignored);
-PyObject *pp_open_bar(PyObject *module, PyObject *args);
-PyObject *pp_count_bar(PyObject *module, PyObject *const *args, Py_ssize_t n_args);
-PyObject *pp_close_bar(PyObject *module, PyObject *number);
 
 /* results.c */
 PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id);   /* the Job or NULL, without an exception */
-extern const char pp_reap_doc[], pp_take_reports_doc[];
 void pp_channel_drop_postponed(pp_channel_t *self);
 int pp_channel_deliver_postponed(pp_channel_t *self);            /* 0, or -1 with an exception from a signal handler */
-Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, int64_t deadline_ns);   /* as leader; how many */
-PyObject *pp_channel_reap(pp_channel_t *self, PyObject *worker);
-PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored);
+int pp_channel_take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, pp_batch_t *batch);   /* as leader; 0 or -1 */
 
-/* waiting.c */
-extern const char pp_feed_doc[], pp_feed_again_doc[], pp_wait_doc[], pp_next_doc[], pp_wait_background_doc[],
-    pp_take_doc[];
-PyObject *pp_channel_feed(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_feed_again(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_wait(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
-PyObject *pp_channel_next(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
-PyObject *pp_channel_wait_background(pp_channel_t *self, PyObject *const *args, Py_ssize_t n);
-PyObject *pp_channel_take_results(pp_channel_t *self, PyObject *ignored);
+/* hooks.c */
+extern const pp_hooks_t pp_channel_hooks;
 
-/* putting.c */
-extern const char pp_encode_doc[], pp_publish_doc[], pp_put_doc[], pp_put_many_doc[], pp_unpin_doc[], pp_trim_doc[];
-PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload);
-PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block);
-PyObject *pp_channel_put(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args);
-/* Puts single calls from the front of the backlog, if values pass by reference, and runs no Python code of the pool's.
- * True: it has put some, and nothing else waits. Only the thread that puts calls this. */
-bool pp_channel_put_plain(pp_channel_t *self);
-PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored);
+/* encoding.c */
+typedef struct {                        /* a block that every worker may read while a reference to this exists */
+    PyObject_HEAD
+    pp_channel_t *channel;
+    uint64_t at, size;
+    uint32_t id, block;
+} pp_published_t;
+PyObject *pp_encode_for(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job);   /* job: the map or stream whose argument it is, or NULL */
+PyObject *pp_publish_block(pp_channel_t *self, const pp_blockref_t *block);
+/* Whether objects of a call's tasks stay as they are until all are put, unless the caller changes them meanwhile. One that
+ * is read while tasks run may change what it has returned. */
+bool pp_are_arguments_fixed(const pp_job_t *job);
+
+/* putting.c, whose entries are above */
+void pp_backlog_append(pp_channel_t *self, pp_entry_t *entry);   /* with `lock`; the caller sets `must_feed` */
+void pp_backlog_clear(pp_channel_t *self);
+int pp_channel_put_waiting(pp_channel_t *self, int64_t until_ns);   /* by one thread at a time. 1: as far as there is room; 0: there is no time
+                                                                     * for the rest; -1: an exception; then it can be called again */
 
 /* observing.c */
-extern const char pp_limit_doc[], pp_wait_pulse_doc[], pp_wait_change_doc[], pp_counts_doc[], pp_awake_doc[], pp_read_events_doc[],
-    pp_present_doc[];
-PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_lend(pp_channel_t *self, PyObject *arg);
-PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg);
-PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_lends(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_trace(pp_channel_t *self, PyObject *arg);
-PyObject *pp_channel_forget_events(pp_channel_t *self, PyObject *ignored);
-PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args);
-PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg);
 
 /* parent.c, worker.c, interp.c */
-extern PyType_Spec pp_channel_spec, pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
+PyType_Spec *pp_channel_spec(void);
+extern PyType_Spec pp_published_spec, pp_keeper_spec, pp_worker_spec, pp_interpreter_spec;
 extern _Atomic long pp_n_interpreters;
+void pp_interpreters_after_fork_in_child(void);
 PyObject *pp_worker_new(pp_module_t *m, pp_segment_t *s, unsigned worker);
 bool pp_is_importing(PyInterpreterState *interpreter, unsigned long ident);   /* an exception now would leave a message */
 extern const char pp_ask_main_doc[];
 PyObject *pp_ask_main(PyObject *module, PyObject *source);
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker, PyObject *key);
-extern const char pp_n_kept_doc[], pp_end_kept_doc[];
-PyObject *pp_n_kept(PyObject *module, PyObject *ignored);
-PyObject *pp_end_kept(PyObject *module, PyObject *ignored);
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker);
+
+
 
 /* task_interrupts.c */
-pp_worker_slot_t *pp_own_slot(void);                   /* of the worker whose loop this thread runs, or NULL */
-void pp_interrupts_enter(pp_worker_slot_t *worker);     /* this thread runs the worker's loop; NULL: no more */
+void pp_interrupts_enter(pp_worker_slot_t *worker_slot);   /* this thread runs the worker's loop; NULL: no more */
 /* Interrupts the timed task that began then; 0: whatever the worker runs. */
-void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, uint64_t begun_ns, unsigned long ident, PyObject *exception);
+void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker_slot, uint64_t begun_ns, unsigned long ident, PyObject *exception);
 /* Prevents an interrupt that comes too late from hitting what the calling thread does next. */
-void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker, bool has_replied);
+void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker_slot, bool has_replied);
 PyObject *pp_interrupt_hook(PyObject *module, PyObject *before);
 #define pp_interrupt_hook_doc "interrupt_hook(before) -> callable\n\nReturns a sys.unraisablehook that raises an interrupt of a " \
                               "task again if it hit a\ndestructor. It leaves everything else to the hook `before`."
@@ -483,11 +471,31 @@ PyObject *pp_interrupt_hook(PyObject *module, PyObject *before);
 /* interrupts.c */
 bool pp_is_main_thread(void);                           /* the main thread of the process */
 void pp_watch_interrupts(void);
+PyObject *pp_n_interrupts(PyObject *module, PyObject *ignored);
 void pp_sleep_on(_Atomic uint32_t *word);               /* a word that Ctrl-C then changes; NULL: the wait is over */
 void pp_interrupts_after_fork(void);                    /* in the child */
 PyObject *pp_call_apart(PyObject *module, PyObject *function);
 #define pp_call_apart_doc "call_apart(function)\n\nWhat the function returns, which no signal handler interrupts: the main " \
     "thread has another thread call it, and waits for that."
+
+/* duties.c */
+enum { PP_DUTY_TASKS = 1, PP_DUTY_INPUT = 2, PP_DUTY_ANY = 4, PP_DUTY_RESULT = 8, PP_DUTY_BACKLOG = 16 };
+uint64_t pp_next_number(void);                          /* for a channel */
+void pp_duties_after_fork_in_child(void);
+void pp_serve_all(void);                                /* the calling thread waits for the end of no pool */
+uint64_t pp_decode_begin(const pp_channel_t *self);     /* what `pp_decode_end` needs */
+void pp_decode_end(uint64_t outer);
+void pp_note_feeding(const pp_channel_t *self);         /* NULL: no more */
+pp_channel_t *pp_lead_begin(pp_channel_t *self);        /* before the thread may take the lead; returns what `pp_lead_end` needs */
+void pp_lead_end(pp_channel_t *outer);
+PyObject *pp_entry(PyObject *module, PyObject *args);
+#define pp_entry_doc "entry(number, duty, function) -> callable\n\nReturns what a new thread calls: it belongs to the pool with " \
+    "this number for the rest of\nits life, and calls function(). DUTY_TASKS: the pool's end waits for the thread.\n" \
+    "DUTY_INPUT: it does until the pool is terminated. DUTY_ANY: it does, and those of other pools may as well."
+PyObject *pp_served(PyObject *module, PyObject *ignored);
+#define pp_served_doc "served() -> (int, int, int)\n\nReturns the numbers of the pools that need the calling thread: the one that it belongs to, the " \
+    "one\nwhose result it is unpickling, and the one whose backlog it is putting. 0: none."
+int pp_duties_add(PyObject *module);                    /* -1 with an exception */
 
 /* ringing.c */
 PyObject *pp_ring_word(PyObject *module, PyObject *word);

@@ -91,7 +91,7 @@ typedef struct {
 static int read_stat(pid_t pid, pid_t tid, thread_stat_t *out) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = pp_open(path, O_RDONLY, 0);
     if (fd < 0)
         return errno == ENOENT ? ESRCH : errno;
     ssize_t size = read(fd, text, sizeof text - 1);
@@ -173,11 +173,11 @@ static pid_t parent_of(pid_t pid) {
     return now.parent;
 }
 
-unsigned pp_gate_line(int *pids, unsigned n_max) {
+unsigned pp_gate_line(int pids[PP_LINE_MAX]) {
     unsigned n = 0;
-    for (pid_t pid = current_pid(); pid > 0 && n < n_max; pid = parent_of(pid))
+    for (pid_t pid = current_pid(); pid > 0 && n < PP_LINE_MAX; pid = parent_of(pid))
         pids[n++] = pid;
-    for (uint32_t i = 0; i < n_adopters && n < n_max; i++)
+    for (uint32_t i = 0; i < n_adopters && n < PP_LINE_MAX; i++)
         pids[n++] = adopters[i];
     return n;
 }
@@ -202,7 +202,7 @@ static uint32_t rows_used(page_t *p) {
 }
 
 /* Counts held tokens and waiting threads, and finds the thread that has waited longest. */
-static row_t *count(page_t *p) {
+static row_t *count_tokens(page_t *p) {
     row_t *oldest = NULL;
     uint64_t n_held = 0;
     uint32_t n_waiting = 0, n_used = 0, n_tokens = pp_load_relaxed(&p->n_tokens);
@@ -226,7 +226,7 @@ static row_t *count(page_t *p) {
  * is not overtaken, so it cannot starve. If the granting thread is killed before its futex call, the other one wakes by
  * itself after LOOK_NS. A request for more tokens than exist, as in a damaged row, is granted alone. */
 static void settle(page_t *p) {
-    for (row_t *row; (row = count(p)) != NULL; ) {
+    for (row_t *row; (row = count_tokens(p)) != NULL; ) {
         uint32_t n_free = pp_load_relaxed(&p->n_free);
         if (row->wanted > n_free && n_free < pp_load_relaxed(&p->n_tokens))
             return;
@@ -254,7 +254,7 @@ static int lock_in_time(page_t *p) {
 /* ETIMEDOUT: a stopped process holds the mutex, or it is damaged. One thread waits LOCK_S to find that out; until it is
  * repaired no other thread waits. The next thread that gets the mutex repairs what others did to their own rows without
  * it. */
-static int lock(page_t *p) {
+static int lock_page(page_t *p) {
     int error = lock_in_time(p);
     if (error == EOWNERDEAD) {
         repair(p);
@@ -268,7 +268,7 @@ static int lock(page_t *p) {
     return error;
 }
 
-static void unlock(page_t *p) { pthread_mutex_unlock(&p->mutex); }
+static void unlock_page(page_t *p) { pthread_mutex_unlock(&p->mutex); }
 
 static void change_row(page_t *p, row_t *row, uint32_t state) {
     pp_store_seq_cst(&row->state, state);
@@ -309,20 +309,20 @@ static unsigned sweep(page_t *p, pid_t pid) {
     unsigned n_recovered = 0;
     for (uint32_t i = 0; i < rows_used(p); i++) {
         row_t *row = &p->rows[i];
-        if (pp_load_relaxed(&row->state) == FREE || lock(p) != 0)
+        if (pp_load_relaxed(&row->state) == FREE || lock_page(p) != 0)
             continue;
         row_t seen = {.pid = row->pid, .tid = row->tid, .born = row->born, .ticket = row->ticket};
-        unlock(p);
+        unlock_page(p);
         if (pid && seen.pid != pid)
             continue;
         fate_t fate = fate_of(seen.pid, seen.tid, seen.born);
-        if (fate == ALIVE || lock(p) != 0)
+        if (fate == ALIVE || lock_page(p) != 0)
             continue;
         if (pp_load_relaxed(&row->state) != FREE && row->ticket == seen.ticket) {
             change_row(p, row, fate == GONE ? FREE : PASSING);
             n_recovered += fate == GONE;
         }
-        unlock(p);
+        unlock_page(p);
     }
     pp_add_seq_cst(&p->n_recovered, n_recovered);
     return n_recovered;
@@ -331,9 +331,9 @@ static unsigned sweep(page_t *p, pid_t pid) {
 /* Derives the sums again even if all threads are well, so that no thread waits for ever because of a wrong number. */
 static void sweep_all(page_t *p) {
     sweep(p, 0);
-    if (lock(p) == 0) {
+    if (lock_page(p) == 0) {
         settle(p);
-        unlock(p);
+        unlock_page(p);
     }
 }
 
@@ -355,12 +355,12 @@ int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted) {
         return 0;
     }
     page_t *p = g->page;
-    int error = lock(p);
+    int error = lock_page(p);
     if (error)
         return error;
     row_t *row = find_row(p);
     if (row == NULL) {
-        unlock(p);
+        unlock_page(p);
         return ENOSPC;
     }
     uint32_t n_tokens = pp_load_relaxed(&p->n_tokens), n_free = pp_load_relaxed(&p->n_free);
@@ -380,7 +380,7 @@ int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted) {
         pp_store_release(&row->state, WAITING);
     }
     pp_store_relaxed(&p->n_acquired, pp_load_relaxed(&p->n_acquired) + 1);
-    unlock(p);
+    unlock_page(p);
     self.gate = pp_gate_ref(g);
     self.row = (uint32_t)(row - p->rows);
     self.depth = now;
@@ -395,17 +395,17 @@ int pp_gate_begin(pp_gate_t *g, unsigned n, bool covers, unsigned *granted) {
 /* If the mutex is stuck nobody is granted tokens, so the thread runs without tokens rather than not at all. */
 static void pass_if_covered(page_t *p, row_t *row) {
     if (self.n_line == 0)
-        self.n_line = pp_gate_line(self.line, PP_LINE_MAX);
+        self.n_line = pp_gate_line(self.line);
     self.looked_ns = pp_now_ns();
     uint32_t state = WAITING;
-    if (lock(p) != 0) {
+    if (lock_page(p) != 0) {
         if (pp_cas_seq_cst(&row->state, &state, PASSING))
             pp_store_seq_cst(&p->is_stuck, 1);
         return;
     }
     if (pp_load_relaxed(&row->state) == WAITING && is_covered(p))
         change_row(p, row, PASSING);
-    unlock(p);
+    unlock_page(p);
 }
 
 int pp_gate_wait(void) {
@@ -427,16 +427,16 @@ int pp_gate_wait(void) {
 }
 
 /* Gives back what this thread holds or waits for. If the page was damaged meanwhile, the row may be another thread's. */
-static void leave(void) {
+static void give_back_row(void) {
     pp_gate_t *g = self.gate;
     page_t *p = g->page;
     row_t *row = &p->rows[self.row];
-    bool has_mutex = lock(p) == 0;
+    bool has_mutex = lock_page(p) == 0;
     if (row->ticket == self.ticket && row->tid == self.tid)
         pp_store_seq_cst(&row->state, FREE);
     if (has_mutex) {
         settle(p);
-        unlock(p);
+        unlock_page(p);
     } else {
         pp_store_seq_cst(&p->is_stuck, 1);
     }
@@ -448,26 +448,18 @@ static void leave(void) {
 void pp_gate_cancel(void) {
     know_self();
     if (self.gate)
-        leave();
+        give_back_row();
 }
 
-int pp_gate_acquire(pp_gate_t *g, unsigned n, unsigned *granted) {
-    int error = pp_gate_begin(g, n, false, granted);
-    if (error != EAGAIN)
-        return error;
-    while (pp_gate_wait() != 0) {}
-    return 0;
-}
-
-int pp_gate_release(pp_gate_t *g) {
+/* A hold inside another gate's hold counts there: see pp_gate_begin. */
+int pp_gate_release(void) {
     know_self();
     if (self.gate == NULL || self.depth == 0)
         return EPERM;
-    (void)g;   /* a hold inside another gate's hold counts there: see pp_gate_begin */
     if (self.depth > 1)
         self.depth--;
     else
-        leave();
+        give_back_row();
     return 0;
 }
 
@@ -489,11 +481,11 @@ void pp_gate_stats(pp_gate_t *g, pp_gate_stats_t *out) {
     };
 }
 
-int pp_gate_lock_for_test(pp_gate_t *g) { return lock(g->page); }
+int pp_gate_lock_for_test(pp_gate_t *g) { return lock_page(g->page); }
 
 /* ---- creating and opening ---- */
 
-static int gate_new(int fd, pp_gate_t **out) {
+static int new_gate(int fd, pp_gate_t **out) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, map_my_pid);
     pp_gate_t *g = calloc(1, sizeof *g);
@@ -521,7 +513,7 @@ static int page_init(page_t *p, unsigned n_tokens) {
 /* Takes ownership of fd, even if it fails. */
 static int init_new(int fd, unsigned n_tokens, pp_gate_t **out) {
     pp_gate_t *g;
-    int error = gate_new(fd, &g);
+    int error = new_gate(fd, &g);
     if (error) {
         close(fd);
         return error;
@@ -547,27 +539,27 @@ int pp_gate_create(unsigned n_tokens, pp_gate_t **out) {
     return error ? error : init_new(fd, n_tokens, out);
 }
 
-int pp_gate_attach(int fd, pp_gate_t **out) { return is_gate(fd) ? gate_new(fd, out) : EINVAL; }
+int pp_gate_attach(int fd, pp_gate_t **out) { return is_gate(fd) ? new_gate(fd, out) : EINVAL; }
 
 /* If nobody uses the gate, sets its number of tokens to the opener's, since the file outlives all programs. */
 static int refit(page_t *p, unsigned n_tokens) {
     sweep(p, 0);
-    int error = lock(p);
+    int error = lock_page(p);
     if (error)
         return error;
     settle(p);
     if (pp_load_relaxed(&p->n_free) == pp_load_relaxed(&p->n_tokens) && pp_load_relaxed(&p->n_waiting) == 0)
         pp_store_relaxed(&p->n_tokens, n_tokens);
     settle(p);
-    unlock(p);
+    unlock_page(p);
     return 0;
 }
 
 /* Gives the file its size and its memory: where /dev/shm is full, a write to a page that it lacks would end the program. */
-static int reserve(int fd) { return posix_fallocate(fd, 0, sizeof(page_t)); }
+static int reserve_page(int fd) { return posix_fallocate(fd, 0, sizeof(page_t)); }
 
 static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int fd = pp_open(path, O_RDWR | O_NOFOLLOW, 0);
     if (fd < 0)
         return errno;
     struct stat s;
@@ -577,7 +569,7 @@ static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
         close(fd);
         return error;
     }
-    error = reserve(fd);
+    error = reserve_page(fd);
     if (error == 0)
         error = refit((*out)->page, n_tokens);
     if (error)
@@ -588,11 +580,10 @@ static int open_existing(const char *path, unsigned n_tokens, pp_gate_t **out) {
 /* Creates the gate's file. It gets its name when it is complete, so nobody ever opens half a gate. EEXIST: another
  * process was faster. */
 static int create_named(const char *path, unsigned n_tokens, pp_gate_t **out) {
-    char link[64];
-    int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = pp_open("/dev/shm", O_TMPFILE | O_RDWR, 0600);
     if (fd < 0)
         return errno;
-    int error = fchmod(fd, 0600) != 0 ? errno : reserve(fd);
+    int error = fchmod(fd, 0600) != 0 ? errno : reserve_page(fd);
     if (error) {
         close(fd);
         return error;
@@ -600,10 +591,8 @@ static int create_named(const char *path, unsigned n_tokens, pp_gate_t **out) {
     error = init_new(fd, n_tokens, out);
     if (error)
         return error;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+    if ((error = pp_name_file(fd, path)) == 0)
         return 0;
-    error = errno;
     pp_gate_unref(*out);
     return error;
 }

@@ -7,18 +7,24 @@
  * active:
  *
  *     none                   what the user has set
- *     of a pool that lends   idle pool CPUs (see others.c) divided by active workers, or its count if that is more
- *     of another pool        its count; if several pools have active workers, at most the CPUs divided by all these
+ *     of a pool that lends   the share of its last worker: see divide.c
+ *     of another pool        its count; if several pools have active workers, at most that share
  *
  * The smallest of these is used, but never more than the user has set. A worker process also keeps its own count,
  * whether it is active or not. The count changes when a worker becomes active or idle. Before a task one read finds out
  * whether the user has changed it. For the second scope each worker calls the setters itself, before a task. A private
  * copy has a count for its worker, by the same rules, which the thread that causes a change sets.
  *
- * The user's limit is known in three ways. First, we store the count that we last set or saw in each library (`now`).
- * If the library has another one, the user set it (`users`). Second, calls through threadpoolctl are reported to us
- * (`pp_user_sets`), since they may set the count that is in force anyway. Its open blocks are reported, too (`block`).
- * Third, a count that a library has when it is found is the user's, unless it is the library's own default.
+ * The program's limit is known in three ways. First, we store the count that we last set or saw in each library (`now`).
+ * If the library has another one while no worker is active, the program set it (`users`). Second, calls through
+ * threadpoolctl are reported to us (`pp_user_sets`), since they may set the count that is in force anyway. Its open blocks
+ * are reported, too (`block`). Third, a count that a library has when it is found is the program's, unless it is the
+ * library's own default.
+ *
+ * A task's limit (`pp_task_sets`) is a wish of its worker. It applies to the libraries that this worker uses, which may
+ * be those of all workers in the process, and ends with the task. A count that was set without a report while a worker
+ * is active may be a task's. So it is not taken for a limit, and does not last: before the next task, and when the
+ * worker becomes idle, the count is what it should be. What an initializer has set is what each task begins with.
  */
 #include "native.h"
 
@@ -34,6 +40,8 @@ static struct {
     pp_count_t counts[PP_LIBRARIES_MAX];        /* of libraries whose setter affects the whole process */
     pp_budget_t *budgets;               /* of the open pools */
     pp_own_library_t *own;              /* private copies of interpreter workers */
+    pp_limited_t *workers;              /* the workers that are threads of this process */
+    uint64_t n_tasks;                   /* tasks that have set a count */
     unsigned n_foreign;                 /* active workers in other processes */
     unsigned applied;                   /* the process's count; 0: each library has its own */
     unsigned told;                      /* the count in a worker process's environment, instead of the user's; 0: none */
@@ -46,47 +54,38 @@ unsigned pp_own_grant(void) { return own_limits ? pp_load_relaxed(own_limits->gr
 
 static _Atomic uint32_t n_libraries;    /* written under the lock */
 static _Atomic uint32_t n_awake;        /* active workers of all pools, including those in other processes; written under the lock */
-static _Atomic uint32_t most = UINT32_MAX;   /* threads per worker while several pools share the CPUs; written under the lock */
 
 static unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
 
-static void count_awake(unsigned n) {
+static void set_n_awake(unsigned n) {
     pp_store_relaxed(&n_awake, n);
     pp_others_note(n);
 }
 
-static unsigned over_awake(unsigned n_cpus) {
-    unsigned awake = pp_load_relaxed(&n_awake);
-    return awake > 0 && n_cpus > awake ? n_cpus / awake : 1;
+/* How many threads of a library a worker may use now: see divide.c. A pool that has no work, or that works alone and does
+ * not lend, keeps what it was granted.
+ *
+ * A worker looks alone, before a task, so its rank is its number. The balancer takes the place among a pool's active
+ * workers, so that left-over threads are always used; but places change whenever another worker becomes active or idle.
+ * No number is lower than that place, so the sum stays within bounds. */
+unsigned pp_budget_count(const pp_budget_t *b, unsigned own, unsigned number) {
+    unsigned here = pp_load_relaxed(&b->n_awake), all = pp_load_relaxed(&n_awake), others = all > here ? all - here : 0;
+    bool lends = pp_load_relaxed(&b->lends);
+    if (here == 0 || (others == 0 && !lends))
+        return own;
+    unsigned n_cpus = pp_load_relaxed(&b->n_cpus);
+    return pp_divide(own, others + number, others + here, n_cpus, lends ? pp_others_leave(n_cpus) : 0);
 }
 
-/* What a worker may use of a library now, if it has `own` threads while all workers of its pool are active. */
-static unsigned count_for(const pp_budget_t *b, unsigned own) {
-    if (pp_load_relaxed(&b->lends)) {
-        unsigned n_cpus = pp_load_relaxed(&b->n_cpus), left = over_awake(pp_others_leave(n_cpus));
-        own = left > own ? left : smaller(own, over_awake(n_cpus));
-    }
-    return smaller(own, pp_load_relaxed(&most));
-}
-
-unsigned pp_budget_count(const pp_budget_t *b, unsigned own) { return count_for(b, own); }
-
-static unsigned most_for_each(void) {
-    unsigned n_pools = limits.n_foreign > 0, n_cpus = 0;
-    for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
-        unsigned n = pp_load_relaxed(&b->n_cpus);
-        n_pools += b->n_awake > 0;
-        n_cpus = n > n_cpus ? n : n_cpus;
-    }
-    return n_pools > 1 ? over_awake(n_cpus) : UINT32_MAX;
-}
+/* What its libraries may use that have one count for the process: no worker has less. */
+static unsigned least_count(const pp_budget_t *b) { return pp_budget_count(b, b->n_threads, pp_load_relaxed(&b->n_awake)); }
 
 static unsigned wanted(void) {
     unsigned n = 0;
     for (const pp_budget_t *b = limits.budgets; b; b = b->next) {
-        unsigned own = count_for(b, b->n_threads);
-        if ((b->n_awake > 0 || b->is_kept) && (n == 0 || own < n))
-            n = own;
+        unsigned least = least_count(b);
+        if ((pp_load_relaxed(&b->n_awake) > 0 || b->is_kept) && (n == 0 || least < n))
+            n = least;
     }
     return n;
 }
@@ -123,13 +122,25 @@ static unsigned users_most(const pp_count_t *c) {
     return c->block ? c->block : of_call;
 }
 
-/* If the count has changed since the last look, the user has changed it. */
-static void look(const pp_library_t *library, pp_count_t *c) {
+/* If the count has changed since the last look, and no task may have changed it, the program has. */
+static void look_at_count(const pp_library_t *library, pp_count_t *c, bool may_be_tasks) {
     unsigned n = ask(library);
     if (n != pp_load_relaxed(&c->now)) {
-        c->users = n;
+        c->users = may_be_tasks ? c->users : n;
         pp_store_relaxed(&c->now, n);
     }
+}
+
+/* Whether a task, or an initializer, may run in this process. */
+static bool is_busy(void) {
+    for (const pp_budget_t *b = limits.budgets; b; b = b->next)
+        if (pp_load_relaxed(&b->n_awake) > 0 || b->is_kept)
+            return true;
+    return false;
+}
+
+static unsigned limit_of(const pp_wish_t *wish) {
+    return wish->now ? wish->now : wish->base ? wish->base : UINT32_MAX;
 }
 
 /* Sets a count with all CPUs allowed. A library starts threads when a count first needs them, and they inherit the
@@ -166,13 +177,23 @@ static void set(const pp_library_t *library, pp_count_t *c, unsigned n) {
     pp_store_relaxed(&c->now, ask(library));   /* the library may have a maximum */
 }
 
-/* Applies a budget to a library. wanted: the budget; 0: none. */
-static void keep_to(const pp_library_t *library, pp_count_t *c, unsigned wanted) {
-    look(library, c);
-    set(library, c, wanted ? smaller(wanted, users_most(c)) : c->block ? c->block : c->users);
+/* Applies a budget and the wishes of tasks to a library. wanted: the budget; 0: none. */
+static void keep_to(const pp_library_t *library, pp_count_t *c, unsigned wanted, unsigned wish) {
+    unsigned n = wanted ? smaller(wanted, users_most(c)) : c->block ? c->block : c->users;
+    set(library, c, smaller(n, wish));
 }
 
 /* ---- all libraries ---- */
+
+/* The smallest limit of a task for a library that all workers share. What initializers have set applies while workers
+ * are active. */
+static unsigned least_wish(unsigned k, bool is_busy) {
+    unsigned n = UINT32_MAX;
+    for (const pp_limited_t *w = limits.workers; w; w = w->next)
+        if (is_busy || w->wishes[k].now)
+            n = smaller(n, limit_of(&w->wishes[k]));
+    return n;
+}
 
 static unsigned most_of_all(void) {
     unsigned n = UINT32_MAX;
@@ -182,39 +203,56 @@ static unsigned most_of_all(void) {
     return n;
 }
 
-/* The user does not see private copies, and sets only the process's libraries. Those limits are applied to copies as
+/* The program does not see private copies, and sets only the process's libraries. Those limits are applied to copies as
  * well. */
 static void set_own(pp_own_library_t *own, unsigned users) {
-    unsigned grant = pp_load_relaxed(own->grant), n = smaller(count_for(own->budget, grant), users);
+    unsigned grant = pp_load_relaxed(own->grant), n = smaller(pp_budget_count(own->budget, grant, own->number), users);
+    look_at_count(&own->library, &own->count, true);
     if (grant > 0 && pp_load_relaxed(&own->budget->is_open))
-        keep_to(&own->library, &own->count, n);
+        keep_to(&own->library, &own->count, n, limit_of(&own->wish));
+}
+
+static void look_at_counts(void) {
+    bool busy = is_busy();
+    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
+        if (!limits.libraries[i].per_thread)
+            look_at_count(&limits.libraries[i], &limits.counts[i], busy);
 }
 
 static void note_lends(pp_budget_t *b) {
-    bool lends = pp_load_relaxed(&b->lends) && b->n_awake > 0 && limits.applied > b->n_threads;
+    bool is_active = pp_load_relaxed(&b->n_awake) > 0, lends = pp_load_relaxed(&b->lends) && is_active && limits.applied > b->n_threads;
     pp_add_seq_cst(&b->n_lends, lends && !b->is_lent);
-    pp_add_seq_cst(&b->n_reclaims, b->is_lent && !lends && b->n_awake > 0);
+    pp_add_seq_cst(&b->n_reclaims, b->is_lent && !lends && is_active);
     b->is_lent = lends;
 }
 
+/* Called after a change. Before a change of what is active, `look_at_counts` must have been called. */
 static void apply(void) {
-    pp_store_relaxed(&most, most_for_each());
+    bool busy = is_busy();
+    look_at_counts();
     limits.applied = wanted();
     for (pp_budget_t *b = limits.budgets; b; b = b->next)
         note_lends(b);
     for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
         if (!limits.libraries[i].per_thread)
-            keep_to(&limits.libraries[i], &limits.counts[i], limits.applied);
+            keep_to(&limits.libraries[i], &limits.counts[i], limits.applied, least_wish(i, busy));
     unsigned users = limits.own ? most_of_all() : UINT32_MAX;
     for (pp_own_library_t *own = limits.own; own; own = own->next)
         set_own(own, users);
 }
 
-static unsigned find(uintptr_t set) {
+static unsigned find_by_setter(uintptr_t set) {
     unsigned k = 0;
     while (k < pp_load_acquire(&n_libraries) && (uintptr_t)limits.libraries[k].set != set)
         k++;
     return k;
+}
+
+static pp_own_library_t *find_own(uintptr_t set) {
+    pp_own_library_t *own = limits.own;
+    while (own && (uintptr_t)own->library.set != set)
+        own = own->next;
+    return own;
 }
 
 static bool is_known(unsigned k) { return k < pp_load_acquire(&n_libraries); }
@@ -228,22 +266,28 @@ static pp_count_t *count_here(unsigned k) {
 
 unsigned pp_own_threads(void) {
     unsigned own = pp_own_grant();
-    return own ? count_for(own_limits->budget, own) : 0;
+    return own ? pp_budget_count(own_limits->budget, own, own_limits->number) : 0;
 }
 
 static void keep_here(unsigned k) {
     unsigned n = pp_own_threads();
     pp_count_t *c = n ? count_here(k) : NULL;
-    if (c)
-        keep_to(&limits.libraries[k], c, n);
+    if (c) {
+        look_at_count(&limits.libraries[k], c, true);
+        keep_to(&limits.libraries[k], c, n, limit_of(&own_limits->wishes[k]));
+    }
 }
 
+/* In a worker process its task's limits are those of a pool that the task opens. */
 unsigned pp_user_most(void) {
     pthread_mutex_lock(&limits.lock);
-    for (unsigned i = 0; i < pp_load_relaxed(&n_libraries); i++)
-        if (!limits.libraries[i].per_thread)
-            look(&limits.libraries[i], &limits.counts[i]);
+    look_at_counts();
+    bool is_worker = false;
+    for (const pp_budget_t *b = limits.budgets; b; b = b->next)
+        is_worker |= b->is_kept;
     unsigned n = most_of_all();
+    for (unsigned i = 0; is_worker && i < pp_load_relaxed(&n_libraries); i++)
+        n = smaller(n, least_wish(i, true));
     pthread_mutex_unlock(&limits.lock);
     return n;
 }
@@ -251,10 +295,22 @@ unsigned pp_user_most(void) {
 /* Python code finds libraries, or in an interpreter the thread that loads them. They stay loaded from then on. */
 void pp_limits_add(const pp_library_t *library) {
     pthread_mutex_lock(&limits.lock);
-    unsigned k = find((uintptr_t)library->set);
+    if (find_own((uintptr_t)library->set)) {   /* found by the interpreter whose private copy it is */
+        pthread_mutex_unlock(&limits.lock);
+        return;
+    }
+    unsigned k = find_by_setter((uintptr_t)library->set);
     if (is_known(k) && library->count) {
         limits.libraries[k].count = library->count;
         limits.libraries[k].has_threads = library->has_threads;
+    }
+    if (is_known(k) && library->most && library->most != limits.libraries[k].most) {   /* found by the parent of this worker */
+        limits.libraries[k].most = library->most;
+        limits.counts[k].found_most = smaller(limits.counts[k].found_most, library->most);
+        pp_count_t *here = library->per_thread ? count_here(k) : NULL;
+        if (here)
+            here->found_most = smaller(here->found_most, library->most);
+        apply();
     }
     if (!is_known(k) && k < PP_LIBRARIES_MAX) {
         limits.libraries[k] = *library;
@@ -268,23 +324,118 @@ void pp_limits_add(const pp_library_t *library) {
         keep_here(k);
 }
 
-/* ---- what the user sets through threadpoolctl ---- */
+/* ---- what tasks set through threadpoolctl ---- */
+
+uint64_t pp_task_of(pp_limited_t *worker) {
+    worker = own_limits ? own_limits : worker;
+    if (worker == NULL)
+        return 0;
+    pthread_mutex_lock(&limits.lock);
+    if (pp_load_relaxed(&worker->task) == 0)
+        pp_store_relaxed(&worker->task, ++limits.n_tasks);
+    uint64_t task = pp_load_relaxed(&worker->task);
+    pthread_mutex_unlock(&limits.lock);
+    return task;
+}
+
+static pp_limited_t *find_worker(uint64_t task) {
+    pp_limited_t *w = limits.workers;
+    while (w && pp_load_relaxed(&w->task) != task)
+        w = w->next;
+    return w;
+}
+
+/* Sets the count of a library with a count per thread in the calling one, which is one of the worker's. */
+static void wish_here(pp_limited_t *w, unsigned k, unsigned n) {
+    unsigned grant = pp_load_relaxed(w->grant);
+    unsigned budget = grant && pp_load_relaxed(&w->budget->is_open) ? pp_budget_count(w->budget, grant, w->number) : UINT32_MAX;
+    pp_count_t *c = w == own_limits ? count_here(k) : NULL;
+    if (c) {
+        w->wishes[k].now = n;
+        look_at_count(&limits.libraries[k], c, true);
+        keep_to(&limits.libraries[k], c, budget == UINT32_MAX ? 0 : budget, limit_of(&w->wishes[k]));
+    } else if (n || budget != UINT32_MAX) {   /* a thread that the task has started */
+        limits.libraries[k].set((int)smaller(n ? n : UINT32_MAX, budget));
+    }
+}
+
+bool pp_task_sets(uint64_t task, uintptr_t set, unsigned n) {
+    pthread_mutex_lock(&limits.lock);
+    pp_limited_t *w = find_worker(task);
+    unsigned k = find_by_setter(set);
+    pp_own_library_t *own = find_own(set);
+    bool is_found = w && (own ? own->grant == w->grant : is_known(k));
+    bool is_here = is_found && !own && limits.libraries[k].per_thread;
+    if (is_found && !is_here) {
+        *(own ? &own->wish.now : &w->wishes[k].now) = n;
+        apply();
+    }
+    pthread_mutex_unlock(&limits.lock);
+    if (is_here)
+        wish_here(w, k, n);   /* the worker exists until the task, in one of whose threads this is, has ended */
+    return is_found;
+}
+
+/* Ends what the worker's task has set. settles: what has been set is what its tasks begin with. */
+static void settle_wishes(pp_limited_t *w, bool settles) {
+    for (unsigned k = 0; k < pp_load_acquire(&n_libraries); k++) {
+        pp_wish_t *wish = &w->wishes[k];
+        if (settles && wish->now)
+            wish->base = wish->now;
+        wish->now = 0;
+    }
+    for (pp_own_library_t *own = limits.own; own; own = own->next)
+        if (own->grant == w->grant) {
+            if (settles && own->wish.now)
+                own->wish.base = own->wish.now;
+            own->wish.now = 0;
+        }
+    pp_store_relaxed(&w->task, 0);
+}
+
+void pp_limits_end_task(pp_limited_t *w) {
+    if (pp_load_relaxed(&w->task) == 0)
+        return;
+    for (unsigned k = 0; k < pp_load_acquire(&n_libraries); k++)
+        if (limits.libraries[k].per_thread && w->wishes[k].now)
+            wish_here(w, k, 0);
+    pthread_mutex_lock(&limits.lock);
+    settle_wishes(w, false);
+    apply();
+    pthread_mutex_unlock(&limits.lock);
+}
+
+/* An initializer may have used a library's own function. */
+static void note_unreported(pp_wish_t *wish, const pp_library_t *library, const pp_count_t *c) {
+    unsigned n = ask(library), now = pp_load_relaxed(&c->now);
+    if (now != 0 && n != now)
+        wish->base = n;
+}
+
+void pp_limits_settle(pp_limited_t *w) {
+    pthread_mutex_lock(&limits.lock);
+    settle_wishes(w, true);
+    for (unsigned k = 0; k < pp_load_acquire(&n_libraries); k++)
+        note_unreported(&w->wishes[k], &limits.libraries[k], limits.libraries[k].per_thread ? &w->counts[k] : &limits.counts[k]);
+    for (pp_own_library_t *own = limits.own; own; own = own->next)
+        if (own->grant == w->grant)
+            note_unreported(&own->wish, &own->library, &own->count);
+    apply();
+    pthread_mutex_unlock(&limits.lock);
+}
+
+/* ---- what the program sets through threadpoolctl ---- */
 
 bool pp_user_sets(uintptr_t set, unsigned n) {
-    unsigned k = find(set);
+    unsigned k = find_by_setter(set);
     if (!is_known(k))
         return false;
     if (limits.libraries[k].per_thread) {
-        pp_count_t *c = count_here(k);
-        if (c == NULL)
-            limits.libraries[k].set((int)n);
-        else
-            c->users = n;
-        keep_here(k);
+        limits.libraries[k].set((int)n);
         return true;
     }
     pthread_mutex_lock(&limits.lock);
-    look(&limits.libraries[k], &limits.counts[k]);
+    look_at_counts();
     limits.counts[k].users = n;
     apply();
     pthread_mutex_unlock(&limits.lock);
@@ -292,7 +443,7 @@ bool pp_user_sets(uintptr_t set, unsigned n) {
 }
 
 bool pp_user_blocks(uintptr_t set, unsigned n, bool applies) {
-    unsigned k = find(set);
+    unsigned k = find_by_setter(set);
     if (!is_known(k) || limits.libraries[k].per_thread)
         return false;
     pthread_mutex_lock(&limits.lock);
@@ -304,15 +455,12 @@ bool pp_user_blocks(uintptr_t set, unsigned n, bool applies) {
 }
 
 bool pp_user_count(uintptr_t set, unsigned *n) {
-    unsigned k = find(set);
+    unsigned k = find_by_setter(set);
     if (!is_known(k))
         return false;
-    const pp_library_t *library = &limits.libraries[k];
-    pp_count_t *c = library->per_thread ? count_here(k) : &limits.counts[k];
     pthread_mutex_lock(&limits.lock);
-    if (c)
-        look(library, c);
-    *n = c ? c->users : ask(library);
+    look_at_counts();
+    *n = limits.libraries[k].per_thread ? ask(&limits.libraries[k]) : limits.counts[k].users;
     pthread_mutex_unlock(&limits.lock);
     return true;
 }
@@ -355,7 +503,7 @@ void pp_limits_changed(void) {
 
 void pp_limits_foreign(unsigned n) {
     pthread_mutex_lock(&limits.lock);
-    count_awake(pp_load_relaxed(&n_awake) - limits.n_foreign + n);
+    set_n_awake(pp_load_relaxed(&n_awake) - limits.n_foreign + n);
     limits.n_foreign = n;
     apply();
     pthread_mutex_unlock(&limits.lock);
@@ -372,6 +520,8 @@ void pp_limits_told(unsigned n) {
         c->found_most = limits.libraries[i].most ? limits.libraries[i].most : UINT32_MAX;
         c->block = 0;
     }
+    limits.workers = NULL;   /* of the thread that has forked */
+    own_limits = NULL;
     pthread_mutex_unlock(&limits.lock);
 }
 
@@ -385,6 +535,7 @@ void pp_limits_cpus(const cpu_set_t *cpus) {
 
 static void open_budget(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends, bool is_kept) {
     pthread_mutex_lock(&limits.lock);
+    look_at_counts();
     b->n_threads = n_threads > 0 ? n_threads : 1;
     pp_store_relaxed(&b->n_cpus, n_cpus);
     pp_store_relaxed(&b->lends, lends);
@@ -398,8 +549,8 @@ static void open_budget(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, boo
     pthread_mutex_unlock(&limits.lock);
 }
 
-/* n_threads: the process's count while a worker of this pool is active. lends: n_cpus divided by active workers
- * instead. */
+/* n_threads: the process's count while a worker of this pool is active. lends: unless n_cpus divided by active workers is
+ * more. */
 void pp_budget_open(pp_budget_t *b, unsigned n_cpus, unsigned n_threads, bool lends) {
     open_budget(b, n_cpus, n_threads, lends, false);
 }
@@ -410,38 +561,56 @@ void pp_budget_keep(pp_budget_t *b, unsigned n_threads) { open_budget(b, 0, n_th
 
 void pp_budget_close(pp_budget_t *b) {
     pthread_mutex_lock(&limits.lock);
+    look_at_counts();
     for (pp_budget_t **p = &limits.budgets; *p; p = &(*p)->next)
         if (*p == b) {   /* not in a forked child, to which the parent's pool does not belong */
             *p = b->next;
-            count_awake(pp_load_relaxed(&n_awake) - b->n_awake);
+            set_n_awake(pp_load_relaxed(&n_awake) - pp_load_relaxed(&b->n_awake));
             break;
         }
     pp_store_relaxed(&b->is_open, false);
-    b->n_awake = 0;
+    pp_store_relaxed(&b->n_awake, 0);
     apply();
     if (limits.budgets == NULL)
         CPU_ZERO(&limits.cpus);
     pthread_mutex_unlock(&limits.lock);
 }
 
-static void count(pp_budget_t *b, int change) {
+static void change_n_awake(pp_budget_t *b, int change) {
     pthread_mutex_lock(&limits.lock);
     if (pp_load_relaxed(&b->is_open) && !b->is_kept) {
-        b->n_awake += (unsigned)change;
-        count_awake(pp_load_relaxed(&n_awake) + (unsigned)change);
+        look_at_counts();
+        pp_store_relaxed(&b->n_awake, pp_load_relaxed(&b->n_awake) + (unsigned)change);
+        set_n_awake(pp_load_relaxed(&n_awake) + (unsigned)change);
         apply();
     }
     pthread_mutex_unlock(&limits.lock);
 }
 
 unsigned pp_budget_lent(const pp_budget_t *b) {
-    return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? count_for(b, b->n_threads) : 0;
+    return pp_load_relaxed(&b->is_open) && pp_load_relaxed(&b->lends) ? least_count(b) : 0;
 }
 
-void pp_budget_enter(pp_budget_t *b) { count(b, +1); }
-void pp_budget_leave(pp_budget_t *b) { count(b, -1); }
+void pp_budget_enter(pp_budget_t *b) { change_n_awake(b, +1); }
+void pp_budget_leave(pp_budget_t *b) { change_n_awake(b, -1); }
 
-void pp_limits_enter(pp_limited_t *worker) { own_limits = worker; }
+void pp_limits_enter(pp_limited_t *worker) {
+    pthread_mutex_lock(&limits.lock);
+    pp_limited_t **p = &limits.workers;
+    while (*p && *p != own_limits)
+        p = &(*p)->next;
+    if (*p) {   /* not so in a forked child, if another thread has forked it */
+        settle_wishes(own_limits, false);
+        *p = own_limits->next;
+        apply();   /* without what its initializer has set */
+    }
+    own_limits = worker;
+    if (worker) {
+        worker->next = limits.workers;
+        limits.workers = worker;
+    }
+    pthread_mutex_unlock(&limits.lock);
+}
 
 static bool has_users_change(void) {
     for (unsigned i = 0; i < pp_load_acquire(&n_libraries); i++)
@@ -456,49 +625,6 @@ void pp_limits_here(void) {
     for (unsigned k = 0; k < pp_load_acquire(&n_libraries); k++)
         if (limits.libraries[k].per_thread)
             keep_here(k);
-}
-
-void pp_limits_restore_here(void) {
-    for (unsigned k = 0; own_limits && k < pp_load_acquire(&n_libraries); k++) {
-        pp_count_t *c = &own_limits->counts[k];
-        if (limits.libraries[k].per_thread && pp_load_relaxed(&c->now) != 0)
-            limits.libraries[k].set((int)c->found);
-    }
-}
-
-typedef struct {
-    pp_segment_t *segment;
-    pp_worker_slot_t *worker;
-    cpu_set_t cpus;
-} follower_t;
-
-static void *follow(void *arg) {
-    follower_t f = *(follower_t *)arg;
-    free(arg);
-    pp_name_thread("pp-limits");
-    sched_setaffinity(0, sizeof f.cpus, &f.cpus);
-    for (;;) {
-        uint32_t grant = pp_load_seq_cst(&f.worker->grant);
-        if (grant)
-            pp_budget_keep(&f.segment->budget, grant);
-        pp_futex_wait(&f.worker->grant, grant, -1, UINT32_MAX);
-    }
-    return NULL;
-}
-
-/* Starts a thread in a worker process that applies the parent's budget changes at once. A library reads its count at
- * each call, so this affects a running task. This thread, and the library's threads that it starts, may use `cpus`. */
-int pp_follow_grants(pp_worker_t *e, const cpu_set_t *cpus) {
-    follower_t *f = malloc(sizeof *f);
-    if (f == NULL)
-        return ENOMEM;
-    *f = (follower_t){.segment = pp_segment_ref(e->segment), .worker = e->own, .cpus = *cpus};
-    int error = pp_start_detached(follow, f);
-    if (error) {
-        pp_segment_unref(f->segment);
-        free(f);
-    }
-    return error;
 }
 
 /* Ensures that at the moment of a fork no thread is inside a library's setter, or changing the list. */
@@ -519,9 +645,11 @@ void pp_limits_after_fork_in_child(void) {
     pthread_mutex_init(&limits.lock, NULL);
     limits.budgets = NULL;
     limits.own = NULL;
+    limits.workers = own_limits;
+    if (own_limits)
+        own_limits->next = NULL;
     limits.n_foreign = 0;
     for (unsigned i = 0; i < PP_LIBRARIES_MAX; i++)
         limits.counts[i].n_made = 0;
-    count_awake(0);
-    pp_store_relaxed(&most, UINT32_MAX);
+    set_n_awake(0);
 }

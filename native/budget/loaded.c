@@ -36,8 +36,8 @@ static struct link_map *next_of(struct link_map *map) { return __atomic_load_n(&
  * thread that misses a load, because another thread is examining it, sees a different number. */
 uint64_t pp_n_loads(void) {
     struct link_map *last = pp_load_acquire(&loaded.last);
-    bool has_news = last == NULL || next_of(last) != pp_load_acquire(&loaded.after);
-    return 2 * pp_load_acquire(&loaded.n_looks) + has_news;
+    bool has_work = last == NULL || next_of(last) != pp_load_acquire(&loaded.after);
+    return 2 * pp_load_acquire(&loaded.n_looks) + has_work;
 }
 
 /* Notes a change of the list that we caused. */
@@ -57,7 +57,7 @@ static int copy_last_name(struct dl_phdr_info *info, size_t size, void *name) {
     return 1;
 }
 
-static struct link_map *keep(const char *name) {
+static struct link_map *keep_loaded(const char *name) {
     void *handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
     struct link_map *map = NULL;
     if (handle == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
@@ -65,14 +65,14 @@ static struct link_map *keep(const char *name) {
     return map;
 }
 
-static void look(void) {
+static void look_for_loads(void) {
     pp_add_seq_cst(&loaded.n_looks, 1);
     struct link_map *last = pp_load_relaxed(&loaded.last);
     for (int tries = 0; tries < 4 && (last == NULL || next_of(last)); tries++) {
         char *name = NULL;
         if (last)
             dl_iterate_phdr(copy_last_name, &name);
-        struct link_map *map = last == NULL || name ? keep(name) : NULL;   /* the first one is the program itself */
+        struct link_map *map = last == NULL || name ? keep_loaded(name) : NULL;   /* the first one is the program itself */
         free(name);
         if (map == NULL)
             break;
@@ -84,7 +84,7 @@ static void look(void) {
 uint64_t pp_look_at_loads(void) {
     pthread_mutex_lock(&loaded.lock);
     if (pp_n_loads() & 1)
-        look();
+        look_for_loads();
     uint64_t n = 2 * pp_load_relaxed(&loaded.n_looks);
     pthread_mutex_unlock(&loaded.lock);
     return n;
@@ -104,7 +104,7 @@ static bool is_thread_library(const char *path) {
     return strstr(path, "/numba/np/ufunc/") != NULL;
 }
 
-static int count(struct dl_phdr_info *info, size_t size, void *n) {
+static int count_thread_library(struct dl_phdr_info *info, size_t size, void *n) {
     (void)size;
     *(uint64_t *)n += is_thread_library(info->dlpi_name);
     return 0;
@@ -117,7 +117,7 @@ unsigned pp_n_thread_libraries(void) {
     uint64_t answer = pp_load_acquire(&loaded.n_thread_libraries);
     if (answer >> COUNT_BITS != n_loads) {
         uint64_t n = 0;
-        dl_iterate_phdr(count, &n);
+        dl_iterate_phdr(count_thread_library, &n);
         answer = n_loads << COUNT_BITS | (n < COUNT_MAX ? n : COUNT_MAX);
         pp_store_release(&loaded.n_thread_libraries, answer);
     }

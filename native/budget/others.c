@@ -52,9 +52,9 @@ static struct {
 
 /* ---- the estimate: pure functions ---- */
 
-static void forget(pp_others_t *o) { *o = (pp_others_t){.n_others = UNKNOWN, .hold_ns = o->hold_ns}; }
+static void forget_readings(pp_others_t *o) { *o = (pp_others_t){.n_others = UNKNOWN, .hold_ns = o->hold_ns}; }
 
-static void remember(int *last, int n) {
+static void remember_reading(int *last, int n) {
     memmove(last + 1, last, 2 * sizeof *last);
     last[0] = n > 0 ? n : 0;
 }
@@ -77,8 +77,8 @@ static void punish(pp_others_t *o, int64_t now_ns) {
 
 /* n_running: without the reading thread. n_lent: threads that workers may use beyond one for each active worker. */
 uint32_t pp_others_read(pp_others_t *o, int n_running, int n_awake, int n_lent, int64_t now_ns) {
-    remember(o->least, n_running - n_awake - still_lent(o, n_lent, now_ns));
-    remember(o->most, n_running - n_awake);
+    remember_reading(o->least, n_running - n_awake - still_lent(o, n_lent, now_ns));
+    remember_reading(o->most, n_running - n_awake);
     o->n_readings += o->n_readings < 3;
     int up = o->least[0] < o->least[1] ? o->least[0] : o->least[1];
     int down = o->most[0] > o->most[1] ? o->most[0] : o->most[1];
@@ -132,7 +132,7 @@ static int read_running(void) {
     return n > 0 ? n - 1 : -1;
 }
 
-static void publish(uint32_t n_others) {
+static void publish_others(uint32_t n_others) {
     uint32_t before = pp_swap_seq_cst(&others.n_others, n_others);
     bool matters = false;
     pthread_mutex_lock(&others.lock);
@@ -146,21 +146,21 @@ static void publish(uint32_t n_others) {
         pp_limits_changed();
 }
 
-static void look(pp_others_t *o) {
+static void update_others(pp_others_t *o) {
     int n_running = read_running(), n_awake = (int)pp_load_seq_cst(&others.n_awake);
     if (n_running < 0) {
-        forget(o);
-        publish(0);
+        forget_readings(o);
+        publish_others(0);
     } else if (n_awake > 0) {   /* otherwise only threads that wait for the next task, or spin, are running */
         int n_usable = (int)pp_others_leave(pp_load_relaxed(&others.n_cpus));
-        publish(pp_others_read(o, n_running, n_awake, n_usable > n_awake ? n_usable - n_awake : 0, pp_now_ns()));
+        publish_others(pp_others_read(o, n_running, n_awake, n_usable > n_awake ? n_usable - n_awake : 0, pp_now_ns()));
     }
 }
 
 static void sleep_until_needed(pp_others_t *o) {
     uint32_t state = READING;
-    forget(o);
-    publish(UNKNOWN);
+    forget_readings(o);
+    publish_others(UNKNOWN);
     if (!pp_cas_seq_cst(&others.state, &state, ASLEEP))
         return;
     if (could_lend())   /* counted before our ASLEEP was seen: perhaps nobody wakes us */
@@ -169,12 +169,12 @@ static void sleep_until_needed(pp_others_t *o) {
         pp_futex_wait(&others.state, ASLEEP, -1, UINT32_MAX);
 }
 
-static void *run(void *arg) {
+static void *watch_others(void *arg) {
     (void)arg;
     pp_name_thread("pp-others");
     pp_run_on_all_cpus();   /* inherited by the libraries' threads that lending creates */
     pp_others_t o = {0};
-    forget(&o);
+    forget_readings(&o);
     int64_t needed_ns = pp_now_ns();
     while (pp_load_seq_cst(&others.state) != STOPPED) {
         int64_t now_ns = pp_now_ns();
@@ -185,7 +185,7 @@ static void *run(void *arg) {
             needed_ns = pp_now_ns();
             continue;
         }
-        look(&o);
+        update_others(&o);
         pp_futex_wait(&others.state, READING, now_ns + PERIOD_NS, UINT32_MAX);
     }
     return NULL;
@@ -205,7 +205,7 @@ static bool start(void) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pp_store_seq_cst(&others.state, READING);
-    bool is_started = pthread_create(&others.thread, NULL, run, NULL) == 0;
+    bool is_started = pthread_create(&others.thread, NULL, watch_others, NULL) == 0;
     if (!is_started)
         pp_store_seq_cst(&others.state, STOPPED);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -220,7 +220,7 @@ static void stop(void) {
     pp_store_seq_cst(&others.n_others, UNKNOWN);
 }
 
-static void enlist(pp_segment_t *s, unsigned n_cpus) {
+static void enlist_lender(pp_segment_t *s, unsigned n_cpus) {
     pthread_mutex_lock(&others.lock);
     s->n_lent_cpus = n_cpus;
     s->next_lender = others.lenders;
@@ -252,9 +252,9 @@ static bool strike_off(pp_segment_t *s) {
 void pp_others_open(pp_segment_t *s, unsigned n_cpus) {
     pthread_mutex_lock(&others.life);
     strike_off(s);
-    enlist(s, n_cpus);
+    enlist_lender(s, n_cpus);
     if (pp_load_seq_cst(&others.state) == STOPPED && (!can_tell() || !start()))
-        publish(0);
+        publish_others(0);
     pthread_mutex_unlock(&others.life);
 }
 

@@ -117,21 +117,21 @@ static bool has_spare_cpu(void) {
            pp_load_relaxed(&n_jobs_running) + pp_load_relaxed(&n_spinning) <= pp_load_relaxed(&n_cpus);
 }
 
-static void wait_for_work(helper_t *h) {
-    uint32_t state = pp_load_acquire(&h->state);
+static void wait_for_work(helper_t *helper) {
+    uint32_t state = pp_load_acquire(&helper->state);
     pp_add_seq_cst(&n_spinning, 1);
     for (int64_t until_ns = pp_now_ns() + PP_REGION_SPIN_NS; state != WORK && has_spare_cpu(); ) {
         pp_pause();
-        state = pp_load_acquire(&h->state);
+        state = pp_load_acquire(&helper->state);
         if (pp_now_ns() >= until_ns)
             break;
     }
     pp_add_seq_cst(&n_spinning, -1);
     while (state != WORK) {
         state = IDLE;
-        if (pp_cas_seq_cst(&h->state, &state, ASLEEP) || state == ASLEEP)
-            pp_futex_wait(&h->state, ASLEEP, -1, ~0u);
-        state = pp_load_acquire(&h->state);
+        if (pp_cas_seq_cst(&helper->state, &state, ASLEEP) || state == ASLEEP)
+            pp_futex_wait(&helper->state, ASLEEP, -1, ~0u);
+        state = pp_load_acquire(&helper->state);
     }
 }
 
@@ -142,18 +142,18 @@ static void count_down(_Atomic uint32_t *n_left) {
         pp_futex_wake(n_left, 1, ~0u);
 }
 
-static void *help(void *arg) {
-    helper_t *h = arg;
+static void *serve_jobs(void *arg) {
+    helper_t *helper = arg;
     pp_name_thread("pool_party-blas");
     pp_run_on_all_cpus();        /* not only on those of the worker that happens to be first */
     inside = true;               /* a region within a job would wait for tokens that its caller holds */
     for (;;) {
-        wait_for_work(h);
-        _Atomic uint32_t *n_left = h->n_left;
-        dojob_t run = h->run;
-        void *data = h->data;
-        int dojob_data = h->dojob_data, number = h->number;
-        pp_store_release(&h->state, IDLE);
+        wait_for_work(helper);
+        _Atomic uint32_t *n_left = helper->n_left;
+        dojob_t run = helper->run;
+        void *data = helper->data;
+        int dojob_data = helper->dojob_data, number = helper->number;
+        pp_store_release(&helper->state, IDLE);
         run(number, data, dojob_data);
         pp_add_seq_cst(&n_jobs_running, -1);
         count_down(n_left);
@@ -161,40 +161,40 @@ static void *help(void *arg) {
     return NULL;
 }
 
-static int create_helper(helper_t *h) {
+static int create_helper(helper_t *helper) {
     cpu_set_t set;
     if (sched_getaffinity(getpid(), sizeof set, &set) == 0)
         pp_store_relaxed(&n_cpus, (uint32_t)CPU_COUNT(&set));
-    return pp_start_detached(help, h);
+    return pp_start_detached(serve_jobs, helper);
 }
 
 /* Starts a helper. The region's running jobs already spin until this one has run, so failure is not an option. */
-static void need_helper(helper_t *h) {
+static void need_helper(helper_t *helper) {
     struct timespec ms = {.tv_nsec = 1000000};
-    int error = create_helper(h);
+    int error = create_helper(helper);
     for (int i = 0; error && i < CREATE_TRIES; i++) {
         nanosleep(&ms, NULL);
-        error = create_helper(h);
+        error = create_helper(helper);
     }
     if (error) {
         fprintf(stderr, "pool_party: no thread can be started for OpenBLAS (error %d); its call cannot be completed\n", error);
         abort();
     }
-    h->exists = true;
+    helper->exists = true;
     pp_add_seq_cst(&n_helpers, 1);
 }
 
 static void start_job(int number, dojob_t run, void *data, int dojob_data, _Atomic uint32_t *n_left) {
-    helper_t *h = &helpers[number];
-    h->run = run;
-    h->data = data;
-    h->dojob_data = dojob_data;
-    h->number = number;
-    h->n_left = n_left;
-    if (pp_swap_seq_cst(&h->state, WORK) == ASLEEP)
-        pp_futex_wake(&h->state, 1, ~0u);
-    if (!h->exists)
-        need_helper(h);
+    helper_t *helper = &helpers[number];
+    helper->run = run;
+    helper->data = data;
+    helper->dojob_data = dojob_data;
+    helper->number = number;
+    helper->n_left = n_left;
+    if (pp_swap_seq_cst(&helper->state, WORK) == ASLEEP)
+        pp_futex_wake(&helper->state, 1, ~0u);
+    if (!helper->exists)
+        need_helper(helper);
 }
 
 /* ---- forks ---- */
@@ -219,7 +219,7 @@ static _Atomic uint32_t n_forking;
 
 /* Before a fork OpenBLAS releases all its buffers, even those of running jobs, and the next call in another thread
  * would get them. So this lets running regions end, and none begin. It must run before OpenBLAS's own handler. */
-static void before_fork(void) {
+static void regions_before_fork(void) {
     if (pp_add_seq_cst(&n_forking, 1) == 0)
         pp_or_seq_cst(&n_running, CLOSED);
     for (uint32_t now = pp_load_seq_cst(&n_running); now != CLOSED && !inside; now = pp_load_seq_cst(&n_running))
@@ -312,7 +312,7 @@ static bool enter_gate(pp_gate_t *g, unsigned n) {
 
 static void leave_gate(pp_gate_t *g) {
     pp_gate_stats_t stats;
-    pp_gate_release(g);
+    pp_gate_release();
     pp_gate_stats(g, &stats);
     pp_store_relaxed(&crowded, stats.n_waiting > 0);
 }
@@ -361,7 +361,7 @@ static int find_library(uintptr_t setter, bool add) {
         if (libraries[i].setter == setter)
             return i;
     if (!add || n_libraries == MAX_LIBRARIES ||
-        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0)
+        pthread_atfork(regions_before_fork, after_fork_in_parent, after_fork_in_child) != 0)
         return -1;
     long n_online = sysconf(_SC_NPROCESSORS_ONLN);
     pp_store_relaxed(&n_reserved, n_online < 1 ? 0 : n_online < PP_REGION_NUMBERS ? (uint32_t)n_online - 1 : PP_REGION_NUMBERS - 1);

@@ -28,7 +28,6 @@ typedef struct {
     void *memory;          /* the owner's mapping, if the block has or may have pages; else NULL */
     bool open;             /* when the owner last looked */
     bool is_held;          /* in use for a whole call */
-    bool names_own;        /* its payload names shared memory that this process made */
     pp_pins_t *pinned;     /* retained references of its payload while the block is in use, or NULL */
 } block_t;
 
@@ -52,7 +51,7 @@ static char *in_window(pp_segment_t *s, uint64_t at, uint64_t size) {
     void *memory = atomic_load_explicit(&s->windows[arena].memory, memory_order_acquire);
     if (memory == NULL) {
         void *mapped, *expected = NULL;
-        if (pp_map(s->fd, start, s->window_bytes, &mapped) != 0)
+        if (pp_segment_map(s, start, s->window_bytes, &mapped) != 0)
             mapped = NO_WINDOW;
         if (pp_cas_seq_cst(&s->windows[arena].memory, &expected, mapped)) {
             memory = mapped;
@@ -76,7 +75,7 @@ void pp_windows_close(pp_segment_t *s) {
 static int map_range(pp_segment_t *s, uint64_t at, uint64_t size, void **memory) {
     if ((*memory = in_window(s, at, size)) != NULL)
         return 0;
-    return pp_map(s->fd, at, size, memory);
+    return pp_segment_map(s, at, size, memory);
 }
 
 static void unmap_range(pp_segment_t *s, uint64_t at, uint64_t size, void *memory) {
@@ -110,7 +109,7 @@ static void inherit(pp_arena_t *a) {
         uint64_t at = a->flags->place[i].at, capacity = a->flags->place[i].capacity;
         if (pp_load_acquire(&a->flags->in_use[i]) == 0) {
             if (capacity > 0) {   /* released after its owner died */
-                pp_punch_hole(a->segment->fd, at, capacity);
+                pp_segment_punch_hole(a->segment, at, capacity);
                 forget_touched(a->flags, i);
                 a->flags->place[i].capacity = 0;
             }
@@ -137,7 +136,7 @@ pp_arena_t *pp_arena_new(pp_segment_t *s, unsigned arena) {
     return a;
 }
 
-static void unpin(pp_arena_t *a, block_t *b) {
+static void unpin_block(pp_arena_t *a, block_t *b) {
     if (b->pinned == NULL)
         return;
     pp_pins_free(b->pinned);
@@ -154,7 +153,7 @@ void pp_arena_free(pp_arena_t *a) {
             pp_pins_orphan(a->segment, b->pinned);
             b->pinned = NULL;
         }
-        unpin(a, b);
+        unpin_block(a, b);
         if (b->memory)
             unmap_range(a->segment, b->at, b->capacity, b->memory);
     }
@@ -172,7 +171,7 @@ static void unclaim(pp_arena_t *a, const block_t *b) { pp_store_release(&a->flag
 /* Gives back the pages of a claimed block. */
 static void give_back(pp_arena_t *a, block_t *b) {
     unmap_range(a->segment, b->at, b->capacity, b->memory);
-    pp_punch_hole(a->segment->fd, b->at, b->capacity);
+    pp_segment_punch_hole(a->segment, b->at, b->capacity);
     forget_touched(a->flags, (uint32_t)(b - a->blocks));
     a->idle_bytes -= b->capacity;
     b->memory = NULL;
@@ -180,17 +179,17 @@ static void give_back(pp_arena_t *a, block_t *b) {
 
 /* Notes which blocks receivers have released. Returns an idle block of this capacity, with pages if possible. A
  * capacity of 0 finds none. */
-static block_t *look(pp_arena_t *a, uint64_t capacity) {
+static block_t *look_at_blocks(pp_arena_t *a, uint64_t capacity) {
     block_t *found = NULL;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
         block_t *b = &a->blocks[i];
         if (b->open && pp_load_acquire(&a->flags->in_use[i]) == 0) {
             b->open = false;
-            unpin(a, b);
+            unpin_block(a, b);
             if (b->memory)
                 a->idle_bytes += b->capacity;
             else if (claim(a, b)) {   /* inherited from a dead owner */
-                pp_punch_hole(a->segment->fd, b->at, b->capacity);
+                pp_segment_punch_hole(a->segment, b->at, b->capacity);
                 forget_touched(a->flags, i);
                 unclaim(a, b);
             }
@@ -249,7 +248,7 @@ static block_t *extend(pp_arena_t *a, uint64_t capacity) {
 
 /* Takes back the addresses of idle blocks behind all open ones. Their places are cleared first: a later owner of the
  * arena would otherwise release the memory that lies there by then. */
-static void reclaim(pp_arena_t *a) {
+static void reclaim_addresses(pp_arena_t *a) {
     a->window_end = a->at;
     a->end = a->at + a->segment->window_bytes;
     for (uint32_t i = 0; i < a->n_blocks; i++) {
@@ -277,12 +276,12 @@ static block_t *find_larger(pp_arena_t *a, uint64_t capacity) {
     return found && claim(a, found) ? found : NULL;
 }
 
-static block_t *find(pp_arena_t *a, uint64_t capacity) {
-    block_t *b = look(a, capacity);
+static block_t *find_block(pp_arena_t *a, uint64_t capacity) {
+    block_t *b = look_at_blocks(a, capacity);
     if (b && claim(a, b))
         return b;
     if ((b = extend(a, capacity)) == NULL && (b = find_larger(a, capacity)) == NULL) {
-        reclaim(a);
+        reclaim_addresses(a);
         b = extend(a, capacity);
     }
     return b;
@@ -308,7 +307,7 @@ static uint64_t capacity_for(const pp_arena_t *a, uint64_t size) {
 int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memory) {
     if (size > a->segment->arena_bytes)
         return EFBIG;
-    block_t *b = find(a, capacity_for(a, size));
+    block_t *b = find_block(a, capacity_for(a, size));
     if (b == NULL)
         return is_room_coming(a) ? EAGAIN : EFBIG;
     if (b->memory == NULL) {
@@ -322,7 +321,7 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
         a->idle_bytes -= b->capacity;
     }
     b->open = true;
-    b->is_held = b->names_own = false;
+    b->is_held = false;
     uint32_t id = (uint32_t)(b - a->blocks);
     note_touched(a->flags, id, pp_whole_pages(size));
     pp_store_relaxed(&a->flags->n_opened, pp_load_relaxed(&a->flags->n_opened) + 1);
@@ -333,7 +332,6 @@ int pp_block_open(pp_arena_t *a, uint64_t size, pp_blockref_t *ref, void **memor
 
 void pp_block_pin(pp_arena_t *a, const pp_blockref_t *ref, pp_pins_t *pins) {
     a->blocks[ref->id].pinned = pins;
-    a->blocks[ref->id].names_own = pp_pins_have_own(pins);
     pp_store_relaxed(&a->n_pinned, pp_load_relaxed(&a->n_pinned) + 1);
 }
 
@@ -343,21 +341,16 @@ void pp_block_drop(pp_arena_t *a, const pp_blockref_t *ref) { unclaim(a, &a->blo
 
 bool pp_arena_has_pins(const pp_arena_t *a) { return pp_load_relaxed(&a->n_pinned) > 0; }
 
-bool pp_arena_owes(const pp_arena_t *a) {
-    for (uint32_t i = 0; pp_arena_has_pins(a) && i < a->n_blocks; i++)
-        if (a->blocks[i].open && a->blocks[i].names_own && pp_load_acquire(&a->flags->in_use[i]) != 0)
-            return true;
-    return false;
-}
+bool pp_arena_is_attached(const pp_arena_t *a) { return a->segment->is_attached; }
 
 void pp_arena_unpin(pp_arena_t *a) {
     if (pp_arena_has_pins(a))
-        look(a, 0);
+        look_at_blocks(a, 0);
 }
 
 uint64_t pp_arena_open_bytes(pp_arena_t *a) {
     uint64_t n_bytes = 0;
-    look(a, 0);
+    look_at_blocks(a, 0);
     for (uint32_t i = 0; i < a->n_blocks; i++)
         if (a->blocks[i].open && pp_load_relaxed(&a->flags->in_use[i]) == 1)
             n_bytes += a->blocks[i].capacity + pp_pins_lent(a->blocks[i].pinned);
@@ -369,6 +362,7 @@ uint64_t pp_arena_open_bytes(pp_arena_t *a) {
 /* If no arena exceeds its part of PP_IDLE_MAX, the pool does not exceed the whole. */
 void pp_block_release(pp_segment_t *s, unsigned arena, uint32_t id) {
     pp_arena_flags_t *flags = pp_segment_flags(s, arena);
+    PP_ASSERT(arena <= s->n_workers && id < PP_BLOCKS);
     pp_store_release(&flags->in_use[id], 0);
     if (pp_load_relaxed(&flags->n_touched) > PP_IDLE_MAX / (1 + s->n_workers))
         pp_want_trim(s->shared);
@@ -393,7 +387,7 @@ static uint64_t trim_block(pp_segment_t *s, pp_arena_flags_t *flags, uint32_t id
     uint64_t n_bytes = idle_bytes(flags, id);
     if (n_bytes == 0 || !pp_cas_seq_cst(&flags->in_use[id], &nobody, PP_TRIMMED))
         return 0;
-    pp_punch_hole(s->fd, flags->place[id].at, flags->place[id].capacity);
+    pp_segment_punch_hole(s, flags->place[id].at, flags->place[id].capacity);
     forget_touched(flags, id);
     pp_store_release(&flags->in_use[id], 0);
     return n_bytes;
@@ -427,12 +421,12 @@ void pp_arena_forget(pp_segment_t *s, unsigned arena) {
             is_kept = true;
     }
     if (!is_kept)
-        pp_punch_hole(s->fd, pp_segment_arena_at(s, arena), s->arena_bytes);
+        pp_segment_punch_hole(s, pp_segment_arena_at(s, arena), s->arena_bytes);
     for (uint32_t i = 0; i < PP_BLOCKS; i++) {
         if (pp_load_acquire(&flags->in_use[i]) != 0 || flags->place[i].capacity == 0)
             continue;
         if (is_kept)
-            pp_punch_hole(s->fd, flags->place[i].at, flags->place[i].capacity);
+            pp_segment_punch_hole(s, flags->place[i].at, flags->place[i].capacity);
         forget_touched(flags, i);
         flags->place[i].capacity = 0;
     }

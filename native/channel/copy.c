@@ -64,7 +64,7 @@ static bool take_place(void) {
 
 /* A helper enters first, and then checks whether it is wanted. The owner first withdraws `n_wanted`, and then waits
  * until nobody is inside. So no helper touches finished work. */
-static void help(void) {
+static void help_copying(void) {
     pp_add_seq_cst(&n_inside, 1);
     if (take_place()) {
         uint64_t n = 0;
@@ -81,7 +81,7 @@ static void *run_helper(void *ignored) {
     pp_run_on_all_cpus();
     for (;;) {
         uint32_t seen = pp_load_seq_cst(&call);
-        help();
+        help_copying();
         pp_futex_wait(&call, seen, -1, UINT32_MAX);
     }
     return NULL;
@@ -229,18 +229,18 @@ typedef struct {
 } pack_t;
 
 /* Drops axes of length 1 and merges axes that are contiguous with each other, so that long runs become visible. */
-static void simplify(pack_t *p, const pp_layout_t *l) {
+static void simplify(pack_t *p, const pp_layout_t *layout) {
     int n = 0;
-    for (int i = 0; i < l->n_dims; i++) {
-        if (l->shape[i] == 1)
+    for (int i = 0; i < layout->n_dims; i++) {
+        if (layout->shape[i] == 1)
             continue;
-        if (n > 0 && p->strides[n - 1] == (ptrdiff_t)l->shape[i] * l->strides[i]) {
-            p->shape[n - 1] *= l->shape[i];
-            p->strides[n - 1] = l->strides[i];
+        if (n > 0 && p->strides[n - 1] == (ptrdiff_t)layout->shape[i] * layout->strides[i]) {
+            p->shape[n - 1] *= layout->shape[i];
+            p->strides[n - 1] = layout->strides[i];
             continue;
         }
-        p->shape[n] = l->shape[i];
-        p->strides[n++] = l->strides[i];
+        p->shape[n] = layout->shape[i];
+        p->strides[n++] = layout->strides[i];
     }
     if (n > 0 && p->strides[n - 1] == (ptrdiff_t)p->item) {   /* a run of items becomes one larger item */
         p->item *= p->shape[--n];

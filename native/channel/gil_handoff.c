@@ -11,28 +11,28 @@
  * us. A thread that has not released the GIL by then does something else, and the GIL must be requested. */
 #define MOMENT_NS 8000
 
-void pp_parent_let_go(pp_parent_t *h, bool has_let_go) { pp_store_seq_cst(&h->segment->shared->has_let_go, has_let_go); }
+void pp_parent_let_go(pp_parent_t *parent, bool has_let_go) { pp_store_seq_cst(&parent->segment->shared->has_let_go, has_let_go); }
 
-void pp_worker_await_caller(pp_worker_t *e) {
+void pp_worker_await_caller(pp_worker_t *worker) {
     bool has_let_go;
-    pp_spin_begin(&e->moment, MOMENT_NS, 0);
-    while (!(has_let_go = pp_load_seq_cst(&e->shared->has_let_go)) && pp_spin_once(&e->moment)) {}
-    pp_spin_end(&e->moment, has_let_go);
+    pp_spin_begin(&worker->moment, MOMENT_NS, 0);
+    while (!(has_let_go = pp_load_seq_cst(&worker->shared->has_let_go)) && pp_spin_once(&worker->moment)) {}
+    pp_spin_end(&worker->moment, has_let_go);
 }
 
-static bool is_anyone_busy(pp_parent_t *h) {
-    pp_segment_t *s = h->segment;
+static bool is_anyone_busy(pp_parent_t *parent) {
+    pp_segment_t *s = parent->segment;
     PP_EACH_BIT(i, s->shared->replied, s->n_workers) {
-        pp_worker_slot_t *worker = pp_segment_worker(s, i);
-        if (pp_worker_slot_has_replied(worker) && pp_load_seq_cst(&worker->park) == PP_BUSY)
+        pp_worker_slot_t *worker_slot = pp_segment_worker(s, i);
+        if (pp_worker_slot_has_replied(worker_slot) && pp_load_seq_cst(&worker_slot->park) == PP_BUSY)
             return true;
     }
     return false;
 }
 
-void pp_parent_await_workers(pp_parent_t *h) {
+void pp_parent_await_workers(pp_parent_t *parent) {
     bool is_busy;
-    pp_spin_begin(&h->moment, MOMENT_NS, 0);
-    while ((is_busy = is_anyone_busy(h)) && pp_spin_once(&h->moment)) {}
-    pp_spin_end(&h->moment, !is_busy);
+    pp_spin_begin(&parent->moment, MOMENT_NS, 0);
+    while ((is_busy = is_anyone_busy(parent)) && pp_spin_once(&parent->moment)) {}
+    pp_spin_end(&parent->moment, !is_busy);
 }

@@ -8,9 +8,9 @@
  * until no block is retained. Releasing a block then gives its part of the file back. At most CLOSED_MAX segments stay
  * open like this; blocks of others are copied when they close.
  *
- * *Shared memory* is a memfd, made by `share`. It is named by a descriptor of a process that has it open. The receiver
- * opens that through /proc, and verifies by a random number that it is the right one. Nothing has to be unlinked: the
- * memory goes with its last descriptor and mapping, however processes end.
+ * *Shared memory* is a memfd, made by `share`. It is named by a random number, which it contains; its descriptor reaches
+ * other processes through links (links.c). Nothing has to be unlinked: the memory goes with its last descriptor and
+ * mapping, however processes end.
  *
  * A *loan* is an object of this process on its way to another thread, which becomes its owner by taking it. If nobody
  * takes it, it is dropped once its block is released.
@@ -35,13 +35,14 @@ struct pp_memory {
     char *start;           /* the start of what users see */
     size_t size;
     bool is_shared, is_readonly, is_released;
-    pid_t maker;           /* shared: the pid of the process that made it */
+    bool is_passed;        /* shared, in a worker process: its parent has it as well; guarded by the worker's link */
     pp_segment_t *segment; /* a retained block: its segment */
     unsigned arena;
     uint32_t block;
     uint64_t at;
     pp_memory_t *base;     /* a common block: the retained block of the task that names it */
-    int fd;                /* shared: our own descriptor */
+    int fd;                /* shared: our own descriptor, and the number of its file: a program may have closed it */
+    uint64_t file_number;
     unsigned char id[PP_SHARE_ID];
     pp_memory_t *next, **link;
     _Atomic(void *) lent;  /* a loan: the object, until somebody takes it */
@@ -56,7 +57,7 @@ static unsigned n_closed;   /* segments of which only the descriptor is open */
 static _Atomic unsigned n_shared, n_kept;
 static _Atomic bool cannot_move;   /* the kernel has refused to move pages once */
 
-static void enlist(pp_memory_t *m) {
+static void enlist_memory(pp_memory_t *m) {
     m->next = all;
     m->link = &all;
     if (all)
@@ -94,7 +95,7 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     void *start;
     if (!may_keep(s, arena))
         return EMFILE;
-    int error = pp_map(s->fd, ref->at, ref->size, &start);
+    int error = pp_segment_map(s, ref->at, ref->size, &start);
     if (error)
         return error;
     pp_memory_t *m = new_kept(s, ref, start);
@@ -105,7 +106,7 @@ int pp_memory_keep(pp_segment_t *s, unsigned arena, const pp_blockref_t *ref, ui
     pp_add_seq_cst(&s->windows[arena].n_kept, 1);
     pp_store_seq_cst(&pp_segment_flags(s, arena)->in_use[ref->id], keeper);
     pthread_mutex_lock(&mutex);
-    enlist(m);
+    enlist_memory(m);
     s->n_kept++;
     pthread_mutex_unlock(&mutex);
     *out = m;
@@ -118,7 +119,7 @@ int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory
     void *start;
     if (pp_load_relaxed(&n_kept) >= KEPT_MAX)
         return EMFILE;
-    int error = pp_map_private(kept->segment->fd, ref->at, ref->size, &start);
+    int error = !pp_segment_has_file(kept->segment) ? EBADF : pp_map_private(kept->segment->fd, ref->at, ref->size, &start);
     if (error)
         return error;
     pp_memory_t *m = new_kept(kept->segment, ref, start);
@@ -126,16 +127,14 @@ int pp_memory_keep_common(pp_memory_t *kept, const pp_blockref_t *ref, pp_memory
         return ENOMEM;
     m->base = pp_memory_ref(kept);
     pthread_mutex_lock(&mutex);
-    enlist(m);
+    enlist_memory(m);
     pthread_mutex_unlock(&mutex);
     *out = m;
     return 0;
 }
 
-static bool has_file(const pp_segment_t *s) { return pp_file_number(s->fd) == s->file_number; }
-
 static void close_file(pp_segment_t *s) {
-    if (has_file(s))
+    if (pp_segment_has_file(s))
         close(s->fd);
     s->fd = -1;
 }
@@ -152,8 +151,7 @@ static void release_block(pp_memory_t *m) {
         pp_block_release(s, m->arena, m->block);
         return;
     }
-    if (has_file(s))
-        pp_punch_hole(s->fd, m->at, m->size);
+    pp_segment_punch_hole(s, m->at, m->size);
     if (s->n_kept == 0) {
         n_closed--;
         close_file(s);
@@ -168,14 +166,14 @@ static bool is_kept_of(const pp_memory_t *m, const pp_segment_t *s) {
 /* A program may have closed descriptors that are not its own. Then nothing can be copied, the block stays in use, and a
  * forked child shares its memory. Common blocks are mapped copy-on-write from the start. */
 static void copy_pages(pp_memory_t *m) {
-    if (m->base || (has_file(m->segment) && pp_map_over(m->segment->fd, m->at, m->size, m->start) == 0))
+    if (m->base || (pp_segment_has_file(m->segment) && pp_map_over(m->segment->fd, m->at, m->size, m->start) == 0))
         pp_make_private(m->start, m->size);
     else
         m->is_released = true;
 }
 
 /* Makes the retained blocks of one segment, or of all (NULL), private memory. Called with the mutex. */
-static void make_private(const pp_segment_t *s) {
+static void make_kept_private(const pp_segment_t *s) {
     for (pp_memory_t *m = all; m; m = m->next)
         if (is_kept_of(m, s))
             copy_pages(m);
@@ -205,10 +203,10 @@ static void keep_nothing_else(pp_segment_t *s) {
     uint64_t at = 0, end = pp_segment_arena_at(s, 1 + s->n_workers);
     for (i = 0; i < n; i++) {
         if (refs[i].at > at)
-            pp_punch_hole(s->fd, at, refs[i].at - at);
+            pp_segment_punch_hole(s, at, refs[i].at - at);
         at = refs[i].at + pp_whole_pages(refs[i].size);
     }
-    pp_punch_hole(s->fd, at, end - at);
+    pp_segment_punch_hole(s, at, end - at);
     free(refs);
 }
 
@@ -218,7 +216,7 @@ bool pp_memory_close(pp_segment_t *s) {
     bool is_first = !s->is_closed;
     if (is_first) {
         if (n_closed >= CLOSED_MAX)
-            make_private(s);
+            make_kept_private(s);
         keep_nothing_else(s);
         s->is_closed = true;
         if (s->n_kept > 0)
@@ -235,21 +233,24 @@ bool pp_memory_close(pp_segment_t *s) {
 static int share_new(int fd, size_t size, bool readonly, pp_memory_t **out) {
     pp_memory_t *m = calloc(1, sizeof *m);
     void *start;
-    int error = m ? readonly ? pp_map_readonly(fd, 0, HEADER_BYTES + size, &start) : pp_map(fd, 0, HEADER_BYTES + size, &start) : ENOMEM;
+    int error = m ? readonly ? pp_map_readonly(fd, HEADER_BYTES + size, &start) : pp_map(fd, 0, HEADER_BYTES + size, &start) : ENOMEM;
     if (error) {
         free(m);
         return error;
     }
     *m = (pp_memory_t){.refs = 1, .start = (char *)start + HEADER_BYTES, .size = size, .is_shared = true,
-                       .is_readonly = readonly, .fd = fd};
+                       .is_readonly = readonly, .fd = fd, .file_number = pp_file_number(fd)};
     memcpy(m->id, start, PP_SHARE_ID);
     *out = m;
     return 0;
 }
 
+static bool has_own_file(const pp_memory_t *m) { return pp_file_number(m->fd) == m->file_number; }
+
 static void share_free(pp_memory_t *m) {
     pp_unmap(m->start - HEADER_BYTES, m->size + HEADER_BYTES);
-    close(m->fd);
+    if (has_own_file(m))
+        close(m->fd);
     free(m);
 }
 
@@ -267,9 +268,8 @@ int pp_memory_share(size_t size, pp_memory_t **out) {
     }
     memcpy((*out)->start - HEADER_BYTES, id, sizeof id);
     memcpy((*out)->id, id, sizeof id);
-    (*out)->maker = getpid();
     pthread_mutex_lock(&mutex);
-    enlist(*out);
+    enlist_memory(*out);
     pthread_mutex_unlock(&mutex);
     pp_add_seq_cst(&n_shared, 1);
     return 0;
@@ -281,63 +281,127 @@ void pp_memory_protect(pp_memory_t *m) {
 }
 
 /* Called with the mutex: memory whose last reference is going is not found. */
-static pp_memory_t *find_id(const unsigned char *id, bool readonly) {
+static pp_memory_t *find_id(const unsigned char *id, bool readonly, bool any) {
     for (pp_memory_t *m = all; m; m = m->next)
-        if (m->is_shared && m->is_readonly == readonly && memcmp(m->id, id, PP_SHARE_ID) == 0) {
+        if (m->is_shared && (any || m->is_readonly == readonly) && memcmp(m->id, id, PP_SHARE_ID) == 0) {
             pp_add_seq_cst(&m->refs, 1);
             return m;
         }
     return NULL;
 }
 
-static pp_memory_t *find_attached(const pp_handle_t *h) {
+static pp_memory_t *find_attached(const unsigned char *id, bool readonly) {
     pthread_mutex_lock(&mutex);
-    pp_memory_t *m = find_id(h->id, h->readonly);
+    pp_memory_t *m = find_id(id, readonly, false);
     pthread_mutex_unlock(&mutex);
     return m;
 }
 
-int pp_memory_attach(const pp_handle_t *h, pp_memory_t **out) {
-    if ((*out = find_attached(h)) != NULL)
-        return 0;
-    int fd;
+pp_memory_t *pp_memory_known(const unsigned char *id) {
+    pthread_mutex_lock(&mutex);
+    pp_memory_t *m = find_id(id, false, true);
+    pthread_mutex_unlock(&mutex);
+    return m;
+}
+
+int pp_memory_fd(const pp_memory_t *m) { return has_own_file(m) ? m->fd : -1; }
+
+int pp_memory_adopt(int fd, const unsigned char *id, bool readonly, pp_memory_t **out) {
     struct stat status;
-    pp_memory_t *m;
-    int error = pp_open_of(h->pid, h->fd, &fd);
-    if (error)
-        return error;
-    if (fstat(fd, &status) != 0 || (uint64_t)status.st_size < HEADER_BYTES + h->size)
-        error = ESTALE;
-    else
-        error = share_new(fd, h->size, h->readonly, &m);
+    pp_memory_t *m = NULL;
+    int error = fstat(fd, &status) != 0 || (uint64_t)status.st_size < HEADER_BYTES ? ESTALE : 0;
+    if (!error)
+        error = share_new(fd, (size_t)status.st_size - HEADER_BYTES, readonly, &m);
     if (error) {
         close(fd);
         return error;
     }
-    if (memcmp(m->id, h->id, PP_SHARE_ID) != 0) {   /* the descriptor number was reused for another file */
+    if (memcmp(m->id, id, PP_SHARE_ID) != 0) {
         share_free(m);
         return ESTALE;
     }
     pthread_mutex_lock(&mutex);
-    if ((*out = find_id(h->id, h->readonly)) == NULL) {
-        enlist(m);
+    if ((*out = find_id(id, readonly, false)) == NULL) {
+        enlist_memory(m);
         *out = m;
         m = NULL;
         pp_add_seq_cst(&n_shared, 1);
     }
     pthread_mutex_unlock(&mutex);
-    if (m)                 /* another thread was faster */
+    if (m)                 /* another thread was faster, or it was here */
         share_free(m);
     return 0;
 }
 
-bool pp_memory_has(const pp_handle_t *h) {
-    pp_memory_t *m = find_attached(h);
-    pp_memory_unref(m);
-    return m != NULL;
+/* The memory is here, but writable for whom it is to be read-only, or the other way round. */
+static int attach_otherwise(const pp_handle_t *handle, pp_memory_t **out) {
+    pp_memory_t *other = pp_memory_known(handle->id);
+    if (other == NULL)
+        return ENOENT;
+    int fd = has_own_file(other) ? pp_duplicate_fd(other->fd) : -1, error = fd >= 0 ? 0 : has_own_file(other) ? errno : EBADF;
+    if (!error)
+        error = pp_memory_adopt(fd, handle->id, handle->readonly, out);
+    pp_memory_unref(other);
+    return error;
 }
 
-bool pp_memory_find(const void *start, size_t size, pp_handle_t *h, pp_memory_t **out) {
+/* Holds the worker's link throughout, so that two threads do not ask for the same memory. */
+static int attach_from_parent(const pp_handle_t *handle, pp_memory_t **out) {
+    if (!pp_upstream_lock())
+        return ESTALE;
+    int fd, error = 0;
+    if ((*out = find_attached(handle->id, handle->readonly)) == NULL) {
+        error = pp_upstream_want(handle->id, &fd);
+        if (!error)
+            error = pp_memory_adopt(fd, handle->id, handle->readonly, out);
+        if (!error)
+            (*out)->is_passed = true;
+    }
+    pp_upstream_unlock();
+    return error;
+}
+
+pp_memory_t *pp_memory_here(const pp_handle_t *handle) { return find_attached(handle->id, handle->readonly); }
+
+/* In a worker process the parent may have to answer, which takes the time of a wake-up of one of its threads. */
+int pp_memory_attach(const pp_handle_t *handle, pp_memory_t **out) {
+    pp_links_serve();      /* a worker has given it before it sent the payload that names it */
+    if ((*out = find_attached(handle->id, handle->readonly)) != NULL)
+        return 0;
+    int error = attach_otherwise(handle, out);
+    if (error == ENOENT)
+        error = attach_from_parent(handle, out);
+    if (!error && (*out)->size < handle->size) {
+        pp_memory_unref(*out);
+        error = ESTALE;
+    }
+    return error;
+}
+
+/* Called with the mutex. */
+static pp_memory_t *find_passed(const unsigned char *id) {
+    for (pp_memory_t *m = all; m; m = m->next)
+        if (m->is_shared && m->is_passed && memcmp(m->id, id, PP_SHARE_ID) == 0)
+            return m;
+    return NULL;
+}
+
+int pp_memory_give(pp_memory_t *m) {
+    int error = 0;
+    if (m->is_passed || !pp_upstream_lock())
+        return 0;
+    pthread_mutex_lock(&mutex);
+    bool is_there = find_passed(m->id) != NULL;
+    pthread_mutex_unlock(&mutex);
+    if (!is_there) {
+        error = has_own_file(m) ? pp_upstream_give(m->id, m->is_readonly, m->fd) : EBADF;
+        m->is_passed = error == 0;
+    }
+    pp_upstream_unlock();
+    return error;
+}
+
+bool pp_memory_find(const void *start, size_t size, pp_handle_t *handle, pp_memory_t **out) {
     if (pp_load_relaxed(&n_shared) == 0)
         return false;
     const char *from = start;
@@ -351,9 +415,8 @@ bool pp_memory_find(const void *start, size_t size, pp_handle_t *h, pp_memory_t 
     pthread_mutex_unlock(&mutex);
     if (found == NULL)
         return false;
-    *h = (pp_handle_t){.pid = (int32_t)getpid(), .fd = found->fd, .size = found->size, .at = (uint64_t)(from - found->start),
-                       .length = size, .readonly = found->is_readonly};
-    memcpy(h->id, found->id, PP_SHARE_ID);
+    *handle = (pp_handle_t){.size = found->size, .at = (uint64_t)(from - found->start), .length = size, .readonly = found->is_readonly};
+    memcpy(handle->id, found->id, PP_SHARE_ID);
     *out = found;
     return true;
 }
@@ -373,7 +436,7 @@ int pp_memory_reserve(const void *like, size_t size, pp_memory_t **out) {
     *m = (pp_memory_t){.refs = 1, .start = start, .size = size, .fd = -1};
     pp_add_seq_cst(&n_kept, 1);
     pthread_mutex_lock(&mutex);
-    enlist(m);
+    enlist_memory(m);
     pthread_mutex_unlock(&mutex);
     *out = m;
     return 0;
@@ -429,6 +492,7 @@ pp_memory_t *pp_memory_ref(pp_memory_t *m) {
 void pp_memory_unref(pp_memory_t *m) {
     if (m == NULL)
         return;
+    PP_ASSERT(PP_PEEK(&m->refs) > 0);
     if (m->drop) {
         if (pp_add_seq_cst(&m->refs, -1) == 1) {
             drop_loan(m);
@@ -436,11 +500,22 @@ void pp_memory_unref(pp_memory_t *m) {
         }
         return;
     }
+    bool may_tell = m->is_shared && pp_upstream_lock();   /* before anybody can ask for it again */
     pthread_mutex_lock(&mutex);
     bool is_last = pp_add_seq_cst(&m->refs, -1) == 1;
     if (is_last)
         delist(m);
+    pp_memory_t *other = is_last && may_tell && m->is_passed ? find_id(m->id, false, true) : NULL;
+    if (other) {           /* the parent's reference is for both */
+        other->is_passed = true;
+        pp_add_seq_cst(&other->refs, -1);
+    }
     pthread_mutex_unlock(&mutex);
+    if (may_tell) {
+        if (is_last && m->is_passed && !other)
+            pp_upstream_drop(m->id);
+        pp_upstream_unlock();
+    }
     if (!is_last)
         return;
     if (m->is_shared) {
@@ -503,13 +578,6 @@ size_t pp_pins_lent(const pp_pins_t *pins) {
     return n_bytes;
 }
 
-bool pp_pins_have_own(const pp_pins_t *pins) {
-    for (size_t i = 0; pins && i < pins->n; i++)
-        if (pins->all[i]->is_shared && pins->all[i]->maker == getpid())
-            return true;
-    return false;
-}
-
 static void drop_orphans(pp_segment_t *s) {
     for (pp_pins_t *pins = pp_load_seq_cst(&s->orphans); pins; pins = pins->next)
         for (size_t i = 0; i < pins->n; i++)
@@ -543,7 +611,7 @@ void pp_orphans_free(pp_segment_t *s) {
 
 void pp_memory_before_fork(void) {
     pthread_mutex_lock(&mutex);
-    make_private(NULL);
+    make_kept_private(NULL);
 }
 
 void pp_memory_after_fork(void) { pthread_mutex_unlock(&mutex); }

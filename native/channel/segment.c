@@ -2,6 +2,8 @@
  *
  * A task may write to one of our descriptors by mistake. So the file's position is at its end, where a write fails
  * since the file may not grow. Its first page is unused, and both sides check now and then that the header is intact.
+ * It may also close our descriptor, and another file may get its number. So the file's number is compared before each
+ * use.
  *
  * The first part (the core: slots, rings, flags, events) is mapped as a whole. After it comes a sparse range for each
  * arena. Of these, only blocks in use are mapped, and only touched pages occupy memory. Ranges are as large as anybody
@@ -15,9 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAGIC 0x314c4f4f50797470ull
-#define PAGE 65536u   /* the largest page size in use */
-#define CORE_AT PAGE
+#define PAGE PP_CORE_AT
 #define ALIGN_GIB(n) (((n) + (1ull << 30) - 1) >> 30 << 30)
 #define ARENA_MIN (1ull << 20)             /* guess: enough for pickled functions and small arrays */
 #define WINDOW_BYTES (256ull << 20)        /* addresses, not memory; as much as may be idle */
@@ -29,7 +29,7 @@ static size_t events_at(unsigned n_workers) {
     return (size + PAGE - 1) / PAGE * PAGE;
 }
 
-static uint64_t core_end(size_t core) { return CORE_AT + core; }
+static uint64_t core_end(size_t core) { return PP_CORE_AT + core; }
 
 static size_t events_size(unsigned n_workers) { return (size_t)n_workers * PP_EVENTS * sizeof(pp_event_t); }
 
@@ -66,7 +66,7 @@ static int segment_new(int fd, unsigned n_workers, bool by_reference, uint64_t a
     s->arena_bytes = arena_bytes;
     s->window_bytes = arena_bytes <= WINDOW_WHOLE_MAX ? arena_bytes : WINDOW_BYTES;
     s->windows = calloc(1 + n_workers, sizeof *s->windows);
-    int error = s->windows ? pp_map(fd, CORE_AT, s->core_size, (void **)&s->shared) : ENOMEM;
+    int error = s->windows ? pp_map(fd, PP_CORE_AT, s->core_size, (void **)&s->shared) : ENOMEM;
     if (error) {
         free(s->windows);
         free(s);
@@ -98,26 +98,40 @@ int pp_segment_create(unsigned n_workers, bool by_reference, pp_segment_t **out)
     shared->arenas_at = arenas_at;
     shared->arena_bytes = arena_bytes;
     atomic_init(&shared->replied[0], n_workers <= PP_FEW ? pp_bit_of(n_workers) - 1 : 0);
-    shared->magic = MAGIC;
+    shared->magic = PP_MAGIC;
     return 0;
 }
 
 int pp_segment_attach(int fd, pp_segment_t **out) {
     pp_shared_t *shared;
-    int error = pp_map(fd, CORE_AT, sizeof *shared, (void **)&shared);
+    int error = pp_map(fd, PP_CORE_AT, sizeof *shared, (void **)&shared);
     if (error)
         return error;
-    bool ours = shared->magic == MAGIC;
+    bool ours = shared->magic == PP_MAGIC;
     unsigned n_workers = shared->n_workers;
     bool by_reference = shared->by_reference;
     uint64_t arenas_at = shared->arenas_at, arena_bytes = shared->arena_bytes;
     pp_unmap(shared, sizeof *shared);
-    return ours ? segment_new(fd, n_workers, by_reference, arenas_at, arena_bytes, out) : EINVAL;
+    error = ours ? segment_new(fd, n_workers, by_reference, arenas_at, arena_bytes, out) : EINVAL;
+    if (!error)
+        (*out)->is_attached = true;
+    return error;
+}
+
+bool pp_segment_has_file(const pp_segment_t *s) { return pp_file_number(s->fd) == s->file_number; }
+
+int pp_segment_map(pp_segment_t *s, uint64_t at, size_t size, void **memory) {
+    return pp_segment_has_file(s) ? pp_map(s->fd, at, size, memory) : EBADF;
+}
+
+void pp_segment_punch_hole(pp_segment_t *s, uint64_t at, uint64_t size) {
+    if (pp_segment_has_file(s))
+        pp_punch_hole(s->fd, at, size);
 }
 
 bool pp_segment_is_sound(const pp_segment_t *s) {
     const pp_shared_t *shared = s->shared;
-    return shared->magic == MAGIC && shared->n_workers == s->n_workers && shared->arenas_at == s->arenas_at &&
+    return shared->magic == PP_MAGIC && shared->n_workers == s->n_workers && shared->arenas_at == s->arenas_at &&
            shared->arena_bytes == s->arena_bytes;
 }
 
@@ -127,6 +141,7 @@ pp_segment_t *pp_segment_ref(pp_segment_t *s) {
 }
 
 void pp_segment_unref(pp_segment_t *s) {
+    PP_ASSERT(s == NULL || PP_PEEK(&s->refs) > 0);
     if (s == NULL || pp_add_seq_cst(&s->refs, -1) != 1)
         return;
     pp_budget_close(&s->budget);
@@ -156,7 +171,7 @@ pp_event_t *pp_segment_events(pp_segment_t *s, unsigned worker) {
 }
 
 void pp_segment_forget_events(pp_segment_t *s) {
-    pp_punch_hole(s->fd, CORE_AT + events_at(s->n_workers), events_size(s->n_workers));
+    pp_segment_punch_hole(s, PP_CORE_AT + events_at(s->n_workers), events_size(s->n_workers));
 }
 
 bool pp_shelf_put(pp_segment_t *s, const void *from, uint32_t size, uint32_t *at) {

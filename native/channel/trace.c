@@ -22,81 +22,81 @@ static uint64_t tags_of(pp_event_kind_t kind, unsigned status, unsigned n_thread
            (uint64_t)(n_threads & 0xffff) << PP_TAGS_THREADS_AT | index;
 }
 
-static void record(pp_worker_t *e, const uint64_t words[PP_EVENT_WORDS]) {
-    uint64_t n = pp_load_relaxed(&e->own->n_events);
-    pp_event_t *event = pp_segment_events(e->segment, e->n_worker) + (n & MASK);
+static void record(pp_worker_t *worker, const uint64_t words[PP_EVENT_WORDS]) {
+    uint64_t n = pp_load_relaxed(&worker->own->n_events);
+    pp_event_t *event = pp_segment_events(worker->segment, worker->n_worker) + (n & MASK);
     for (unsigned i = 0; i < PP_EVENT_WORDS; i++)
         pp_store_release(&event->words[i], words[i]);
-    pp_store_release(&e->own->n_events, n + 1);
+    pp_store_release(&worker->own->n_events, n + 1);
 }
 
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence) {
     pp_store_relaxed(&shared->put_ns[sequence & (PP_SLOTS - 1)], now_ns());   /* before the slot is READY */
 }
 
-void pp_trace_wait(pp_worker_t *e) {
-    if (e->trace.has_waited)
+void pp_trace_wait(pp_worker_t *worker) {
+    if (worker->trace.has_waited)
         return;   /* it was woken, but other workers took the tasks: the wait goes on */
-    e->trace.has_waited = e->trace.is_stale = true;
-    e->trace.slept_ns = 0;
-    e->trace.waits_ns = pp_is_traced(e->shared) ? now_ns() : 0;
-    pp_store_relaxed(&e->own->since_ns, e->trace.waits_ns);
+    worker->trace.has_waited = worker->trace.is_stale = true;
+    worker->trace.slept_ns = 0;
+    worker->trace.waits_ns = pp_is_traced(worker->shared) ? now_ns() : 0;
+    pp_store_relaxed(&worker->own->since_ns, worker->trace.waits_ns);
 }
 
-static void end_wait(pp_worker_t *e, uint64_t now) {
-    const pp_trace_t *t = &e->trace;
+static void end_wait(pp_worker_t *worker, uint64_t now) {
+    const pp_trace_t *t = &worker->trace;
     uint64_t delay = t->slept_ns ? pp_run_delay_ns() : 0;   /* the delay of waking up does not belong to the next task */
-    record(e, (uint64_t[]){t->waits_ns, now, t->slept_ns, 0, tags_of(PP_EVENT_WAIT, 0, 0, 0), delay});
+    record(worker, (uint64_t[]){t->waits_ns, now, t->slept_ns, 0, tags_of(PP_EVENT_WAIT, 0, 0, 0), delay});
 }
 
-void pp_trace_begin_task(pp_worker_t *e) {
-    bool has_waited = e->trace.has_waited;
-    e->trace.has_waited = e->trace.is_stale = false;
-    e->trace.begun_ns = 0;
-    if (!pp_is_traced(e->shared)) {
-        pp_store_relaxed(&e->own->since_ns, 0);
+void pp_trace_begin_task(pp_worker_t *worker) {
+    bool has_waited = worker->trace.has_waited;
+    worker->trace.has_waited = worker->trace.is_stale = false;
+    worker->trace.begun_ns = 0;
+    if (!pp_is_traced(worker->shared)) {
+        pp_store_relaxed(&worker->own->since_ns, 0);
         return;
     }
     uint64_t now = now_ns();
     if (has_waited) {
-        end_wait(e, now);
-        now = e->trace.slept_ns ? now_ns() : now;   /* reading the delay took time */
+        end_wait(worker, now);
+        now = worker->trace.slept_ns ? now_ns() : now;   /* reading the delay took time */
     }
-    e->trace.begun_ns = now;
-    e->trace.is_stale = true;
-    pp_store_relaxed(&e->own->since_ns, now);
+    worker->trace.begun_ns = now;
+    worker->trace.is_stale = true;
+    pp_store_relaxed(&worker->own->since_ns, now);
 }
 
 /* Records before the outcome is sent, so that the event of a task whose result is there is there as well. */
-void pp_trace_end(pp_worker_t *e, unsigned status) {
-    const pp_trace_t *t = &e->trace;
+void pp_trace_end(pp_worker_t *worker, unsigned status) {
+    const pp_trace_t *t = &worker->trace;
     uint64_t now = now_ns(), put_ns = t->begun_ns ? t->put_ns : 0;
     uint64_t delay = now - t->begun_ns > LOOK_AFTER_NS ? pp_run_delay_ns() : 0;
-    uint64_t tags = tags_of(PP_EVENT_TASK, status, 0, pp_load_relaxed(&e->own->index));
-    record(e, (uint64_t[]){t->begun_ns, now, put_ns, pp_load_relaxed(&e->own->job), tags, delay});
-    pp_store_release(&e->own->since_ns, PP_TASK_RECORDED);
-    e->trace.is_stale = true;
+    uint64_t tags = tags_of(PP_EVENT_TASK, status, 0, pp_load_relaxed(&worker->own->index));
+    record(worker, (uint64_t[]){t->begun_ns, now, put_ns, pp_load_relaxed(&worker->own->job), tags, delay});
+    pp_store_release(&worker->own->since_ns, PP_TASK_RECORDED);
+    worker->trace.is_stale = true;
 }
 
 /* A task whose end has been recorded counts as over, although its worker holds it until the outcome is sent. */
-pp_present_t pp_trace_present(const pp_worker_slot_t *worker) {
-    bool holds = pp_load_acquire(&worker->holds), is_asleep = pp_load_seq_cst(&worker->park) == PP_ASLEEP;
-    if (holds && pp_load_acquire(&worker->since_ns) != PP_TASK_RECORDED)
+pp_present_t pp_trace_present(const pp_worker_slot_t *worker_slot) {
+    bool holds = pp_load_acquire(&worker_slot->holds), is_asleep = pp_load_seq_cst(&worker_slot->park) == PP_ASLEEP;
+    if (holds && pp_load_acquire(&worker_slot->since_ns) != PP_TASK_RECORDED)
         return PP_PRESENT_TASK;
     return !holds && is_asleep ? PP_PRESENT_SLEEPS : PP_PRESENT_LOOKS;
 }
 
-void pp_trace_close(pp_worker_t *e) {
-    if (e->trace.has_waited && pp_is_traced(e->shared))
-        end_wait(e, now_ns());
-    e->trace.has_waited = false;
+void pp_trace_close(pp_worker_t *worker) {
+    if (worker->trace.has_waited && pp_is_traced(worker->shared))
+        end_wait(worker, now_ns());
+    worker->trace.has_waited = false;
 }
 
-void pp_trace_budget(pp_worker_t *e) {
-    unsigned n_threads = pp_budget_lent(&e->segment->budget);
+void pp_trace_budget(pp_worker_t *worker) {
+    unsigned n_threads = pp_budget_lent(&worker->segment->budget);
     uint64_t now = now_ns();
     if (n_threads)
-        record(e, (uint64_t[]){now, now, 0, 0, tags_of(PP_EVENT_BUDGET, 0, n_threads, 0), 0});
+        record(worker, (uint64_t[]){now, now, 0, 0, tags_of(PP_EVENT_BUDGET, 0, n_threads, 0), 0});
 }
 
 static uint64_t oldest_of(uint64_t n_events) { return n_events >= PP_EVENTS ? n_events - PP_EVENTS + 1 : 0; }

@@ -42,13 +42,13 @@ static PyObjectArenaAllocator system_arenas;   /* the previous allocator; writte
 #define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
 #endif
 
-static int64_t current_interpreter(void) {
+static int64_t current_interpreter_or_0(void) {
     PyThreadState *state = PyThreadState_GetUnchecked();
     return state ? PyInterpreterState_GetID(PyThreadState_GetInterpreter(state)) : 0;
 }
 
 /* Records an arena. If the table cannot grow, the arena is never freed. */
-static void note(void *start, size_t size, int64_t interpreter) {
+static void note_arena(void *start, size_t size, int64_t interpreter) {
     pthread_mutex_lock(&mutex);
     if (n_arenas == capacity) {
         size_t more = capacity ? 2 * capacity : 64;
@@ -66,9 +66,9 @@ static void note(void *start, size_t size, int64_t interpreter) {
 static void *take_arena(void *ignored, size_t size) {
     (void)ignored;
     void *start = system_arenas.alloc(system_arenas.ctx, size);
-    int64_t interpreter = start ? current_interpreter() : 0;
+    int64_t interpreter = start ? current_interpreter_or_0() : 0;
     if (interpreter != 0)
-        note(start, size, interpreter);
+        note_arena(start, size, interpreter);
     return start;
 }
 
@@ -84,7 +84,7 @@ static void give_arena(void *ignored, void *start, size_t size) {
     system_arenas.free(system_arenas.ctx, start, size);
 }
 
-static bool take_left(int64_t interpreter, arena_t *left) {
+static bool take_left_arena(int64_t interpreter, arena_t *left) {
     bool found = false;
     pthread_mutex_lock(&mutex);
     for (size_t i = 0; i < n_arenas && !found; i++)
@@ -99,7 +99,7 @@ static bool take_left(int64_t interpreter, arena_t *left) {
 
 void pp_arenas_free(int64_t interpreter) {
     arena_t left;
-    while (take_left(interpreter, &left))
+    while (take_left_arena(interpreter, &left))
         system_arenas.free(system_arenas.ctx, left.start, left.size);
 }
 
@@ -148,20 +148,20 @@ bool pp_lent_remain(pp_lent_t *lent, int64_t interpreter) {
 
 /* ---- the hook ---- */
 
-static void lock(void) { pthread_mutex_lock(&mutex); }
-static void unlock(void) { pthread_mutex_unlock(&mutex); }
+static void lock_arenas(void) { pthread_mutex_lock(&mutex); }
+static void unlock_arenas(void) { pthread_mutex_unlock(&mutex); }
 
-static void watch(void) {
+static void watch_arenas(void) {
     PyObject_GetArenaAllocator(&system_arenas);
     /* The same ctx: another interpreter may meanwhile call with a mixture of the old and the new fields. */
     PyObjectArenaAllocator ours = {.ctx = system_arenas.ctx, .alloc = take_arena, .free = give_arena};
-    pthread_atfork(lock, unlock, unlock);
+    pthread_atfork(lock_arenas, unlock_arenas, unlock_arenas);
     PyObject_SetArenaAllocator(&ours);
 }
 
 void pp_arenas_watch(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch);
+    pthread_once(&once, watch_arenas);
 }
 
 #endif

@@ -18,9 +18,9 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards the table;
 static exit_t *exits;
 static size_t n_exits, capacity;
 
-static void lock(void) { pthread_mutex_lock(&mutex); }
-static void unlock(void) { pthread_mutex_unlock(&mutex); }
-static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
+static void lock_exits(void) { pthread_mutex_lock(&mutex); }
+static void unlock_exits(void) { pthread_mutex_unlock(&mutex); }
+static void guard_exits_at_fork(void) { pthread_atfork(lock_exits, unlock_exits, unlock_exits); }
 
 /* Any thread may call it, as with CPython's. */
 int pp_exit_add(void (*function)(void)) {
@@ -32,7 +32,7 @@ int pp_exit_add(void (*function)(void)) {
     int result = 0;
     if (interpreter < 0)
         return Py_AtExit(function);
-    pthread_once(&once, survive_fork);
+    pthread_once(&once, guard_exits_at_fork);
     pthread_mutex_lock(&mutex);
     if (n_exits == capacity) {
         size_t more = capacity ? 2 * capacity : 16;

@@ -7,9 +7,11 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
-#include <sys/mman.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* ---- making modules ---- */
@@ -17,22 +19,22 @@
 typedef struct { PyObject *imp, *previous; } lifted_t;
 
 /* Lifts CPython's check while one module is created. Modules that others import are checked as usual. */
-static int lift_check(lifted_t *l) {
-    l->previous = NULL;
-    if ((l->imp = PyImport_ImportModule("_imp")) != NULL)
-        l->previous = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "i", -1);
-    return l->previous ? 0 : -1;
+static int lift_check(lifted_t *lifted) {
+    lifted->previous = NULL;
+    if ((lifted->imp = PyImport_ImportModule("_imp")) != NULL)
+        lifted->previous = PyObject_CallMethod(lifted->imp, "_override_multi_interp_extensions_check", "i", -1);
+    return lifted->previous ? 0 : -1;
 }
 
-static void put_check_back(lifted_t *l) {
+static void put_check_back(lifted_t *lifted) {
     PyObject *error = PyErr_GetRaisedException(), *done = NULL;
-    if (l->previous)
-        done = PyObject_CallMethod(l->imp, "_override_multi_interp_extensions_check", "O", l->previous);
-    if (l->previous && done == NULL)
+    if (lifted->previous)
+        done = PyObject_CallMethod(lifted->imp, "_override_multi_interp_extensions_check", "O", lifted->previous);
+    if (lifted->previous && done == NULL)
         PyErr_Clear();
     Py_XDECREF(done);
-    Py_XDECREF(l->previous);
-    Py_XDECREF(l->imp);
+    Py_XDECREF(lifted->previous);
+    Py_XDECREF(lifted->imp);
     PyErr_SetRaisedException(error);
 }
 
@@ -66,11 +68,39 @@ static unsigned long start_new_thread(void (*function)(void *), void *argument) 
     return (unsigned long)thread;
 }
 
-/* ---- the import tables of a copy ---- */
+/* ---- parsing arguments ---- */
+
+#if PY_VERSION_HEX >= 0x030E0000
+extern PyObject *const *_PyArg_UnpackKeywords(PyObject *const *args, Py_ssize_t n_args, PyObject *kwargs, PyObject *names,
+                                              struct _PyArg_Parser *parser, int min_pos, int max_pos, int min_keywords,
+                                              int has_varargs, PyObject **buffer);
+
+/* CPython enters each parser of arguments into a list, which it follows when the process ends. So a copy's parser is used through
+ * a clone, which stays when the copy is unloaded: some 80 bytes. What the clone refers to in the copy is not read then. */
+static PyObject *const *unpack_keywords(PyObject *const *args, Py_ssize_t n_args, PyObject *kwargs, PyObject *names,
+                                        struct _PyArg_Parser *parser, int min_pos, int max_pos, int min_keywords, int has_varargs,
+                                        PyObject **buffer) {
+    if (parser->next == NULL) {   /* unused otherwise, since the parser itself is in no list */
+        struct _PyArg_Parser *clone = PyMem_RawMalloc(sizeof *clone);
+        if (clone == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        *clone = *parser;
+        parser->next = clone;
+    }
+    return _PyArg_UnpackKeywords(args, n_args, kwargs, names, parser->next, min_pos, max_pos, min_keywords, has_varargs, buffer);
+}
+#endif
+
+/* ---- the import tables of a copy, which layout.c has made writable ---- */
 
 static const struct { function_t theirs, ours; } replaced[] = {
     {(function_t)pthread_key_create, (function_t)pp_pthread_key_create},
     {(function_t)pthread_key_delete, (function_t)pp_pthread_key_delete},
+    {(function_t)fcntl, (function_t)pp_copy_fcntl},
+    {(function_t)lockf, (function_t)pp_copy_lockf},
+    {(function_t)flock, (function_t)pp_copy_flock},
     {(function_t)PyThread_tss_create, (function_t)pp_key_create},
     {(function_t)PyThread_tss_delete, (function_t)pp_key_delete},
     {(function_t)PyThread_tss_free, (function_t)pp_key_free},
@@ -82,18 +112,12 @@ static const struct { function_t theirs, ours; } replaced[] = {
     {(function_t)PyModule_FromDefAndSpec2, (function_t)pp_module_from_def},
 #if PY_VERSION_HEX >= 0x030E0000
     {(function_t)Py_AddPendingCall, (function_t)pp_add_pending_call},
+    {(function_t)_PyArg_UnpackKeywords, (function_t)unpack_keywords},
 #endif
 #if PY_VERSION_HEX >= 0x030F0000
     {(function_t)PyModule_FromSlotsAndSpec, (function_t)pp_module_from_slots},
 #endif
 };
-
-/* By now the linker has made most such tables read-only. The page of a replaced entry stays writable. */
-static void replace_entry(function_t *entry, function_t ours) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    if (mprotect((void *)((uintptr_t)entry & ~(page - 1)), page, PROT_READ | PROT_WRITE) == 0)
-        *entry = ours;
-}
 
 typedef struct {
     ElfW(Addr) base;
@@ -106,7 +130,7 @@ static void replace_entries(const relocations_t *r) {
         function_t *entry = (function_t *)(r->base + r->start[i].r_offset);
         for (size_t k = 0; k < sizeof replaced / sizeof *replaced; k++)
             if (*entry == replaced[k].theirs)
-                replace_entry(entry, replaced[k].ours);
+                *entry = replaced[k].ours;
     }
 }
 
@@ -114,10 +138,10 @@ static const ElfW(Rela) *table_at(const relocations_t *r, ElfW(Addr) address) {
     return (const ElfW(Rela) *)(address < r->base ? r->base + address : address);   /* glibc has usually added the base already */
 }
 
-void pp_imports_replace(void *library) {
+int pp_imports_replace(void *library) {
     struct link_map *map;
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
-        return;
+        return ENOEXEC;
     relocations_t functions = {.base = map->l_addr}, others = {.base = map->l_addr};
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++)
         switch (entry->d_tag) {
@@ -126,11 +150,17 @@ void pp_imports_replace(void *library) {
         case DT_RELA: others.start = table_at(&others, entry->d_un.d_ptr); break;
         case DT_RELASZ: others.size = entry->d_un.d_val; break;
         case DT_PLTREL:
-            if (entry->d_un.d_val != DT_RELA)
-                return;
+            if (entry->d_un.d_val == DT_RELA)
+                break;
+            return ENOEXEC;
+        case DT_TEXTREL: return ENOEXEC;   /* entries may be in code */
+        case DT_FLAGS:
+            if (entry->d_un.d_val & DF_TEXTREL)
+                return ENOEXEC;
         }
     replace_entries(&functions);
     replace_entries(&others);
+    return 0;
 }
 
 /* ---- the constructors and destructors of a copy ---- */

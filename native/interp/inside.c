@@ -50,33 +50,33 @@ typedef struct {
     uintptr_t stack;          /* its stack pointer */
 } look_t;
 
-static bool is_code(const look_t *l, uintptr_t word) {
+static bool is_code(const look_t *look, uintptr_t word) {
     word = pp_plain_address(word);
     bool found = false;
-    for (size_t i = 0; word >= l->low && word < l->high && !found && i < l->n_places; i++)
-        found = word - l->places[i].code < l->places[i].code_size;
+    for (size_t i = 0; word >= look->low && word < look->high && !found && i < look->n_places; i++)
+        found = word - look->places[i].code < look->places[i].code_size;
     return found;
 }
 
 /* Code or data of a copy whose threads count. */
-static bool is_place(const look_t *l, uintptr_t word) {
+static bool is_in_copy(const look_t *look, uintptr_t word) {
     bool found = false;
-    for (size_t i = 0; !found && i < l->n_places; i++)
-        found = l->places[i].code_size && word >= l->places[i].start && word < l->places[i].end;
+    for (size_t i = 0; !found && i < look->n_places; i++)
+        found = look->places[i].code_size && word >= look->places[i].start && word < look->places[i].end;
     return found;
 }
 
 /* ---- memory of other threads ---- */
 
 /* Searches what lies from `from` up to `to`, as far as it can be read. UNSURE: not even the beginning can be. */
-static answer_t search_up(const look_t *l, uintptr_t from, uintptr_t to) {
+static answer_t search_up(const look_t *look, uintptr_t from, uintptr_t to) {
     uintptr_t words[PP_PIECE / sizeof(uintptr_t)], at = from;
     while (at < to) {
         size_t size = MIN(PP_PIECE - at % PP_PIECE, to - at);
         if (!pp_peek(at, size, words))
             return at == from ? UNSURE : OUTSIDE;
         for (size_t i = 0; i < size / sizeof *words; i++)
-            if (is_code(l, words[i]))
+            if (is_code(look, words[i]))
                 return INSIDE;
         at += size;
     }
@@ -84,28 +84,28 @@ static answer_t search_up(const look_t *l, uintptr_t from, uintptr_t to) {
 }
 
 /* Searches a whole stack, from what lies on top of it down to its guard page. */
-static answer_t search_down(const look_t *l, uintptr_t top) {
+static answer_t search_down(const look_t *look, uintptr_t top) {
     enum { AT_ONCE = 16 };
     uintptr_t words[AT_ONCE * PP_PIECE / sizeof(uintptr_t)], first = top / PP_PIECE * PP_PIECE;
     size_t n = AT_ONCE;
     for (size_t depth = 0; n == AT_ONCE && depth < STACK; depth += AT_ONCE * PP_PIECE) {
         n = pp_peek_down(first - depth, AT_ONCE, words);
         for (size_t i = 0; i < n * PP_PIECE / sizeof *words; i++)
-            if (is_code(l, words[i]))
+            if (is_code(look, words[i]))
                 return INSIDE;
     }
     return OUTSIDE;
 }
 
 /* Searches what a thread's descriptor refers to. */
-static answer_t search_objects(const look_t *l, uintptr_t descriptor) {
+static answer_t search_objects(const look_t *look, uintptr_t descriptor) {
     uintptr_t words[DESCRIPTOR / sizeof(uintptr_t)], object[OBJECT / sizeof(uintptr_t)];
     if (!pp_peek(descriptor, sizeof words, words))
         return UNSURE;
     for (size_t i = 0; i < DESCRIPTOR / sizeof *words; i++)
         if (words[i] > PP_PIECE && words[i] % sizeof *words == 0 && pp_peek(words[i], sizeof object, object))
             for (size_t k = 0; k < OBJECT / sizeof *object; k++)
-                if (is_place(l, object[k]))
+                if (is_in_copy(look, object[k]))
                     return INSIDE;
     return OUTSIDE;
 }
@@ -146,27 +146,27 @@ static bool is_of_python_or_ours(uintptr_t descriptor) {
 
 /* ---- one thread ---- */
 
-static answer_t look_at_sleeper(look_t *l, int thread, uintptr_t stack, uintptr_t code, uintptr_t descriptor) {
+static answer_t look_at_sleeper(look_t *look, int thread, uintptr_t stack, uintptr_t code, uintptr_t descriptor) {
     if (stack == 0)   /* it has ended, or is the kernel's */
         return OUTSIDE;
     bool is_usual = stack <= descriptor && descriptor - stack < STACK;   /* otherwise on a stack of its own making */
-    answer_t answer = is_code(l, code) ? INSIDE : search_up(l, stack, is_usual ? descriptor + DESCRIPTOR : stack + STACK);
+    answer_t answer = is_code(look, code) ? INSIDE : search_up(look, stack, is_usual ? descriptor + DESCRIPTOR : stack + STACK);
     if (answer == OUTSIDE && !is_usual && descriptor)
-        answer = search_up(l, descriptor, descriptor + DESCRIPTOR);
+        answer = search_up(look, descriptor, descriptor + DESCRIPTOR);
     if (answer == INSIDE) {
-        l->sleeper = thread;
-        l->stack = stack;
+        look->sleeper = thread;
+        look->stack = stack;
     }
     return answer;
 }
 
-static answer_t look_at_runner(const look_t *l, uintptr_t descriptor) {
-    bool is_outside = descriptor && search_up(l, descriptor, descriptor + DESCRIPTOR) == OUTSIDE &&
-                      search_objects(l, descriptor) == OUTSIDE && search_down(l, descriptor) == OUTSIDE;
+static answer_t look_at_runner(const look_t *look, uintptr_t descriptor) {
+    bool is_outside = descriptor && search_up(look, descriptor, descriptor + DESCRIPTOR) == OUTSIDE &&
+                      search_objects(look, descriptor) == OUTSIDE && search_down(look, descriptor) == OUTSIDE;
     return is_outside ? OUTSIDE : UNSURE;
 }
 
-static answer_t look_at(look_t *l, int thread) {
+static answer_t look_at_thread(look_t *look, int thread) {
     uintptr_t descriptor, stack, code;
     if (thread == (int)pp_thread_id() || thread == getpid())
         return OUTSIDE;
@@ -176,34 +176,34 @@ static answer_t look_at(look_t *l, int thread) {
     if (is_of_python_or_ours(descriptor))
         return OUTSIDE;
     if (pp_thread_sleeps(thread, &stack, &code))
-        return look_at_sleeper(l, thread, stack, code, descriptor);
-    return look_at_runner(l, descriptor);
+        return look_at_sleeper(look, thread, stack, code, descriptor);
+    return look_at_runner(look, descriptor);
 }
 
 /* ---- all threads ---- */
 
-static bool was_seen(const look_t *l, int thread) {
+static bool was_seen(const look_t *look, int thread) {
     bool found = false;
-    for (size_t i = 0; !found && i < l->n_seen; i++)
-        found = l->seen[i] == thread;
+    for (size_t i = 0; !found && i < look->n_seen; i++)
+        found = look->seen[i] == thread;
     return found;
 }
 
-static bool see(look_t *l, int thread) {
-    if (l->n_seen == l->capacity) {
-        size_t more = l->capacity ? 2 * l->capacity : 64;
-        int *grown = realloc(l->seen, more * sizeof *grown);
+static bool see(look_t *look, int thread) {
+    if (look->n_seen == look->capacity) {
+        size_t more = look->capacity ? 2 * look->capacity : 64;
+        int *grown = realloc(look->seen, more * sizeof *grown);
         if (grown == NULL)
             return false;
-        l->seen = grown;
-        l->capacity = more;
+        look->seen = grown;
+        look->capacity = more;
     }
-    l->seen[l->n_seen++] = thread;
+    look->seen[look->n_seen++] = thread;
     return true;
 }
 
 /* Looks at the threads that this look has not reached yet. */
-static answer_t look_at_new(look_t *l) {
+static answer_t look_at_new(look_t *look) {
     answer_t worst = OUTSIDE;
     DIR *threads = opendir("/proc/self/task");
     struct dirent *entry;
@@ -211,9 +211,9 @@ static answer_t look_at_new(look_t *l) {
         return UNSURE;
     while (worst != INSIDE && (entry = readdir(threads)) != NULL) {
         int thread = atoi(entry->d_name);   /* 0: the folder itself */
-        if (thread == 0 || was_seen(l, thread))
+        if (thread == 0 || was_seen(look, thread))
             continue;
-        answer_t answer = see(l, thread) ? look_at(l, thread) : UNSURE;
+        answer_t answer = see(look, thread) ? look_at_thread(look, thread) : UNSURE;
         if (answer > worst)
             worst = answer;
     }
@@ -222,55 +222,55 @@ static answer_t look_at_new(look_t *l) {
 }
 
 /* A thread inside may start another one and end before its turn. So the threads are listed again, until none is new. */
-static answer_t look_at_all(look_t *l) {
+static answer_t look_at_threads(look_t *look) {
     answer_t worst = OUTSIDE;
     size_t before;
     int round = 0;
-    l->n_seen = 0;
+    look->n_seen = 0;
     do {
-        before = l->n_seen;
-        answer_t answer = look_at_new(l);
+        before = look->n_seen;
+        answer_t answer = look_at_new(look);
         if (answer > worst)
             worst = answer;
-    } while (worst != INSIDE && l->n_seen > before && ++round < ROUNDS);
+    } while (worst != INSIDE && look->n_seen > before && ++round < ROUNDS);
     return worst;
 }
 
-static bool handles_signals(const look_t *l) {
+static bool handles_signals(const look_t *look) {
     bool found = false;
     for (int signal = 1; signal < NSIG && !found; signal++) {
         struct sigaction action;
-        found = sigaction(signal, NULL, &action) == 0 && is_code(l, (uintptr_t)action.sa_handler);
+        found = sigaction(signal, NULL, &action) == 0 && is_code(look, (uintptr_t)action.sa_handler);
     }
     return found;
 }
 
 /* Whoever is found twice, asleep at the same place, stays. Others may be about to end, or to leave. */
-static bool look_for_a_while(look_t *l) {
+static bool look_for_a_while(look_t *look) {
     for (long pause_ns = FIRST_PAUSE_NS;; pause_ns *= 2) {
-        int sleeper = l->sleeper;
-        uintptr_t stack = l->stack;
-        l->sleeper = 0;
-        answer_t answer = look_at_all(l);
+        int sleeper = look->sleeper;
+        uintptr_t stack = look->stack;
+        look->sleeper = 0;
+        answer_t answer = look_at_threads(look);
         if (answer == OUTSIDE)
             return false;
-        if ((answer == INSIDE && l->sleeper == sleeper && l->stack == stack) || pause_ns > LAST_PAUSE_NS)
+        if ((answer == INSIDE && look->sleeper == sleeper && look->stack == stack) || pause_ns > LAST_PAUSE_NS)
             return true;
         nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
     }
 }
 
-bool pp_is_inside(const pp_place_t *places, size_t n) {
+const char *pp_is_inside(const pp_place_t *places, size_t n) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_begun_at);
-    look_t l = {.places = places, .n_places = n, .low = UINTPTR_MAX};
+    look_t look = {.places = places, .n_places = n, .low = UINTPTR_MAX};
     for (size_t i = 0; i < n; i++) {
-        if (places[i].code_size && places[i].code < l.low)
-            l.low = places[i].code;
-        if (places[i].code + places[i].code_size > l.high)
-            l.high = places[i].code + places[i].code_size;
+        if (places[i].code_size && places[i].code < look.low)
+            look.low = places[i].code;
+        if (places[i].code + places[i].code_size > look.high)
+            look.high = places[i].code + places[i].code_size;
     }
-    bool is_inside = handles_signals(&l) || look_for_a_while(&l);
-    free(l.seen);
-    return is_inside;
+    const char *cause = handles_signals(&look) ? "a signal handler" : look_for_a_while(&look) ? "a thread" : NULL;
+    free(look.seen);
+    return cause;
 }

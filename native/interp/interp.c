@@ -1,9 +1,6 @@
 /* Interpreter workers. We start a thread, which creates an interpreter with its own GIL, waits until it is told what to
- * run, and runs pool_party.workers.loop in it until the pool ends. Start creation early: it takes longer than the rest
+ * run, and runs pool_party._workers.loop in it until the pool ends. Start creation early: it takes longer than the rest
  * of the pool's set-up.
- *
- * A worker of a pool with `reuse=True` has a key. When it has done its work and its interpreter is as it was before, only
- * the worker ends: the thread lets go of the pool, and waits until it gets the next worker with the same key (kept.c).
  *
  * The thread state belongs to this thread, so PyGILState_Ensure in extensions finds the right interpreter. Interpreters
  * are created and ended one at a time (CPython issues 136423, 127041).
@@ -13,7 +10,6 @@
 #include <errno.h>
 #include <marshal.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,12 +19,11 @@ enum { READING_NS = 1000000 };   /* ns between two checks whether a module has b
 typedef struct {
     _Atomic long refs;              /* one of the thread, one of the handle */
     _Atomic uint32_t done;          /* futex: 1 once the thread no longer touches Python */
-    _Atomic int leaked;             /* the interpreter was not ended, since other threads still run in it */
     _Atomic uint32_t told;          /* futex: UNTOLD; TOLD: `config` is there; DISMISSED: there is nothing to run */
     _Atomic uint32_t n_interrupts;  /* requests to interrupt a task since the thread that does it was started; 0: there is none */
     _Atomic uint64_t target_ns;     /* when the timed task began that it is to interrupt */
     _Atomic int is_ending;          /* it is to interrupt any task, from now on */
-    _Atomic int was_interrupted;    /* an exception may have been raised in a task of this worker */
+    _Atomic int is_closing;         /* nothing of the user's holds up its end any more but functions for the end */
     pthread_mutex_t mutex;          /* guards the two below; never held while waiting for a worker's task */
     PyInterpreterState *interpreter;   /* NULL while there is nothing to interrupt */
     unsigned long ident;
@@ -37,7 +32,6 @@ typedef struct {
     char *config;
     Py_ssize_t config_size;
     bool initializes;                  /* what it is told to run begins with an initializer, or imports of `preload=` */
-    pp_key_t *key;                     /* which later workers may have the interpreter; NULL: none */
     pp_libraries_t *libraries;         /* the interpreter's; NULL once it is certain that they stay loaded */
     int64_t interpreter_id;
     pthread_t id;
@@ -47,11 +41,16 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     thread_t *thread;
-    bool was_kept;         /* the interpreter has had a worker of an earlier pool */
 } interpreter_t;
 
 static pthread_mutex_t births_and_deaths = PTHREAD_MUTEX_INITIALIZER;
 _Atomic long pp_n_interpreters;   /* interpreters of ours in this process */
+
+void pp_interpreters_after_fork_in_child(void) {
+    pthread_mutex_init(&births_and_deaths, NULL);
+    pp_store_seq_cst(&pp_n_interpreters, 0);
+    pp_forks_forget_interpreters();
+}
 
 static void thread_unref(thread_t *t) {
     if (t == NULL || pp_add_seq_cst(&t->refs, -1) != 1)
@@ -59,19 +58,7 @@ static void thread_unref(thread_t *t) {
     pthread_mutex_destroy(&t->mutex);
     pp_segment_unref(t->segment);
     free(t->config);
-    free(t->key);
     free(t);
-}
-
-static thread_t *new_thread(pp_segment_t *s, unsigned worker) {
-    thread_t *t = calloc(1, sizeof *t);
-    if (t == NULL)
-        return NULL;
-    t->refs = 2;
-    t->segment = s ? pp_segment_ref(s) : NULL;
-    t->worker = worker;
-    pthread_mutex_init(&t->mutex, NULL);
-    return t;
 }
 
 /* Starts a thread with no signal blocked, since processes that tasks start inherit the mask. The kernel prefers the
@@ -105,8 +92,13 @@ static PyThreadState *open_interpreter(thread_t *t) {
     PyThreadState *state = NULL;
     PyStatus status = PyStatus_Ok();
     pthread_mutex_lock(&births_and_deaths);
-    if (is_wanted(t))      /* the births and deaths before this one may have taken long */
+    if (is_wanted(t)) {   /* the births and deaths before this one may have taken long */
+        /* CPython opens a standard stream whose number is in use. If the stream is closed, that is another thread's
+         * file, perhaps a folder or closed by then, and the interpreter cannot be made; CPython 3.12 crashes. */
+        pp_occupy_standard();
         status = Py_NewInterpreterFromConfig(&state, &config);
+    }
+    pp_forks_find_interpreters();   /* under the mutex, so that the newest one does not change */
     pthread_mutex_unlock(&births_and_deaths);
     if (!PyStatus_Exception(status))
         return state;
@@ -123,24 +115,29 @@ static void set_interruptible(thread_t *t, bool can) {
     Py_END_ALLOW_THREADS
 }
 
+static void await_word(thread_t *t) {
+    while (pp_load_seq_cst(&t->told) == UNTOLD)
+        pp_futex_wait(&t->told, UNTOLD, -1, UINT32_MAX);
+}
+
 /* Waits without a thread state, so that code that stops all threads does not wait for this one. */
 static bool wait_until_told(thread_t *t) {
     Py_BEGIN_ALLOW_THREADS
-    while (pp_load_seq_cst(&t->told) == UNTOLD)
-        pp_futex_wait(&t->told, UNTOLD, -1, UINT32_MAX);
+    await_word(t);
     Py_END_ALLOW_THREADS
     return is_wanted(t);
 }
 
-/* Loads modules by `load` of pool_party.workers.interp.boot, whose code is passed in and not imported. */
+/* Loads modules by `load` of pool_party._workers.interp.boot, whose code is passed in and not imported. */
 static int load_modules(PyObject *start) {
-    PyObject *boot, *modules;
+    PyObject *boot, *modules, *frozen;
     if (start == Py_None)
         return 0;
-    if (!PyArg_ParseTuple(start, "OO", &boot, &modules))
+    if (!PyArg_ParseTuple(start, "OOO", &boot, &modules, &frozen))
         return -1;
     PyObject *globals = PyDict_New(), *ran = globals ? PyEval_EvalCode(boot, globals, globals) : NULL;
-    PyObject *load = ran ? PyDict_GetItemString(globals, "load") : NULL, *done = load ? PyObject_CallOneArg(load, modules) : NULL;
+    PyObject *load = ran ? PyDict_GetItemString(globals, "load") : NULL;
+    PyObject *done = load ? PyObject_CallFunctionObjArgs(load, modules, frozen, NULL) : NULL;
     Py_XDECREF(globals);
     Py_XDECREF(ran);
     Py_XDECREF(done);
@@ -166,12 +163,11 @@ static int run_loop(thread_t *t) {
     PyObject *config = take_config(t), *module = NULL, *worker = NULL, *loop = NULL, *done = NULL;
     if (config)
         module = PyImport_ImportModule("pool_party._native");
-    if (module && t->libraries)
-        pp_libraries_attach(t->libraries, t->segment, t->worker);
-    else if (module)
-        ((pp_module_t *)PyModule_GetState(module))->libraries = t->libraries = pp_libraries_new(t->segment, t->worker);
-    if (module && (worker = pp_worker_new(PyModule_GetState(module), t->segment, t->worker)))
-        loop = PyImport_ImportModule("pool_party.workers.loop");
+    pp_module_t *m = module ? PyModule_GetState(module) : NULL;
+    if (m)
+        m->libraries = t->libraries = pp_libraries_new(t->segment, t->worker);
+    if (m && (worker = m->make_worker(m, t->segment, t->worker)))
+        loop = PyImport_ImportModule("pool_party._workers.loop");
     if (loop)
         done = PyObject_CallMethod(loop, "run_interpreter", "OO", worker, config);
     Py_XDECREF(config);
@@ -185,8 +181,7 @@ static int run_loop(thread_t *t) {
 /* Reports why the worker ended. PyErr_Print would end the process for a SystemExit. */
 static void report_error(thread_t *t) {
     PyObject *error = PyErr_GetRaisedException();
-    bool is_stopped = t->segment && pp_load_seq_cst(&t->segment->shared->stop) == PP_STOP;
-    if (!is_stopped) {   /* otherwise it was interrupted to stop */
+    if (pp_load_seq_cst(&t->segment->shared->stop) != PP_STOP) {   /* otherwise it was interrupted to stop */
         snprintf(t->error, sizeof t->error, "its loop raised %s; see standard error", Py_TYPE(error)->tp_name);
         PyErr_DisplayException(error);
     }
@@ -196,7 +191,7 @@ static void report_error(thread_t *t) {
 /* Ends the threads of tasks. This may take long, so it comes before the mutex below is taken. */
 static void end_threads(thread_t *t) {
     PyThreadState_SetAsyncExc(t->ident, NULL);   /* discards an interrupt that came too late for its task */
-    PyObject *loop = PyImport_ImportModule("pool_party.workers.loop");
+    PyObject *loop = PyImport_ImportModule("pool_party._workers.loop");
     PyObject *done = loop ? PyObject_CallMethod(loop, "end_threads", NULL) : NULL;
     Py_XDECREF(loop);
     Py_XDECREF(done);
@@ -227,10 +222,13 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     PyEval_SaveThread();
     bool all_have_left = pp_unknown_threads_end(t->interpreter_id);
     PyEval_RestoreThread(state);
+    if (all_have_left)
+        pp_unknown_threads_clear(interpreter);
     if (!all_have_left || PyThreadState_Next(PyInterpreterState_ThreadHead(interpreter)) != NULL) {
-        pp_store_seq_cst(&t->leaked, 1);
-        if (t->libraries)
+        if (t->libraries) {
             pp_libraries_leak(t->libraries);
+            pp_staying_note("a thread of a task");
+        }
         t->libraries = NULL;
         PyEval_SaveThread();
         return;
@@ -244,6 +242,7 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
     Py_EndInterpreter(state);
     if (pp_lent_remain(&lent, t->interpreter_id)) {
         pp_libraries_leak(t->libraries);
+        pp_staying_note("memory that another interpreter reads");
         t->libraries = NULL;
     } else
         pp_exits_run(t->interpreter_id);
@@ -253,13 +252,9 @@ static void close_interpreter(thread_t *t, PyThreadState *state) {
 
 /* Reports the worker's end. Nothing of the worker runs after this. */
 static void finish(thread_t *t) {
-    pp_worker_t end;
-    if (t->segment) {
-        pp_worker_init(&end, t->segment, t->worker);
-        pp_worker_state(&end, PP_WORKER_EXITED);
-    } else {
-        pp_kept_has_left();
-    }
+    pp_worker_t worker;
+    pp_worker_init(&worker, t->segment, t->worker);
+    pp_worker_state(&worker, PP_WORKER_EXITED);
     pp_store_seq_cst(&t->done, 1);   /* last: a thread that sees it may release the channel's memory */
     pp_futex_wake(&t->done, INT32_MAX, UINT32_MAX);
     thread_unref(t);
@@ -269,7 +264,6 @@ static void finish(thread_t *t) {
 static void close_libraries(thread_t *t) {
     pp_libraries_end(t->libraries);
     if (pp_unknown_threads_stay(t->interpreter_id)) {
-        pp_store_seq_cst(&t->leaked, 1);
         pp_libraries_leak(t->libraries);
         finish(t);
         return;
@@ -313,113 +307,25 @@ static void end_thread(thread_t *t) {
     finish(t);
 }
 
-/* ---- an interpreter that is kept ---- */
-
-/* Whether tracemalloc traces the memory of the process. Its module cannot be loaded in interpreters. */
-static bool is_traced(void) {
-    int at;
-    return PyTraceMalloc_Untrack(UINT32_MAX, (uintptr_t)&at) != -2;   /* nothing is traced there */
-}
-
-/* Whether the worker ended because its pool did, and no task was broken off. */
-static bool has_ended_well(thread_t *t) {
-    pp_worker_slot_t *own = pp_segment_worker(t->segment, t->worker);
-    return !is_traced() && pp_load_seq_cst(&t->segment->shared->stop) != PP_RUN && pp_load_seq_cst(&own->state) == PP_WORKER_READY &&
-           !pp_load_seq_cst(&t->was_interrupted);
-}
-
-/* Whether nothing but the calling thread uses the interpreter, and no object in it the pool. */
-static bool is_alone(const pp_module_t *m) {
-    return m->worker_segment == NULL && PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL;
-}
-
-/* Removes what tasks have left in the interpreter. False: it cannot be kept. */
-static bool clean(thread_t *t) {
-    PyThreadState_SetAsyncExc(t->ident, NULL);   /* discards an interrupt that came too late for its task */
-    PyObject *module = PyImport_ImportModule("pool_party._native");
-    PyObject *keeping = module ? PyImport_ImportModule("pool_party.workers.interp.keeping") : NULL;
-    PyObject *done = keeping ? PyObject_CallMethod(keeping, "clean", NULL) : NULL;
-    if (done == NULL)
-        PyErr_WriteUnraisable(keeping);
-    bool is_clean = done == Py_True && is_alone(PyModule_GetState(module));
-    if (is_clean)
-        pp_forget_found(PyModule_GetState(module));
-    Py_XDECREF(done);
-    Py_XDECREF(keeping);
-    Py_XDECREF(module);
-    return is_clean;
-}
-
-/* A job for an interpreter that is to end. */
-static void *nothing_to_run(void) {
-    thread_t *t = new_thread(NULL, 0);
-    if (t) {
-        t->refs = 1;
-        t->told = DISMISSED;
-    }
-    return t;
-}
-
-/* Ends a worker, but not its interpreter, and waits for the interpreter's next worker. It is in the table before its end
- * is known, since whoever waits for the end may open the next pool. From the report of its end on, nothing here refers
- * to its pool. */
-static thread_t *await_next(thread_t *t, PyThreadState *state) {
-    pp_libraries_t *libraries = t->libraries;
-    pp_key_t *key = t->key;
-    pp_kept_t kept = {.key = key};
-    pp_libraries_detach(libraries);
-    t->key = NULL;
-    PyEval_SaveThread();
-    pp_kept_add(&kept, t->segment->n_workers, nothing_to_run);
-    finish(t);
-    thread_t *next = pp_kept_wait(&kept);
-    free(key);
-    next->libraries = libraries;
-    PyEval_RestoreThread(state);
-    return next;
-}
-
-/* ---- the thread ---- */
-
-static void name_thread(thread_t *t) {
+static void *run_interpreter(void *arg) {
+    thread_t *t = arg;
+    t->id = pthread_self();
     char name[16];
     snprintf(name, sizeof name, "pp-interp-%u", t->worker);
     pp_name_thread(name);
-    t->id = pthread_self();
-}
-
-/* Runs the worker. Returns whether its interpreter can be kept. */
-static bool run_worker(thread_t *t) {
-    set_interruptible(t, true);
-    bool is_fine = run_loop(t) == 0;
-    if (!is_fine)
-        report_error(t);
-    set_interruptible(t, false);
-    return is_fine && t->key && has_ended_well(t) && clean(t);
-}
-
-static void *run(void *arg) {
-    thread_t *t = arg;
-    sigset_t signals;
-    pthread_sigmask(SIG_SETMASK, NULL, &signals);
-    name_thread(t);
     PyThreadState *state = open_interpreter(t);
     if (state == NULL) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
+        await_word(t);   /* else its worker slot could be opened after it has reported its end there */
     } else {
-        bool has_run = false, is_kept = true;
-        while (is_kept) {
-            bool is_wanted = wait_until_told(t);
-            is_kept = is_wanted ? run_worker(t) : has_run && t->key;   /* the second: it is as it was */
-            has_run = has_run || is_wanted;
-            if (is_kept) {
-                pthread_sigmask(SIG_SETMASK, &signals, NULL);
-                t = await_next(t, state);
-                name_thread(t);
-            }
-        }
-        if (has_run)
+        if (wait_until_told(t)) {
+            set_interruptible(t, true);
+            if (run_loop(t) < 0)
+                report_error(t);
+            set_interruptible(t, false);
             end_threads(t);
+        }
+        pp_store_seq_cst(&t->is_closing, 1);
         close_interpreter(t, state);
     }
     end_thread(t);
@@ -428,6 +334,17 @@ static void *run(void *arg) {
 }
 
 /* ---- in the parent ---- */
+
+static thread_t *new_thread(pp_segment_t *s, unsigned worker) {
+    thread_t *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->refs = 2;
+    t->segment = pp_segment_ref(s);
+    t->worker = worker;
+    pthread_mutex_init(&t->mutex, NULL);
+    return t;
+}
 
 /* Runs source in the main interpreter: a copy of its `result`, or NULL. The copy is from malloc, since each interpreter
  * has its own Python allocator. */
@@ -471,46 +388,17 @@ PyObject *pp_ask_main(PyObject *module, PyObject *source) {
     return bytes;
 }
 
-static int64_t this_interpreter(void) { return PyInterpreterState_GetID(PyInterpreterState_Get()); }
-
-/* Takes bytes, or None. Returns -1 with an exception. */
-static int set_key(thread_t *t, PyObject *bytes) {
-    if (bytes == Py_None)
-        return 0;
-    if (!PyBytes_Check(bytes)) {
-        PyErr_SetString(PyExc_TypeError, "a key is bytes or None");
-        return -1;
-    }
-    size_t size = (size_t)PyBytes_GET_SIZE(bytes);
-    if ((t->key = malloc(sizeof *t->key + size)) == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    t->key->owner = this_interpreter();
-    t->key->size = size;
-    memcpy(t->key->bytes, PyBytes_AS_STRING(bytes), size);
-    return 0;
-}
-
-PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker, PyObject *key) {
+PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker) {
     interpreter_t *self = (interpreter_t *)m->interpreter_type->tp_alloc(m->interpreter_type, 0);
     if (self == NULL || (self->thread = new_thread(s, worker)) == NULL) {
         Py_XDECREF(self);
         return PyErr_NoMemory();
     }
-    if (set_key(self->thread, key) < 0) {
-        thread_unref(self->thread);   /* that of the thread, which does not exist */
-        Py_DECREF(self);
-        return NULL;
-    }
     pp_arenas_watch();
     if (!s->is_local)
         s->is_local = true;
-    self->was_kept = self->thread->key && pp_kept_take(self->thread->key, self->thread);
-    if (self->was_kept)
-        return (PyObject *)self;
     pp_add_seq_cst(&pp_n_interpreters, 1);
-    int error = start_thread(run, self->thread, true);
+    int error = start_thread(run_interpreter, self->thread, true);
     if (error) {
         pp_add_seq_cst(&pp_n_interpreters, -1);
         thread_unref(self->thread);
@@ -520,7 +408,7 @@ PyObject *pp_interpreter_start(pp_module_t *m, pp_segment_t *s, unsigned worker,
     return (PyObject *)self;
 }
 
-static void tell(thread_t *t, uint32_t what) {
+static void tell_thread(thread_t *t, uint32_t what) {
     pp_store_seq_cst(&t->told, what);
     pp_futex_wake(&t->told, 1, UINT32_MAX);
 }
@@ -528,34 +416,31 @@ static void tell(thread_t *t, uint32_t what) {
 static void interpreter_dealloc(interpreter_t *self) {
     PyTypeObject *type = Py_TYPE(self);
     if (self->thread && pp_load_seq_cst(&self->thread->told) == UNTOLD)
-        tell(self->thread, DISMISSED);
+        tell_thread(self->thread, DISMISSED);
     thread_unref(self->thread);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(run_doc, "run(config, initializes=False, key=None)\n\n"
+PyDoc_STRVAR(run_doc, "run(config, initializes=False)\n\n"
                       "Sets what the interpreter runs, as marshalled bytes. May be called once. initializes: the worker is to\n"
-                      "be initialized even if the pool is closed meanwhile. Otherwise nothing runs then. key: the interpreter\n"
-                      "is kept for a worker that is started with the same key, if that is possible.");
+                      "be initialized even if the pool is closed meanwhile. Otherwise nothing runs then.");
 static PyObject *interpreter_run(interpreter_t *self, PyObject *args) {
     thread_t *t = self->thread;
-    PyObject *config, *key = Py_None;
+    PyObject *config;
     int initializes = 0;
-    if (!PyArg_ParseTuple(args, "O|pO", &config, &initializes, &key))
+    if (!PyArg_ParseTuple(args, "O|p", &config, &initializes))
         return NULL;
     if (!PyBytes_Check(config) || pp_load_seq_cst(&t->told) != UNTOLD) {
         PyErr_SetString(PyExc_ValueError, "an interpreter is told once what to run, as bytes");
         return NULL;
     }
-    if (t->key == NULL && set_key(t, key) < 0)
-        return NULL;
     t->config_size = PyBytes_GET_SIZE(config);
     if ((t->config = malloc((size_t)t->config_size + 1)) == NULL)
         return PyErr_NoMemory();
     memcpy(t->config, PyBytes_AS_STRING(config), (size_t)t->config_size);
     t->initializes = initializes;
-    tell(t, TOLD);
+    tell_thread(t, TOLD);
     Py_RETURN_NONE;
 }
 
@@ -563,7 +448,7 @@ PyDoc_STRVAR(dismiss_doc, "dismiss()\n\nEnds an interpreter for which `run` was 
 static PyObject *interpreter_dismiss(interpreter_t *self, PyObject *ignored) {
     (void)ignored;
     if (pp_load_seq_cst(&self->thread->told) == UNTOLD)
-        tell(self->thread, DISMISSED);
+        tell_thread(self->thread, DISMISSED);
     Py_RETURN_NONE;
 }
 
@@ -620,17 +505,15 @@ bool pp_is_importing(PyInterpreterState *interpreter, unsigned long ident) {
 static bool try_interrupt(thread_t *t) {
     bool is_done = true;
     pthread_mutex_lock(&t->mutex);
-    pp_worker_slot_t *worker = pp_segment_worker(t->segment, t->worker);
+    pp_worker_slot_t *worker_slot = pp_segment_worker(t->segment, t->worker);
     uint64_t target_ns = pp_load_seq_cst(&t->is_ending) ? 0 : pp_load_seq_cst(&t->target_ns);
-    if (t->interpreter && pp_worker_slot_runs(worker, target_ns)) {
+    if (t->interpreter && pp_worker_slot_runs(worker_slot, target_ns)) {
         PyThreadState *state = PyThreadState_New(t->interpreter);
         PyEval_RestoreThread(state);
-        if (pp_worker_slot_runs(worker, target_ns)) {   /* it may have ended while we waited for its GIL */
+        if (pp_worker_slot_runs(worker_slot, target_ns)) {   /* it may have ended while we waited for its GIL */
             is_done = !pp_is_importing(t->interpreter, t->ident);
-            if (is_done) {
-                pp_store_seq_cst(&t->was_interrupted, 1);
-                pp_interrupt(t->segment, worker, target_ns, t->ident, PyExc_SystemExit);
-            }
+            if (is_done)
+                pp_interrupt(t->segment, worker_slot, target_ns, t->ident, PyExc_SystemExit);
         }
         PyThreadState_Clear(state);
         PyThreadState_DeleteCurrent();
@@ -655,7 +538,8 @@ static void *interrupt_task(void *arg) {
 PyDoc_STRVAR(interrupt_doc, "interrupt(begun_ns=0) -> bool\n\n"
                             "Raises SystemExit in the task or initializer that the worker runs, if any, at its next Python instruction.\n"
                             "begun_ns: only in the timed task that began then; one thread at a time may ask for this. 0: also in whatever\n"
-                            "begins later. Does not wait for that. False: another task is being interrupted; try again a little later.");
+                            "begins later. Does not wait for that, unless no thread can be started. False: another task is being\n"
+                            "interrupted; try again a little later.");
 static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *args) {
     unsigned long long target_ns = 0;
     if (!PyArg_ParseTuple(args, "|K", &target_ns))
@@ -670,35 +554,12 @@ static PyObject *interpreter_interrupt(interpreter_t *self, PyObject *args) {
     if (pp_add_seq_cst(&t->n_interrupts, 1))
         Py_RETURN_TRUE;
     pp_add_seq_cst(&t->refs, 1);
-    int error = start_thread(interrupt_task, t, false);
-    if (error) {
-        pp_store_seq_cst(&t->n_interrupts, 0);
-        thread_unref(t);
-        return pp_raise_errno(error);
+    if (start_thread(interrupt_task, t, false) != 0) {   /* no more threads are allowed, or no memory is left: this one waits */
+        Py_BEGIN_ALLOW_THREADS
+        interrupt_task(t);
+        Py_END_ALLOW_THREADS
     }
     Py_RETURN_TRUE;
-}
-
-const char pp_n_kept_doc[] = PyDoc_STR("n_kept() -> int\n\n"
-                                       "Returns how many interpreters are kept for the next pools of this interpreter.");
-PyObject *pp_n_kept(PyObject *module, PyObject *ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromUnsignedLong(pp_kept_count(this_interpreter()));
-}
-
-const char pp_end_kept_doc[] = PyDoc_STR("end_kept()\n\nEnds the interpreters that are kept, and waits for that.");
-PyObject *pp_end_kept(PyObject *module, PyObject *ignored) {
-    (void)module, (void)ignored;
-    _Atomic uint32_t *n_leaving = pp_kept_end(this_interpreter(), nothing_to_run);
-    for (uint32_t n; (n = pp_load_seq_cst(n_leaving)) > 0;) {
-        int error;
-        Py_BEGIN_ALLOW_THREADS
-        error = pp_futex_wait(n_leaving, n, -1, UINT32_MAX);
-        Py_END_ALLOW_THREADS
-        if (error == EINTR && PyErr_CheckSignals() < 0)
-            return NULL;
-    }
-    Py_RETURN_NONE;
 }
 
 static PyObject *get_error(interpreter_t *self, void *closure) {
@@ -706,20 +567,14 @@ static PyObject *get_error(interpreter_t *self, void *closure) {
     return PyUnicode_DecodeUTF8(self->thread->error, (Py_ssize_t)strlen(self->thread->error), "replace");
 }
 
-static PyObject *get_leaked(interpreter_t *self, void *closure) {
+static PyObject *get_is_closing(interpreter_t *self, void *closure) {
     (void)closure;
-    return PyBool_FromLong(pp_load_seq_cst(&self->thread->leaked));
-}
-
-static PyObject *get_was_kept(interpreter_t *self, void *closure) {
-    (void)closure;
-    return PyBool_FromLong(self->was_kept);
+    return PyBool_FromLong(pp_load_seq_cst(&self->thread->is_closing));
 }
 
 static PyGetSetDef getset[] = {
-    {"was_kept", (getter)get_was_kept, NULL, "it has had a worker of an earlier pool", NULL},
     {"error", (getter)get_error, NULL, "why the worker ended, or an empty string", NULL},
-    {"leaked", (getter)get_leaked, NULL, "foreign threads prevented the end of the interpreter", NULL},
+    {"is_closing", (getter)get_is_closing, NULL, "its tasks and their threads have ended, so it is about to end itself", NULL},
     {0},
 };
 

@@ -1,8 +1,7 @@
 /* Private copies of extension modules: each interpreter has its own instance of modules that allow one per process.
  *
  * A copy is a memfd. It has another inode, so the dynamic linker creates another instance of the library, with its own
- * static variables. Read-only data is not stored twice: once the linker is done with a copy, its read-only segments are
- * replaced by mappings of the original file with the same bytes, and that part of the memfd is freed.
+ * static variables. What is only read is not stored twice: see layout.c.
  *
  * CPython's own loader is not used, because it runs single-phase init in the main interpreter and shares the module's
  * dict.
@@ -11,25 +10,21 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <link.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/param.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- one copy, mostly shared ---- */
+/* ---- one copy ---- */
 
 /* The linker takes two equal names for the same library, even if the first one's descriptor was closed and its number
  * reused. So each name is unique: it contains the bits of a counter, spelled as "/." and "/", which do not change the
  * path. */
 static void make_name(char *name, size_t size, int fd) {
     static _Atomic unsigned n_names;
-    int length = snprintf(name, size, "/proc/self/fd");
+    int length = snprintf(name, size, "%.*s", (int)strlen(PP_COPIES) - 1, PP_COPIES);
     for (unsigned n = pp_add_seq_cst(&n_names, 1) + 1; n; n >>= 1)
         length += snprintf(name + length, size - (size_t)length, n & 1 ? "/." : "/");
     snprintf(name + length, size - (size_t)length, "/%d", fd);
@@ -39,79 +34,6 @@ static void *open_memfd(int fd) {
     char name[128];
     make_name(name, sizeof name, fd);
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
-}
-
-typedef struct {
-    ElfW(Addr) base;
-    int fd, original_fd;
-    off_t size;            /* bytes of the original */
-} copy_t;
-
-/* Replaces the copy's pages from `start` to `end` by those of the original, which are at `same` and equal. */
-static void share_pages(const copy_t *copy, const ElfW(Phdr) *segment, char *there, char *same, off_t start, off_t end) {
-    off_t page = sysconf(_SC_PAGESIZE), first = (off_t)segment->p_offset, last = first + (off_t)segment->p_filesz;
-    off_t offset = first / page * page;   /* in the file, of `same` and `there` */
-    size_t length = (size_t)(end - start);
-    if (start == end)
-        return;
-    if (mremap(same + start, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, there + start) == MAP_FAILED) {
-        munmap(same + start, length);
-        return;
-    }
-    off_t from = MAX(offset + start, (first + page - 1) / page * page);   /* partial pages at the edges belong to other segments as well */
-    off_t to = MIN(offset + end, last / page * page);
-    if (from < to)
-        (void)!fallocate(copy->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from);
-}
-
-/* Pages in which a name was changed, or that differ because the file was replaced, stay as they are. */
-static void share_segment(const copy_t *copy, const ElfW(Phdr) *segment) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t lead = segment->p_offset % page, length = (lead + segment->p_filesz + page - 1) / page * page;
-    off_t offset = (off_t)(segment->p_offset - lead);
-    char *there = (char *)(copy->base + segment->p_vaddr) - lead;
-    if ((uintptr_t)there % page || offset + (off_t)(lead + segment->p_filesz) > copy->size)
-        return;
-    int protection = PROT_READ | (segment->p_flags & PF_X ? PROT_EXEC : 0);
-    char *same = mmap(NULL, length, protection, MAP_PRIVATE, copy->original_fd, offset);
-    if (same == MAP_FAILED)
-        return;
-    size_t start = 0;
-    for (size_t at = 0; at < length; at += page)
-        if (memcmp(same + at, there + at, page) != 0) {
-            share_pages(copy, segment, there, same, (off_t)start, (off_t)at);
-            munmap(same + at, page);
-            start = at + page;
-        }
-    share_pages(copy, segment, there, same, (off_t)start, (off_t)length);
-}
-
-static int share_if_it_is(struct dl_phdr_info *info, size_t size, void *arg) {
-    (void)size;
-    const copy_t *copy = arg;
-    if (info->dlpi_addr != copy->base)
-        return 0;
-    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        if (segment->p_type == PT_LOAD && (segment->p_flags & PF_R) && !(segment->p_flags & PF_W))
-            share_segment(copy, segment);
-    }
-    return 1;
-}
-
-/* Only saves memory: if it fails, the copy stays as it is. No other thread runs code of the copy yet. */
-static void share_read_only(void *library, int fd, const char *original) {
-    struct link_map *map;
-    struct stat status;
-    copy_t copy = {.fd = fd, .original_fd = open(original, O_RDONLY | O_CLOEXEC)};
-    if (copy.original_fd < 0)
-        return;
-    if (fstat(copy.original_fd, &status) == 0 && dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) {
-        copy.base = map->l_addr;
-        copy.size = status.st_size;
-        dl_iterate_phdr(share_if_it_is, &copy);
-    }
-    close(copy.original_fd);
 }
 
 /* ---- an interpreter's copies ---- */
@@ -129,67 +51,60 @@ struct pp_libraries {
 
 /* The segment must outlive the returned object. */
 pp_libraries_t *pp_libraries_new(pp_segment_t *s, unsigned worker) {
-    pp_libraries_t *l = calloc(1, sizeof *l);
-    if (l)
-        *l = (pp_libraries_t){.segment = s, .worker = worker};
-    return l;
+    pp_libraries_t *libraries = calloc(1, sizeof *libraries);
+    if (libraries)
+        *libraries = (pp_libraries_t){.segment = s, .worker = worker};
+    return libraries;
 }
 
-size_t pp_libraries_count(const pp_libraries_t *l) { return l->n; }
+size_t pp_libraries_count(const pp_libraries_t *libraries) { return libraries->n; }
 
-static void disown(pp_libraries_t *l) {
-    while (l->n_limited)
-        pp_limits_disown(&l->limited[--l->n_limited]);
+static void disown(pp_libraries_t *libraries) {
+    while (libraries->n_limited)
+        pp_limits_disown(&libraries->limited[--libraries->n_limited]);
 }
 
 /* All destructors run before anything is unmapped, as at the end of a program: one may call what another library had
  * registered with its own, as those of Arrow do. The library that was loaded last comes first. */
-void pp_libraries_end(pp_libraries_t *l) {
-    disown(l);
-    for (size_t i = l->n; i-- > 0;)
-        pp_destructors_run(l->handles[i]);
+void pp_libraries_end(pp_libraries_t *libraries) {
+    disown(libraries);
+    for (size_t i = libraries->n; i-- > 0;)
+        pp_destructors_run(libraries->handles[i]);
 }
 
-void pp_libraries_close(pp_libraries_t *l) {
-    while (l->n)
-        dlclose(l->handles[--l->n]);
-    free(l->handles);
-    free(l);
+void pp_libraries_close(pp_libraries_t *libraries) {
+    while (libraries->n)
+        dlclose(libraries->handles[--libraries->n]);
+    free(libraries->handles);
+    free(libraries);
 }
 
 /* The copies stay loaded, and keep their present thread counts. */
-void pp_libraries_leak(pp_libraries_t *l) {
-    disown(l);
-    l->segment = NULL;
+void pp_libraries_leak(pp_libraries_t *libraries) {
+    disown(libraries);
+    libraries->segment = NULL;
 }
 
-void pp_libraries_detach(pp_libraries_t *l) {
-    for (unsigned i = 0; l && i < l->n_limited; i++)
-        pp_limits_disown(&l->limited[i]);
-    if (l)
-        l->segment = NULL;
-}
-
-void pp_libraries_attach(pp_libraries_t *l, pp_segment_t *s, unsigned worker) {
-    l->segment = s;
-    l->worker = worker;
-    for (unsigned i = 0; i < l->n_limited; i++) {
-        l->limited[i].budget = &s->budget;
-        l->limited[i].grant = &pp_segment_worker(s, worker)->grant;
-        pp_limits_own(&l->limited[i]);
+/* Whether a count was set by other means than the limiter's. */
+bool pp_libraries_have_changed(const pp_libraries_t *libraries) {
+    for (unsigned i = 0; i < libraries->n_limited; i++) {
+        int n = libraries->limited[i].library.get();
+        if ((unsigned)(n > 0 ? n : 1) != pp_load_relaxed(&libraries->limited[i].count.now))
+            return true;
     }
+    return false;
 }
 
-static int keep(pp_libraries_t *l, void *handle) {
-    if (l->n == l->capacity) {
-        size_t capacity = l->capacity ? 2 * l->capacity : 64;
-        void **handles = realloc(l->handles, capacity * sizeof *handles);
+static int keep_handle(pp_libraries_t *libraries, void *handle) {
+    if (libraries->n == libraries->capacity) {
+        size_t capacity = libraries->capacity ? 2 * libraries->capacity : 64;
+        void **handles = realloc(libraries->handles, capacity * sizeof *handles);
         if (handles == NULL)
             return -1;
-        l->handles = handles;
-        l->capacity = capacity;
+        libraries->handles = handles;
+        libraries->capacity = capacity;
     }
-    l->handles[l->n++] = handle;
+    libraries->handles[libraries->n++] = handle;
     return 0;
 }
 
@@ -198,6 +113,22 @@ static pp_libraries_t *libraries_of(PyObject *module) {
     if (m->libraries == NULL)
         PyErr_SetString(PyExc_RuntimeError, "private copies are for interpreter workers only");
     return m->libraries;
+}
+
+/* NULL: there is an error. No code of the copy has run yet. */
+static void *open_bound_copy(int fd, const char *original) {
+    void *library = open_memfd(fd);
+    if (library == NULL) {
+        PyErr_SetString(PyExc_OSError, dlerror());
+        return NULL;
+    }
+    pp_note_copy();
+    int error = pp_copy_lay_out(library, fd, original);
+    if (error == 0 && (error = pp_imports_replace(library)) == 0)
+        return library;
+    dlclose(library);
+    pp_raise_errno(error);
+    return NULL;
 }
 
 /* OpenBLAS starts a thread for each further CPU of the thread that runs its constructors, and each spins for some 60 ms
@@ -213,29 +144,25 @@ static bool stay_on_one_cpu(cpu_set_t *own) {
 }
 
 const char pp_open_copy_doc[] =
-    "open_copy(fd, original, on_one_cpu=False, may_sleep=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
+    "open_copy(fd, original, on_one_cpu=False, may_sleep=False, may_lock=False) -> int\n\nLoads the copy of a library that is in the memfd, and returns this "
     "interpreter's number for it.\nIt stays until the interpreter has ended; the descriptor is no longer needed. may_sleep: threads in it do not\n"
-    "keep the other copies loaded.";
+    "keep the other copies loaded. may_lock: it may lock files by fcntl.";
 PyObject *pp_open_copy(PyObject *module, PyObject *args) {
-    int fd, on_one_cpu = 0, may_sleep = 0;
+    int fd, on_one_cpu = 0, may_sleep = 0, may_lock = 0;
     PyObject *original;
-    if (!PyArg_ParseTuple(args, "iO&|pp", &fd, PyUnicode_FSConverter, &original, &on_one_cpu, &may_sleep))
+    if (!PyArg_ParseTuple(args, "iO&|ppp", &fd, PyUnicode_FSConverter, &original, &on_one_cpu, &may_sleep, &may_lock))
         return NULL;
     pp_libraries_t *libraries = libraries_of(module);
-    void *library = NULL;
-    if (libraries && (library = open_memfd(fd)) == NULL)
-        PyErr_SetString(PyExc_ImportError, dlerror());
+    void *library = libraries ? open_bound_copy(fd, PyBytes_AS_STRING(original)) : NULL;
     if (library)
-        share_read_only(library, fd, PyBytes_AS_STRING(original));
+        pp_unknown_threads_note(library, PyBytes_AS_STRING(original), may_sleep, may_lock);
     Py_DECREF(original);
     if (library == NULL)
         return NULL;
-    if (keep(libraries, library) < 0) {
+    if (keep_handle(libraries, library) < 0) {
         dlclose(library);
         return PyErr_NoMemory();
     }
-    pp_unknown_threads_note(library, may_sleep);
-    pp_imports_replace(library);
     cpu_set_t own;
     bool is_narrow = on_one_cpu && stay_on_one_cpu(&own);
     pp_constructors_run(library);
@@ -264,14 +191,20 @@ static bool has_own_threads(void *library) {
 }
 
 static void *handle_of(PyObject *module, PyObject *arg) {
-    pp_libraries_t *l = libraries_of(module);
-    size_t n = l ? PyLong_AsSize_t(arg) : 0;
-    if (l == NULL || PyErr_Occurred())
+    pp_libraries_t *libraries = libraries_of(module);
+    size_t n = libraries ? PyLong_AsSize_t(arg) : 0;
+    if (libraries == NULL || PyErr_Occurred())
         return NULL;
-    if (n < l->n)
-        return l->handles[n];
+    if (n < libraries->n)
+        return libraries->handles[n];
     PyErr_Format(PyExc_ValueError, "this interpreter has no copy %zu", n);
     return NULL;
+}
+
+const char pp_copy_handle_doc[] = "copy_handle(copy) -> int\n\nA copy's handle of the dynamic loader, for ctypes.";
+PyObject *pp_copy_handle(PyObject *module, PyObject *arg) {
+    void *library = handle_of(module, arg);
+    return library ? PyLong_FromVoidPtr(library) : NULL;
 }
 
 const char pp_copy_threads_doc[] = "copy_threads(copy) -> int\n\nHow many threads a copy of OpenBLAS may use now; 0 if it is none.";
@@ -294,15 +227,18 @@ PyObject *pp_limit_copy(PyObject *module, PyObject *args) {
     void *handle = handle_of(module, copy);
     if (handle == NULL)
         return NULL;
-    pp_libraries_t *l = libraries_of(module);
+    pp_libraries_t *libraries = libraries_of(module);
     pp_library_t library = {.set = (void (*)(int))openblas_function(handle, "openblas_set_num_threads"),
                             .get = (int (*)(void))openblas_function(handle, "openblas_get_num_threads"),
                             .most = most};
-    if (library.set == NULL || !has_own_threads(handle) || l->segment == NULL || l->n_limited == LIMITED_MAX)
+    if (library.set == NULL || !has_own_threads(handle) || libraries->segment == NULL || libraries->n_limited == LIMITED_MAX)
         Py_RETURN_FALSE;
-    pp_own_library_t *own = &l->limited[l->n_limited++];
+    pp_own_library_t *own = &libraries->limited[libraries->n_limited++];
     *own = (pp_own_library_t){
-        .budget = &l->segment->budget, .grant = &pp_segment_worker(l->segment, l->worker)->grant, .library = library};
+        .budget = &libraries->segment->budget,
+        .grant = &pp_segment_worker(libraries->segment, libraries->worker)->grant,
+        .number = libraries->worker,
+        .library = library};
     Py_BEGIN_ALLOW_THREADS
     pp_limits_own(own);
     Py_END_ALLOW_THREADS
@@ -356,7 +292,7 @@ PyObject *pp_pin_library(PyObject *module, PyObject *arg) {
     void *library = dlopen(PyBytes_AS_STRING(path), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     Py_DECREF(path);
     if (library == NULL) {
-        PyErr_SetString(PyExc_ImportError, dlerror());
+        PyErr_SetString(PyExc_OSError, dlerror());
         return NULL;
     }
     pp_note_load();

@@ -12,24 +12,22 @@
 
 static _Thread_local pp_worker_slot_t *own;   /* of the worker whose loop this thread runs, or NULL */
 
-pp_worker_slot_t *pp_own_slot(void) { return own; }
+void pp_interrupts_enter(pp_worker_slot_t *worker_slot) { own = worker_slot; }
 
-void pp_interrupts_enter(pp_worker_slot_t *worker) { own = worker; }
-
-void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker, uint64_t begun_ns, unsigned long ident, PyObject *exception) {
+void pp_interrupt(pp_segment_t *segment, pp_worker_slot_t *worker_slot, uint64_t begun_ns, unsigned long ident, PyObject *exception) {
     pthread_mutex_lock(&segment->interrupts);   /* held briefly, and never while waiting for the GIL */
-    if (pp_worker_slot_runs(worker, begun_ns)) {
-        pp_store_relaxed(&worker->is_interrupted, 1);
+    if (pp_worker_slot_runs(worker_slot, begun_ns)) {
+        pp_store_relaxed(&worker_slot->is_interrupted, 1);
         PyThreadState_SetAsyncExc(ident, exception);
     }
     pthread_mutex_unlock(&segment->interrupts);
 }
 
-void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker, bool has_replied) {
+void pp_end_interrupts(pp_segment_t *segment, pp_worker_slot_t *worker_slot, bool has_replied) {
     pthread_mutex_lock(&segment->interrupts);
-    pp_store_relaxed(&worker->initializes, 0);
-    pp_store_relaxed(&worker->has_replied, has_replied);
-    pp_store_relaxed(&worker->is_interrupted, 0);
+    pp_store_relaxed(&worker_slot->initializes, 0);
+    pp_store_relaxed(&worker_slot->has_replied, has_replied);
+    pp_store_relaxed(&worker_slot->is_interrupted, 0);
     pthread_mutex_unlock(&segment->interrupts);
     PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
 }

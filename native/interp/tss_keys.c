@@ -29,14 +29,14 @@ static int64_t current_interpreter(void) {
     return PyInterpreterState_GetID(PyThreadState_GetInterpreter(PyThreadState_Get()));
 }
 
-static void lock(void) { pthread_mutex_lock(&mutex); }
-static void unlock(void) { pthread_mutex_unlock(&mutex); }
-static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
+static void lock_keys(void) { pthread_mutex_lock(&mutex); }
+static void unlock_keys(void) { pthread_mutex_unlock(&mutex); }
+static void guard_keys_at_fork(void) { pthread_atfork(lock_keys, unlock_keys, unlock_keys); }
 
 /* Records a key. If the table cannot grow, the key is never deleted. */
-static void note(note_t new) {
+static void note_key(note_t new) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, survive_fork);
+    pthread_once(&once, guard_keys_at_fork);
     pthread_mutex_lock(&mutex);
     if (n_notes == capacity) {
         size_t more = capacity ? 2 * capacity : 16;
@@ -52,7 +52,7 @@ static void note(note_t new) {
 }
 
 /* One of CPython's keys, or if there is no owner, one that is not. */
-static void forget(const Py_tss_t *owner, pthread_key_t key) {
+static void forget_key(const Py_tss_t *owner, pthread_key_t key) {
     pthread_mutex_lock(&mutex);
     for (size_t i = n_notes; i-- > 0;)
         if (notes[i].owner == owner && (owner || notes[i].key == key))
@@ -60,7 +60,7 @@ static void forget(const Py_tss_t *owner, pthread_key_t key) {
     pthread_mutex_unlock(&mutex);
 }
 
-static bool take_left(int64_t interpreter, note_t *taken) {
+static bool take_left_key(int64_t interpreter, note_t *taken) {
     bool found = false;
     pthread_mutex_lock(&mutex);
     for (size_t i = 0; i < n_notes && !found; i++)
@@ -80,7 +80,7 @@ static bool is_loaded(const void *there) {
 
 void pp_keys_free(int64_t interpreter) {
     note_t left;
-    while (take_left(interpreter, &left))
+    while (take_left_key(interpreter, &left))
         if (left.owner || !is_loaded(left.there))
             pthread_key_delete(left.key);
 }
@@ -92,17 +92,17 @@ int pp_key_create(Py_tss_t *key) {
         return 0;
     int failed = PyThread_tss_create(key);
     if (!failed)
-        note((note_t){.owner = key, .key = key->_key, .interpreter = current_interpreter()});
+        note_key((note_t){.owner = key, .key = key->_key, .interpreter = current_interpreter()});
     return failed;
 }
 
 void pp_key_delete(Py_tss_t *key) {
-    forget(key, 0);   /* first: after the deletion another key may get its number */
+    forget_key(key, 0);   /* first: after the deletion another key may get its number */
     PyThread_tss_delete(key);
 }
 
 void pp_key_free(Py_tss_t *key) {
-    forget(key, 0);
+    forget_key(key, 0);
     PyThread_tss_free(key);
 }
 
@@ -112,11 +112,11 @@ int pp_pthread_key_create(pthread_key_t *key, void (*destructor)(void *)) {
     int64_t interpreter = -1;
     for (size_t i = 0; !error && interpreter < 0 && i < sizeof there / sizeof *there; i++)
         if ((interpreter = pp_unknown_threads_home((uintptr_t)there[i])) >= 0)
-            note((note_t){.there = there[i], .key = *key, .interpreter = interpreter});
+            note_key((note_t){.there = there[i], .key = *key, .interpreter = interpreter});
     return error;
 }
 
 int pp_pthread_key_delete(pthread_key_t key) {
-    forget(NULL, key);
+    forget_key(NULL, key);
     return pthread_key_delete(key);
 }

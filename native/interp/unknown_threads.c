@@ -15,18 +15,25 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#define LEAVING_S 2   /* a guess: callbacks are short, and whoever needs more only makes the interpreter stay */
+enum {
+    LEAVING_NS = 2000000000,   /* a guess: callbacks are short, and whoever needs more only makes the interpreter stay */
+    PAUSE_NS = 5000000,        /* guess: between two looks for threads that have ended */
+};
 
 /* An interpreter and the addresses of its copies. */
 typedef struct home {
     struct home *next;
     PyInterpreterState *interpreter;
     int64_t id;
-    unsigned n_inside;     /* threads with a thread state of ours */
+    size_t n_inside, inside_capacity;
+    int *inside;           /* the ids of threads with a thread state of ours */
     bool is_closed;
     size_t n, capacity;
     pp_place_t *places;
@@ -36,22 +43,22 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   /* guards all homes;
 static pthread_cond_t left = PTHREAD_COND_INITIALIZER;
 static home_t *homes;
 
-static void lock(void) { pthread_mutex_lock(&mutex); }
-static void unlock(void) { pthread_mutex_unlock(&mutex); }
-static void survive_fork(void) { pthread_atfork(lock, unlock, unlock); }
+static void lock_homes(void) { pthread_mutex_lock(&mutex); }
+static void unlock_homes(void) { pthread_mutex_unlock(&mutex); }
+static void guard_homes_at_fork(void) { pthread_atfork(lock_homes, unlock_homes, unlock_homes); }
 
 static home_t *home_of(int64_t id) {
-    home_t *h = homes;
-    while (h && h->id != id)
-        h = h->next;
-    return h;
+    home_t *home = homes;
+    while (home && home->id != id)
+        home = home->next;
+    return home;
 }
 
 static home_t *home_at(uintptr_t address) {
-    for (home_t *h = homes; h; h = h->next)
-        for (size_t i = 0; i < h->n; i++)
-            if (h->places[i].start <= address && address < h->places[i].end)
-                return h;
+    for (home_t *home = homes; home; home = home->next)
+        for (size_t i = 0; i < home->n; i++)
+            if (home->places[i].start <= address && address < home->places[i].end)
+                return home;
     return NULL;
 }
 
@@ -83,28 +90,28 @@ static int measure_if_it_is(struct dl_phdr_info *info, size_t size, void *arg) {
 }
 
 static home_t *add_home(int64_t id) {
-    home_t *h = calloc(1, sizeof *h);
-    if (h) {
-        *h = (home_t){.next = homes, .interpreter = PyInterpreterState_Get(), .id = id};
-        homes = h;
+    home_t *home = calloc(1, sizeof *home);
+    if (home) {
+        *home = (home_t){.next = homes, .interpreter = PyInterpreterState_Get(), .id = id};
+        homes = home;
     }
-    return h;
+    return home;
 }
 
-static void add_place(home_t *h, pp_place_t place) {
-    if (h->n == h->capacity) {
-        size_t capacity = h->capacity ? 2 * h->capacity : 64;
-        pp_place_t *grown = realloc(h->places, capacity * sizeof *grown);
+static void add_place(home_t *home, pp_place_t place) {
+    if (home->n == home->capacity) {
+        size_t capacity = home->capacity ? 2 * home->capacity : 64;
+        pp_place_t *grown = realloc(home->places, capacity * sizeof *grown);
         if (grown == NULL)
             return;
-        h->places = grown;
-        h->capacity = capacity;
+        home->places = grown;
+        home->capacity = capacity;
     }
-    h->places[h->n++] = place;
+    home->places[home->n++] = place;
 }
 
 /* Without memory for it, threads of this copy enter the main interpreter. */
-void pp_unknown_threads_note(void *library, bool may_sleep) {
+void pp_unknown_threads_note(void *library, const char *file, bool may_sleep, bool may_lock) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct link_map *map;
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
@@ -112,21 +119,34 @@ void pp_unknown_threads_note(void *library, bool may_sleep) {
     search_t search = {.base = map->l_addr};
     if (!dl_iterate_phdr(measure_if_it_is, &search))
         return;
+    search.place.file = strdup(file);
+    search.place.may_lock = may_lock;
     if (may_sleep)
         search.place.code_size = 0;
-    pthread_once(&once, survive_fork);
+    pthread_once(&once, guard_homes_at_fork);
     int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());
     pthread_mutex_lock(&mutex);
-    home_t *h = home_of(id);
-    if (h || (h = add_home(id)))
-        add_place(h, search.place);
+    home_t *home = home_of(id);
+    if (home || (home = add_home(id)))
+        add_place(home, search.place);
     pthread_mutex_unlock(&mutex);
+}
+
+bool pp_unknown_threads_place(uintptr_t address, pp_place_t *place) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    home_t *home = home_at(address);
+    for (size_t i = 0; home && i < home->n && !found; i++)
+        if ((found = home->places[i].start <= address && address < home->places[i].end))
+            *place = home->places[i];
+    pthread_mutex_unlock(&mutex);
+    return found;
 }
 
 int64_t pp_unknown_threads_home(uintptr_t address) {
     pthread_mutex_lock(&mutex);
-    home_t *h = home_at(address);
-    int64_t id = h ? h->id : -1;
+    home_t *home = home_at(address);
+    int64_t id = home ? home->id : -1;
     pthread_mutex_unlock(&mutex);
     return id;
 }
@@ -138,26 +158,44 @@ static void wait_for_ever(void) {
         pause();
 }
 
-static void leave(int64_t id) {
+static bool go_in(home_t *home, int thread) {
+    if (home->n_inside == home->inside_capacity) {
+        size_t capacity = home->inside_capacity ? 2 * home->inside_capacity : 8;
+        int *grown = realloc(home->inside, capacity * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        home->inside = grown;
+        home->inside_capacity = capacity;
+    }
+    home->inside[home->n_inside++] = thread;
+    return true;
+}
+
+static void leave_home(int64_t id) {
+    int thread = (int)pp_thread_id();
     pthread_mutex_lock(&mutex);
-    home_t *h = home_of(id);
-    if (h && h->n_inside && --h->n_inside == 0)
+    home_t *home = home_of(id);
+    for (size_t i = home ? home->n_inside : 0; i-- > 0;)
+        if (home->inside[i] == thread) {
+            home->inside[i] = home->inside[--home->n_inside];
+            break;
+        }
+    if (home && home->n_inside == 0)
         pthread_cond_broadcast(&left);
     pthread_mutex_unlock(&mutex);
 }
 
 typedef struct { PyInterpreterState *interpreter; int64_t id; bool is_late; } visit_t;
 
-/* The interpreter of the copy at an address, whose end waits until `leave`; NULL if it is none, or ends, or has ended. */
+/* The interpreter of the copy at an address, whose end waits until `leave_home`; NULL if it is none, or ends, or has ended. */
 static visit_t visit(uintptr_t from) {
     visit_t v = {.id = -1};
     pthread_mutex_lock(&mutex);
-    home_t *h = home_at(from);
-    v.is_late = h && h->is_closed;
-    if (h && !v.is_late) {
-        h->n_inside++;
-        v.interpreter = h->interpreter;
-        v.id = h->id;
+    home_t *home = home_at(from);
+    v.is_late = home && home->is_closed;
+    if (home && !v.is_late && go_in(home, (int)pp_thread_id())) {
+        v.interpreter = home->interpreter;
+        v.id = home->id;
     }
     pthread_mutex_unlock(&mutex);
     return v;
@@ -165,18 +203,18 @@ static visit_t visit(uintptr_t from) {
 
 /* A new thread state for a thread that comes from a copy; NULL: it does not. It is made without the mutex, because
  * CPython's lock for it is held during a fork, whose handler takes the mutex. */
-static PyThreadState *enter(uintptr_t from) {
+static PyThreadState *enter_home(uintptr_t from) {
     visit_t v = visit(from);
     if (v.is_late)
         wait_for_ever();
     PyThreadState *state = v.interpreter ? PyThreadState_New(v.interpreter) : NULL;
     if (v.interpreter && state == NULL)
-        leave(v.id);
+        leave_home(v.id);
     return state;
 }
 
 PyGILState_STATE pp_gil_ensure(void) {
-    PyThreadState *state = PyGILState_GetThisThreadState() ? NULL : enter((uintptr_t)__builtin_return_address(0));
+    PyThreadState *state = PyGILState_GetThisThreadState() ? NULL : enter_home((uintptr_t)__builtin_return_address(0));
     if (state == NULL)
         return PyGILState_Ensure();
     PyEval_RestoreThread(state);
@@ -190,7 +228,7 @@ void pp_gil_release(PyGILState_STATE before) {
     int64_t id = leaves ? PyInterpreterState_GetID(PyThreadState_GetInterpreter(state)) : 0;
     PyGILState_Release(before);
     if (leaves)
-        leave(id);
+        leave_home(id);
 }
 
 #if PY_VERSION_HEX >= 0x030E0000
@@ -209,7 +247,7 @@ int pp_add_pending_call(int (*function)(void *), void *argument) {
     if (v.interpreter == NULL)
         return 0;
     int result = _PyEval_AddPendingCall(v.interpreter, function, argument, 0);
-    leave(v.id);
+    leave_home(v.id);
     return result;
 }
 #endif
@@ -218,8 +256,8 @@ static bool has_ended(uintptr_t from) {
     if (PyGILState_GetThisThreadState())
         return false;
     pthread_mutex_lock(&mutex);
-    home_t *h = home_at(from);
-    bool is_closed = h && h->is_closed;
+    home_t *home = home_at(from);
+    bool is_closed = home && home->is_closed;
     pthread_mutex_unlock(&mutex);
     return is_closed;
 }
@@ -228,38 +266,78 @@ int pp_is_initialized(void) { return !has_ended((uintptr_t)__builtin_return_addr
 
 /* ---- the end of an interpreter ---- */
 
+static bool has_ended_thread(int thread) { return syscall(SYS_tgkill, getpid(), thread, 0) < 0 && errno == ESRCH; }
+
+/* A thread that has ended without leaving is not inside: cffi keeps the state of a thread for its next callback. */
+static bool all_have_left(home_t *home) {
+    for (size_t i = home->n_inside; i-- > 0;)
+        if (has_ended_thread(home->inside[i]))
+            home->inside[i] = home->inside[--home->n_inside];
+    return home->n_inside == 0;
+}
+
 bool pp_unknown_threads_end(int64_t id) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += LEAVING_S;
+    int64_t deadline_ns = pp_now_ns() + LEAVING_NS;
     pthread_mutex_lock(&mutex);
-    home_t *h = home_of(id);
-    if (h)
-        h->is_closed = true;
-    while (h && h->n_inside && pthread_cond_timedwait(&left, &mutex, &until) != ETIMEDOUT) {
+    home_t *home = home_of(id);
+    if (home)
+        home->is_closed = true;
+    bool have_left;
+    while (!(have_left = home == NULL || all_have_left(home)) && pp_now_ns() < deadline_ns) {
+        struct timespec until;   /* a thread that ends says nothing */
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += PAUSE_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&left, &mutex, &until);
     }
-    bool all_have_left = h == NULL || h->n_inside == 0;
     pthread_mutex_unlock(&mutex);
-    return all_have_left;
+    return have_left;
+}
+
+/* The first state whose thread has ended. */
+static PyThreadState *state_of_nobody(PyInterpreterState *interpreter) {
+    PyThreadState *state = PyInterpreterState_ThreadHead(interpreter);
+    while (state && (state->native_thread_id == 0 || !has_ended_thread((int)state->native_thread_id)))
+        state = PyThreadState_Next(state);
+    return state;
+}
+
+void pp_unknown_threads_clear(PyInterpreterState *interpreter) {
+    PyThreadState *state;
+    while ((state = state_of_nobody(interpreter)) != NULL) {
+        state->_status.bound_gilstate = 0;   /* otherwise CPython would take the calling thread's state for it */
+        PyThreadState_Clear(state);
+        PyThreadState_Delete(state);
+    }
 }
 
 /* Nobody changes the places of an interpreter that has ended. */
 bool pp_unknown_threads_stay(int64_t id) {
     pthread_mutex_lock(&mutex);
-    const home_t *h = home_of(id);
+    const home_t *home = home_of(id);
     pthread_mutex_unlock(&mutex);
-    return h && pp_is_inside(h->places, h->n);
+    const char *why = home ? pp_is_inside(home->places, home->n) : NULL;
+    if (why == NULL && home)
+        why = pp_is_referred(home->places, home->n);
+    if (why)
+        pp_staying_note(why);
+    return why != NULL;
 }
 
 void pp_unknown_threads_forget(int64_t id) {
     pthread_mutex_lock(&mutex);
-    home_t **at = &homes, *h = home_of(id);
-    while (*at && *at != h)
+    home_t **at = &homes, *home = home_of(id);
+    while (*at && *at != home)
         at = &(*at)->next;
-    if (h)
-        *at = h->next;
+    if (home)
+        *at = home->next;
     pthread_mutex_unlock(&mutex);
-    if (h)
-        free(h->places);
-    free(h);
+    for (size_t i = 0; home && i < home->n; i++)
+        free(home->places[i].file);
+    if (home) {
+        free(home->places);
+        free(home->inside);
+    }
+    free(home);
 }

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -27,11 +28,63 @@ int64_t pp_now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* ---- descriptors ---- */
+
+/* Standard streams may be closed. What the program, a library or a child then writes to a number below 3 must not reach
+ * a file of ours. */
+int pp_above_standard(int fd) {
+    if (fd < 0 || fd > 2)
+        return fd;
+    int above = pp_duplicate_fd(fd), error = errno;
+    close(fd);
+    errno = error;
+    return above;
+}
+
+int pp_duplicate_fd(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 3); }
+
+int pp_open(const char *path, int flags, unsigned mode) { return pp_above_standard(open(path, flags | O_CLOEXEC, mode)); }
+
+/* Without /proc it takes a right, or Linux 6.10. */
+int pp_name_file(int fd, const char *path) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    int failed = linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+    if (failed && errno == ENOENT)
+        failed = linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH);
+    return failed ? errno : 0;
+}
+
+int pp_socket_pair(int *fds) {
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
+        return errno;
+    for (int i = 0; i < 2; i++)
+        if ((fds[i] = pp_above_standard(fds[i])) < 0) {
+            int error = errno;
+            close(fds[!i]);
+            return error;
+        }
+    return 0;
+}
+
+/* For good: taking it away again would race with threads that open files meanwhile. */
+void pp_occupy_standard(void) {
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0)
+            continue;
+        int opened = open("/dev/null", O_RDWR);
+        if (opened < 0)
+            opened = memfd_create("pool_party_placeholder", 0);
+        if (opened > 2)   /* another thread was faster */
+            close(opened);
+    }
+}
+
 /* The second number in schedstat. The descriptor is not kept open, because a task may close all descriptors that it
  * does not know. */
 uint64_t pp_run_delay_ns(void) {
     char text[80];
-    int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    int fd = pp_open("/proc/thread-self/schedstat", O_RDONLY, 0);
     if (fd < 0)
         return 0;
     ssize_t n = read(fd, text, sizeof text - 1);
@@ -122,7 +175,7 @@ uint64_t pp_file_size_max(void) {
 int pp_memfd(const char *name, uint64_t size, int *out) {
     if (size > pp_file_size_max())
         return EFBIG;
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = pp_above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0)
         return errno;
     if (ftruncate(fd, (off_t)size) != 0) {
@@ -157,8 +210,8 @@ int pp_map_private(int fd, uint64_t at, size_t size, void **memory) {
     return map_as(fd, at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory);
 }
 
-int pp_map_readonly(int fd, uint64_t at, size_t size, void **memory) {
-    return map_as(fd, at, size, PROT_READ, MAP_SHARED, memory);
+int pp_map_readonly(int fd, size_t size, void **memory) {
+    return map_as(fd, 0, size, PROT_READ, MAP_SHARED, memory);
 }
 
 /* A hint that takes effect if transparent huge pages are set to madvise. */
@@ -250,16 +303,6 @@ int pp_random(void *to, size_t size) {
     return n == (ssize_t)size ? 0 : n < 0 ? errno : EIO;
 }
 
-int pp_open_of(int pid, int fd, int *out) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-    int found = open(path, O_RDWR | O_CLOEXEC);
-    if (found < 0)
-        return errno;
-    *out = found;
-    return 0;
-}
-
 void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
     (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size);
 }
@@ -268,7 +311,7 @@ void pp_punch_hole(int fd, uint64_t at, uint64_t size) {
 bool pp_thread_sleeps(int thread, uintptr_t *stack, uintptr_t *code) {
     char path[64], text[256];
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = pp_open(path, O_RDONLY, 0);
     if (fd < 0)
         return false;
     ssize_t n = read(fd, text, sizeof text - 1);
@@ -376,7 +419,7 @@ int pp_n_running(void) {
     int fd = pp_load_relaxed(&kept), n = fd >= 0 ? read_n_running(fd) : -1;
     if (n >= 0)
         return n;
-    int opened = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    int opened = pp_open("/proc/loadavg", O_RDONLY, 0);
     if (opened < 0)
         return -1;
     n = read_n_running(opened);
@@ -385,7 +428,7 @@ int pp_n_running(void) {
     return n;
 }
 
-static void *watch(void *arg) {
+static void *kill_at_end_of_file(void *arg) {
     struct pollfd p = {.fd = (int)(intptr_t)arg, .events = POLLIN};
     while (poll(&p, 1, -1) < 0 && errno == EINTR) {}
     kill(getpid(), SIGKILL);
@@ -393,13 +436,13 @@ static void *watch(void *arg) {
 }
 
 /* The kernel itself sends the signal when the pipe's last writer is gone. So the worker needs no thread for this, and a
- * task may fork without a warning. If the kernel refuses, a thread waits instead. */
+ * task may fork without a warning. If the kernel refuses, as for a pidfd, a thread waits instead. */
 int pp_die_with(int fd) {
     int flags = fcntl(fd, F_GETFL);
     if (fcntl(fd, F_SETOWN, getpid()) != 0 || fcntl(fd, F_SETSIG, SIGKILL) != 0 || flags < 0 ||
-        fcntl(fd, F_SETFL, flags | O_ASYNC) != 0) {
+        fcntl(fd, F_SETFL, flags | O_ASYNC) != 0 || !(fcntl(fd, F_GETFL) & O_ASYNC)) {
         pthread_t thread;
-        int error = pthread_create(&thread, NULL, watch, (void *)(intptr_t)fd);
+        int error = pthread_create(&thread, NULL, kill_at_end_of_file, (void *)(intptr_t)fd);
         return error ? error : pthread_detach(thread);
     }
     struct pollfd p = {.fd = fd, .events = POLLIN};

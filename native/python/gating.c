@@ -51,7 +51,7 @@ static bool as_int(PyObject *arg, int *out) {
     return !PyErr_Occurred();
 }
 
-static PyObject *raise_damaged(int error, const char *name) {
+static PyObject *raise_damaged_gate(int error, const char *name) {
     char path[256] = "";
     pp_gate_machine_path(name, path, sizeof path);
     PyObject *text = PyUnicode_FromFormat("%s: the gate of this machine's programs is %s; remove the file if no program uses it", strerror(error),
@@ -65,7 +65,7 @@ static PyObject *raise_damaged(int error, const char *name) {
 
 static PyObject *raise_of_file(int error, const char *name) {
     if (error == EINVAL || error == ETIMEDOUT)
-        return raise_damaged(error, name);
+        return raise_damaged_gate(error, name);
     char path[256] = "";
     pp_gate_machine_path(name, path, sizeof path);
     errno = error;
@@ -152,8 +152,8 @@ static PyObject *gate_acquire(gate_t *self, PyObject *args) {
 
 PyDoc_STRVAR(release_doc, "release()\n\nEnds what the last acquire() of this thread began.");
 static PyObject *gate_release(gate_t *self, PyObject *ignored) {
-    (void)ignored;
-    if (pp_gate_release(self->gate) != 0) {
+    (void)self, (void)ignored;
+    if (pp_gate_release() != 0) {
         PyErr_SetString(PyExc_RuntimeError, "this thread holds no tokens");
         return NULL;
     }
@@ -308,7 +308,7 @@ PyDoc_STRVAR(ancestors_doc, "ancestors() -> tuple\n\nReturns the ids of this pro
 static PyObject *ancestors(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     int pids[PP_LINE_MAX];
-    unsigned n = pp_gate_line(pids, PP_LINE_MAX);
+    unsigned n = pp_gate_line(pids);
     PyObject *line = PyTuple_New(n);
     for (unsigned i = 0; line && i < n; i++) {
         PyObject *pid = PyLong_FromLong(pids[i]);

@@ -9,7 +9,7 @@
  *
  * A program that installs another handler removes ours. So it is checked whenever a pool is made, and before each
  * sleep. Without our handler, for other signals, and for signals that another thread takes, the main thread wakes now
- * and then (see waiting.c).
+ * and then (see hooks.c).
  */
 #include "python.h"
 
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 static _Atomic(_Atomic uint32_t *) bed;   /* the word on which the main thread is about to sleep, or NULL */
+static _Atomic uint32_t n_interrupts;
 static struct sigaction before;    /* the handler that ours calls; written only while ours is not installed */
 
 bool pp_is_main_thread(void) {
@@ -33,24 +34,30 @@ bool pp_is_main_thread(void) {
 
 /* Runs in the main thread only: the word belongs to its wait, and may be gone in other threads. The low byte of a
  * follower's word is its state (leading.c). */
-static void rouse(int number) {
+static void wake_all(int number) {
+    pp_add_seq_cst(&n_interrupts, 1);
     _Atomic uint32_t *word = pp_load_seq_cst(&bed);
     if (word && pp_thread_id() == (uint32_t)getpid())
         pp_add_seq_cst(word, 0x100);
     before.sa_handler(number);
 }
 
+PyObject *pp_n_interrupts(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromUnsignedLong(pp_load_seq_cst(&n_interrupts));
+}
+
 /* Does nothing if SIGINT ends the process or is ignored. */
 void pp_watch_interrupts(void) {
     struct sigaction now;
-    if (!pp_is_main_thread() || sigaction(SIGINT, NULL, &now) != 0 || now.sa_handler == rouse)
+    if (!pp_is_main_thread() || sigaction(SIGINT, NULL, &now) != 0 || now.sa_handler == wake_all)
         return;
     if (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN || now.sa_flags & SA_SIGINFO)
         return;
     if (before.sa_handler && now.sa_handler != before.sa_handler)
         return;   /* another library's handler, which may call ours */
     before = now;
-    now.sa_handler = rouse;
+    now.sa_handler = wake_all;
     sigaction(SIGINT, &now, NULL);
 }
 
@@ -66,12 +73,13 @@ typedef struct {
     PyObject *function, *result, *error;   /* result and error are NULL if there was no memory for a thread state */
 } call_t;
 
-static void *call(void *arg) {
+static void *call_in_thread(void *arg) {
     call_t *c = arg;
     PyThreadState *state = PyThreadState_New(c->interpreter);
     if (state == NULL)
         return NULL;
     PyEval_RestoreThread(state);
+    pp_serve_all();   /* the function may hold a lock that the end of a pool needs */
     c->result = PyObject_CallNoArgs(c->function);
     c->error = PyErr_GetRaisedException();
     PyThreadState_Clear(state);
@@ -84,15 +92,16 @@ static void *call(void *arg) {
 #endif
 
 /* Signal handlers run in the main thread, and this one waits in C, so none runs before the function has returned. While
- * the interpreter ends no other thread can run. */
+ * the interpreter ends no other thread can run. Without a thread the function is called here, since most of what is
+ * called so ends something: better that a handler runs amid it than that it is not done. */
 PyObject *pp_call_apart(PyObject *module, PyObject *function) {
     (void)module;
     if (!pp_is_main_thread() || Py_IsFinalizing())
         return PyObject_CallNoArgs(function);
     call_t c = {.interpreter = PyInterpreterState_Get(), .function = function};
     pthread_t thread;
-    if (pp_create_thread(&thread, call, &c) != 0)
-        return PyErr_Format(PyExc_RuntimeError, "can't start new thread");
+    if (pp_create_thread(&thread, call_in_thread, &c) != 0)
+        return PyObject_CallNoArgs(function);
     Py_BEGIN_ALLOW_THREADS
     pthread_join(thread, NULL);
     Py_END_ALLOW_THREADS

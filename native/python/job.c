@@ -1,6 +1,5 @@
-/* Job and Task: a call in progress, and a task of it that waits to be put. Everything that changes a call until its
- * outcome is decided is here and in calls.c, in C functions that run no Python code of ours. So no Python signal
- * handler runs within a change. */
+/* Job: a call in progress. Everything that changes a call until its outcome is decided is here and in calls.c, in C
+ * functions that run no Python code of ours. So no Python signal handler runs within a change. */
 #include "python.h"
 
 #include <stddef.h>
@@ -36,10 +35,10 @@ static int job_init(pp_job_t *self, PyObject *args, PyObject *kwargs) {
     self->cursor = 0;
     self->sequence = -1;
     self->window = window;
-    self->length = kind == PP_JOB_STREAM && window > 0 ? -1 : n_items / chunk + (n_items % chunk != 0);
-    self->remaining = self->length > 0 ? self->length : 0;
-    if (kind == PP_JOB_MAP && (self->results = PyMem_Calloc((size_t)n_items + 1, sizeof *self->results)) == NULL)
-        PyErr_NoMemory();
+    self->length = window > 0 ? -1 : n_items / chunk + (n_items % chunk != 0);   /* -1: `pp_job_end_input` tells it */
+    self->remaining = window == 0 && self->length > 0 ? self->length : 0;
+    if (kind == PP_JOB_MAP && (self->results = PyList_New(n_items)) != NULL)
+        PyObject_GC_UnTrack(self->results);   /* until it is complete, nobody else may see it */
     if (kind == PP_JOB_STREAM)
         self->arrived = PyDict_New();
     return PyErr_Occurred() ? -1 : 0;
@@ -54,14 +53,13 @@ static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
     Py_VISIT(self->commons);
     Py_VISIT(self->preludes);
     Py_VISIT(self->arrived);
-    for (Py_ssize_t i = 0; self->results && i < self->n_items; i++)
-        Py_VISIT(self->results[i]);
+    for (Py_ssize_t i = 0; self->results && i < PyList_GET_SIZE(self->results); i++)
+        Py_VISIT(PyList_GET_ITEM(self->results, i));
     return 0;
 }
 
 static int job_clear(pp_job_t *self) {
-    PyObject **results = self->results;
-    self->results = NULL;
+    Py_CLEAR(self->results);
     Py_CLEAR(self->value);
     Py_CLEAR(self->function);
     Py_CLEAR(self->owner);
@@ -69,9 +67,6 @@ static int job_clear(pp_job_t *self) {
     Py_CLEAR(self->commons);
     Py_CLEAR(self->preludes);
     Py_CLEAR(self->arrived);
-    for (Py_ssize_t i = 0; results && i < self->n_items; i++)
-        Py_XDECREF(results[i]);
-    PyMem_Free(results);
     return 0;
 }
 
@@ -85,28 +80,32 @@ static void job_dealloc(pp_job_t *self) {
 
 /* ---- outcomes; callers are in the job's critical section, unless a comment says otherwise ---- */
 
-/* Decides the outcome of a call. The first one wins: false if there was one. */
+/* Decides the outcome of a call, which has no value yet. The first one wins: false if there was one. */
 static bool decide(pp_job_t *job, int status, PyObject *value) {
     if (job->settled)
         return false;
     job->status = status;
-    Py_XSETREF(job->value, Py_NewRef(value));
+    job->value = Py_NewRef(value);
     pp_store_seq_cst(&job->settled, 1);
     return true;
 }
 
 /* Whether the task whose first item is `first` already has an outcome. */
 static bool has_outcome(pp_job_t *job, Py_ssize_t first) {
-    return job->results == NULL || first >= job->n_items || job->results[first] != NULL;
+    return job->results == NULL || first >= job->n_items || PyList_GET_ITEM(job->results, first) != NULL;
 }
 
-/* Moves the results into a list, with None in place of missing ones. */
+/* Returns the list of results, with None in place of missing ones, and without those that an input which was shorter than
+ * its length does not have. */
 static PyObject *take_results(pp_job_t *job) {
-    PyObject *list = PyList_New(job->n_items);
-    for (Py_ssize_t i = 0; list && i < job->n_items; i++) {
-        PyList_SET_ITEM(list, i, job->results[i] ? job->results[i] : Py_NewRef(Py_None));
-        job->results[i] = NULL;
-    }
+    PyObject *list = job->results;
+    job->results = NULL;
+    for (Py_ssize_t i = 0; i < job->n_items; i++)
+        if (PyList_GET_ITEM(list, i) == NULL)
+            PyList_SET_ITEM(list, i, Py_NewRef(Py_None));
+    PyObject_GC_Track(list);
+    if (PyList_GET_SIZE(list) > job->n_items && PyList_SetSlice(list, job->n_items, PyList_GET_SIZE(list), NULL) < 0)
+        Py_CLEAR(list);
     return list;
 }
 
@@ -115,25 +114,25 @@ static bool store(pp_job_t *job, Py_ssize_t first, int status, PyObject *value) 
     if (has_outcome(job, first))
         return false;
     if (status != PP_STATUS_OK) {
-        job->results[first] = Py_NewRef(Py_Ellipsis);
+        PyList_SET_ITEM(job->results, first, Py_NewRef(Py_Ellipsis));
         if (job->value == NULL) {   /* the call's failure is the first to arrive */
             job->status = status;
             job->value = Py_NewRef(value);
         }
     } else if (job->chunk == 1) {
-        job->results[first] = Py_NewRef(value);
+        PyList_SET_ITEM(job->results, first, Py_NewRef(value));
     } else {
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value) && first + i < job->n_items; i++)
-            job->results[first + i] = Py_NewRef(PyList_GET_ITEM(value, i));
+            PyList_SET_ITEM(job->results, first + i, Py_NewRef(PyList_GET_ITEM(value, i)));
     }
     return true;
 }
 
-static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    if (!store(job, (Py_ssize_t)index * job->chunk, status, value))
-        return false;
-    job->n_delivered++;
-    if (--job->remaining > 0)
+static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_delivered >= job->length; }
+
+/* Decides the outcome of a map all of whose tasks have theirs. */
+static bool end_map(pp_job_t *job) {
+    if (!is_at_end(job))
         return false;
     if (job->value == NULL && (job->value = take_results(job)) == NULL) {
         job->status = PP_STATUS_RAISED;
@@ -143,7 +142,13 @@ static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *val
     return true;
 }
 
-static bool is_at_end(pp_job_t *job) { return job->length >= 0 && job->n_delivered >= job->length; }
+static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    if (!store(job, (Py_ssize_t)index * job->chunk, status, value))
+        return false;
+    job->n_delivered++;
+    job->remaining--;
+    return end_map(job);
+}
 
 /* Keeps an outcome until the consumer has taken those before it. at: its position among them. */
 static void keep_outcome(pp_job_t *job, Py_ssize_t at, int status, PyObject *value, uint32_t index) {
@@ -166,9 +171,22 @@ static pp_delivery_t deliver_stream(pp_job_t *job, uint32_t index, int status, P
     return PP_DELIVERED_LAST;
 }
 
+/* Whether one more task may be read. A map keeps its results anyway. A reader that waits goes on when it has room for some. */
+static bool may_read_one_more(const pp_job_t *job) {
+    enum { SOME = 8 };   /* one in so many */
+    Py_ssize_t ahead = job->reader_waits ? job->ahead - job->ahead / SOME : job->ahead;
+    bool is_ahead = job->ahead > 0 && job->n_read - job->n_delivered >= ahead;
+    return !is_ahead && (job->kind == PP_JOB_MAP || job->is_lifted || job->n_read - job->next < job->window);
+}
+
+/* Whether a reader that waits may go on. It sees what changed before it waits, and whoever changes something later sees that
+ * it waits: both hold the critical section. */
+static bool may_go_on(pp_job_t *job) { return job->reader_waits && (job->settled || may_read_one_more(job)); }
+
 /* Enters the critical section itself. */
 pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     pp_delivery_t delivery;
+    bool makes_room;
     Py_BEGIN_CRITICAL_SECTION(job);
     if (job->settled)
         delivery = PP_DELIVERED_LATE;
@@ -180,14 +198,18 @@ pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject
         delivery = decide(job, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
     if (delivery == PP_DELIVERED_LAST)
         job->remaining = 0;
+    makes_room = may_go_on(job);
     Py_END_CRITICAL_SECTION();
+    if (makes_room)
+        pp_job_wake_reader(job);
     return delivery;
 }
 
 /* Called with the job's critical section. */
-bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value) {
-    if (!job->settled && job->kind == PP_JOB_MAP)
-        Py_CLEAR(job->value);   /* a task's failure, which the call's outcome replaces */
+bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value, PyObject **replaced) {
+    *replaced = job->settled ? NULL : job->value;   /* of a map: a task's failure, which the call's outcome replaces */
+    if (*replaced)
+        job->value = NULL;
     bool is_first = decide(job, status, value);
     if (is_first)
         job->remaining = 0;
@@ -196,16 +218,16 @@ bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value) {
 
 /* Gives the whole call an outcome, whatever happens to its tasks. False if it had one. Enters the critical section
  * itself. */
-bool pp_job_settle(pp_job_t *job, int status, PyObject *value) {
+bool pp_job_settle(pp_job_t *job, int status, PyObject *value, PyObject **replaced) {
     bool is_first;
     Py_BEGIN_CRITICAL_SECTION(job);
-    is_first = pp_job_settle_held(job, status, value);
+    is_first = pp_job_settle_held(job, status, value, replaced);
     Py_END_CRITICAL_SECTION();
-    pp_job_rouse_reader(job);
+    pp_job_wake_reader(job);
     return is_first;
 }
 
-/* ---- streams: imap ---- */
+/* ---- inputs that are read while tasks run, and imap ---- */
 
 bool pp_job_has_next(pp_job_t *job) {
     bool has = false;
@@ -219,7 +241,7 @@ bool pp_job_has_next(pp_job_t *job) {
     return has;
 }
 
-void pp_job_rouse_reader(pp_job_t *job) {
+void pp_job_wake_reader(pp_job_t *job) {
     if (job->window == 0)
         return;
     pp_add_seq_cst(&job->reader, 1);
@@ -239,11 +261,13 @@ static PyObject *pop_next(pp_job_t *job) {
 /* A new reference to (status, value, index of the task). NULL: nothing is there yet, or there is an exception. */
 PyObject *pp_job_pop(pp_job_t *job) {
     PyObject *outcome;
+    bool makes_room;
     Py_BEGIN_CRITICAL_SECTION(job);
     outcome = pop_next(job);
+    makes_room = may_go_on(job);
     Py_END_CRITICAL_SECTION();
-    if (outcome)
-        pp_job_rouse_reader(job);
+    if (makes_room)
+        pp_job_wake_reader(job);
     return outcome;
 }
 
@@ -260,25 +284,26 @@ PyObject *pp_job_pop_failure(pp_job_t *job) {
 }
 
 /* 1: the reader may read one more task, which now counts as read; 0: it must stop; -1: it must wait. */
-static int reserve(pp_job_t *job) {
+static int reserve_task(pp_job_t *job) {
     int may;
     Py_BEGIN_CRITICAL_SECTION(job);
     bool is_over = job->settled || job->is_abandoned;
-    may = is_over ? 0 : job->id == 0 ? -1 : job->is_lifted || job->n_read - job->next < job->window ? 1 : -1;
+    may = is_over ? 0 : job->id != 0 && may_read_one_more(job) ? 1 : -1;
     job->n_read += may == 1;
     job->remaining += may == 1;
+    job->reader_waits = may < 0;
     Py_END_CRITICAL_SECTION();
     return may;
 }
 
 PyDoc_STRVAR(reserve_doc, "reserve() -> bool\n\n"
-                          "Called by the thread that reads a stream's input. Waits until the call is admitted and one more\n"
+                          "Called by the thread that reads a call's input. Waits until the call is admitted and one more\n"
                           "task may be read. False: read no more.");
 static PyObject *job_reserve(pp_job_t *self, PyObject *ignored) {
     (void)ignored;
     for (;;) {
         uint32_t seen = pp_load_seq_cst(&self->reader);
-        int may = reserve(self);
+        int may = reserve_task(self);
         if (may >= 0)
             return PyBool_FromLong(may);
         Py_BEGIN_ALLOW_THREADS
@@ -287,16 +312,28 @@ static PyObject *job_reserve(pp_job_t *self, PyObject *ignored) {
     }
 }
 
-/* error: what the input has raised, or NULL. It comes after all results, also if these have no order, and is no task's.
- * False: the stream continues. */
-bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, PyObject *error) {
+/* length: the number of tasks that were read. n_missing: how many items the last of them has less than `chunk`. error: what
+ * the input has raised, or NULL. Of a stream it comes after all results, also if these have no order, and is no task's. Of a
+ * map it is the failure, unless a task failed before. False: the call continues. */
+bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, Py_ssize_t n_missing, PyObject *error) {
     bool is_over;
     Py_BEGIN_CRITICAL_SECTION(job);
-    if (error && !job->settled)
-        keep_outcome(job, length, PP_STATUS_RAISED, error, (uint32_t)length);
     job->length = length;
-    job->remaining = length - job->n_delivered;
-    is_over = is_at_end(job) && decide(job, PP_STATUS_OK, Py_None);
+    job->remaining = job->settled ? 0 : length - job->n_delivered;
+    if (job->settled) {
+        is_over = false;
+    } else if (job->kind == PP_JOB_MAP) {
+        job->n_items = Py_MIN(job->n_items, length * job->chunk - n_missing);
+        if (error && job->value == NULL) {
+            job->status = PP_STATUS_RAISED;
+            job->value = Py_NewRef(error);
+        }
+        is_over = end_map(job);
+    } else {
+        if (error)
+            keep_outcome(job, length, PP_STATUS_RAISED, error, (uint32_t)length);
+        is_over = is_at_end(job) && decide(job, PP_STATUS_OK, Py_None);
+    }
     Py_END_CRITICAL_SECTION();
     return is_over;
 }
@@ -320,7 +357,7 @@ PyDoc_STRVAR(abandon_doc, "abandon()\n\n"
 static PyObject *job_abandon(pp_job_t *self, PyObject *ignored) {
     (void)ignored;
     self->is_abandoned = 1;
-    pp_job_rouse_reader(self);
+    pp_job_wake_reader(self);
     Py_RETURN_NONE;
 }
 
@@ -328,7 +365,7 @@ PyDoc_STRVAR(lift_doc, "lift_window()\n\nLets the reader run ahead of the consum
 static PyObject *job_lift_window(pp_job_t *self, PyObject *ignored) {
     (void)ignored;
     self->is_lifted = 1;
-    pp_job_rouse_reader(self);
+    pp_job_wake_reader(self);
     Py_RETURN_NONE;
 }
 
@@ -357,6 +394,7 @@ static PyMemberDef job_members[] = {
     {"value", T_OBJECT, offsetof(pp_job_t, value), READONLY, "the outcome's value, once the call is settled"},
     {"callbacks", T_BYTE, offsetof(pp_job_t, callbacks), 0, "a CALLBACKS_ constant: whether, and when, they run"},
     {"ordered", T_BOOL, offsetof(pp_job_t, ordered), 0, "whether a stream's results come in the order of its input"},
+    {"ahead", T_PYSSIZET, offsetof(pp_job_t, ahead), 0, "how many tasks without an outcome may have been read; 0: any number"},
     {"is_timed", T_BOOL, offsetof(pp_job_t, is_timed), 0, "whether workers record when they claim its tasks; set before it is admitted"},
     {"function", T_OBJECT, offsetof(pp_job_t, function), 0, "what must live until the call is done: its published function"},
     {"owner", T_OBJECT, offsetof(pp_job_t, owner), 0, "what must live until the call is done: its pool"},
@@ -364,8 +402,9 @@ static PyMemberDef job_members[] = {
 };
 
 PyDoc_STRVAR(job_doc, "Job(n_items=1, chunk=1, kind=JOB_SINGLE, window=0)\n\n"
-                      "One call of a pool: a single call, a map or a stream (imap). window: how many tasks may be read\n"
-                      "ahead of a stream's consumer if the length is unknown; 0: the length is n_items. Thread-safe.");
+                      "One call of a pool: a single call, a map or a stream (imap). window: how many tasks of a stream may\n"
+                      "be read ahead of its consumer, and more than 0 if a map's input is read while its tasks run; 0: there\n"
+                      "are n_items items. Thread-safe.");
 
 static PyType_Slot job_slots[] = {
     {Py_tp_doc, (void *)job_doc},       {Py_tp_new, job_new},         {Py_tp_init, job_init},
@@ -379,65 +418,4 @@ PyType_Spec pp_job_spec = {
     .basicsize = sizeof(pp_job_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = job_slots,
-};
-
-static int task_init(pp_pending_t *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"job", "index", "function", "payload", NULL};
-    PyObject *job, *function, *payload;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIOO", names, &job, &self->index, &function, &payload))
-        return -1;
-    pp_module_t *m = pp_module_of(Py_TYPE(self));
-    if (m == NULL || !PyObject_TypeCheck(job, m->job_type)) {
-        PyErr_SetString(PyExc_TypeError, "a Task belongs to a Job");
-        return -1;
-    }
-    Py_XSETREF(self->job, (pp_job_t *)Py_NewRef(job));
-    Py_XSETREF(self->function, Py_NewRef(function));
-    Py_XSETREF(self->payload, Py_NewRef(payload));
-    return 0;
-}
-
-static int task_traverse(pp_pending_t *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->job);
-    Py_VISIT(self->function);
-    Py_VISIT(self->payload);
-    return 0;
-}
-
-static int task_clear(pp_pending_t *self) {
-    Py_CLEAR(self->job);
-    Py_CLEAR(self->function);
-    Py_CLEAR(self->payload);
-    return 0;
-}
-
-static void task_dealloc(pp_pending_t *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    task_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMemberDef task_members[] = {
-    {"job", T_OBJECT, offsetof(pp_pending_t, job), READONLY, "the call that it is a part of"},
-    {"index", T_UINT, offsetof(pp_pending_t, index), READONLY, "its number in that call"},
-    {"function", T_OBJECT, offsetof(pp_pending_t, function), 0, "what to call; Published, if workers do not share our objects; or None"},
-    {0},
-};
-
-PyDoc_STRVAR(task_doc, "Task(job, index, function, payload)\n\nA task that waits for room in the channel.");
-
-static PyType_Slot task_slots[] = {
-    {Py_tp_doc, (void *)task_doc},      {Py_tp_init, task_init},        {Py_tp_traverse, task_traverse},
-    {Py_tp_clear, task_clear},          {Py_tp_dealloc, task_dealloc},  {Py_tp_members, task_members},
-    {0, NULL},
-};
-
-PyType_Spec pp_task_spec = {
-    .name = "pool_party._native.Task",
-    .basicsize = sizeof(pp_pending_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = task_slots,
 };

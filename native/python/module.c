@@ -10,11 +10,13 @@ _Atomic unsigned pp_n_forks;
 
 static void before_fork(void) {
     pp_limits_before_fork();
+    pp_links_before_fork();
     pp_memory_before_fork();
 }
 
 static void in_parent(void) {
     pp_memory_after_fork();
+    pp_links_after_fork();
     pp_limits_after_fork_in_parent();
 }
 
@@ -41,15 +43,16 @@ static void unlock_modules(void) {}
 static void in_child(void) {
     unlock_modules();
     pp_memory_after_fork();
+    pp_links_after_fork_in_child();
     pp_copy_after_fork_in_child();
     pp_forget_cpus();
     atomic_fetch_add(&pp_n_forks, 1);
-    pp_store_seq_cst(&pp_n_interpreters, 0);
-    pp_kept_after_fork_in_child();
+    pp_interpreters_after_fork_in_child();
     pp_limits_after_fork_in_child();
     pp_others_after_fork_in_child();
     pp_loads_after_fork();
     pp_interrupts_after_fork();
+    pp_duties_after_fork_in_child();
     pp_interrupts_enter(NULL);   /* the worker that forked is not this process */
 }
 
@@ -63,32 +66,6 @@ pp_module_t *pp_module_of(PyTypeObject *type) {
     return module ? PyModule_GetState(module) : NULL;
 }
 
-/* EFBIG: shared memory would exceed the largest file size or, beyond 256 GiB, the largest block. */
-PyObject *pp_raise_errno(int error) {
-    if (error == EFBIG) {
-        PyObject *text = PyUnicode_FromFormat("%s: shared memory is limited by RLIMIT_FSIZE (ulimit -f)", strerror(error));
-        PyObject *args = text ? Py_BuildValue("(iN)", error, text) : NULL;
-        if (args)
-            PyErr_SetObject(PyExc_OSError, args);
-        Py_XDECREF(args);
-        return NULL;
-    }
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
-}
-
-int pp_deadline_of(PyObject *timeout_s, int64_t *deadline_ns) {
-    *deadline_ns = -1;
-    if (timeout_s == Py_None)
-        return 0;
-    double seconds = PyFloat_AsDouble(timeout_s);
-    if (PyErr_Occurred())
-        return -1;
-    if (!(seconds >= 1e9))   /* longer waits have no deadline, which also avoids overflow; NaN is over at once */
-        *deadline_ns = pp_now_ns() + (int64_t)(seconds > 0 ? seconds * 1e9 : 0);
-    return 0;
-}
-
 static PyObject *call_preludes(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
     return pp_call_preludes();
@@ -100,7 +77,16 @@ static PyObject *shelve(PyObject *module, PyObject *package) {
         PyErr_SetString(PyExc_TypeError, "a package is bytes");
         return NULL;
     }
-    return pp_shelve(package);
+    pp_channel_t *channel = pp_encoding_channel();
+    uint32_t at = 0;
+    bool is_there = false;
+    if (channel && PyBytes_GET_SIZE(package) <= PP_SHELF_BYTES && pp_channel_enter(channel)) {
+        is_there = pp_shelf_put(channel->segment, PyBytes_AS_STRING(package), (uint32_t)PyBytes_GET_SIZE(package), &at);
+        pp_channel_leave(channel);
+    }
+    if (!is_there)
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(at);
 }
 
 static PyObject *from_shelf(PyObject *module, PyObject *args) {
@@ -210,6 +196,30 @@ static PyObject *do_step(bool (*step)(users_t *), PyObject *args, const char *fo
     return PyBool_FromLong(is_known);
 }
 
+/* In an interpreter that is a worker, and in a worker process, all threads are the worker's. */
+static PyObject *task(PyObject *module, PyObject *ignored) {
+    (void)ignored;
+    pp_module_t *m = PyModule_GetState(module);
+    uint64_t task;
+    Py_BEGIN_ALLOW_THREADS
+    task = pp_task_of(m->limited);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLongLong(task == 0 && m->libraries ? PP_NO_TASK : task);
+}
+
+static PyObject *task_sets(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long task, setter;
+    unsigned n;
+    bool is_found;
+    if (!PyArg_ParseTuple(args, "KKI", &task, &setter, &n))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    is_found = pp_task_sets(task, (uintptr_t)setter, n);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_found);
+}
+
 static PyObject *user_sets(PyObject *module, PyObject *args) {
     (void)module;
     return do_step(step_sets, args, "KI", &(users_t){0});
@@ -245,6 +255,16 @@ static PyObject *cpus_left(PyObject *module, PyObject *arg) {
     if (PyErr_Occurred())
         return NULL;
     return PyLong_FromUnsignedLong(pp_others_leave((unsigned)n));
+}
+
+static PyObject *divide(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned own, rank, n_awake, n_threads, n_left;
+    if (!PyArg_ParseTuple(args, "IIIII", &own, &rank, &n_awake, &n_threads, &n_left))
+        return NULL;
+    if (n_awake == 0)
+        return PyErr_Format(PyExc_ValueError, "n_awake must be at least 1");
+    return PyLong_FromUnsignedLong(pp_divide(own, rank, n_awake, n_threads, n_left));
 }
 
 static PyObject *count_awake(PyObject *module, PyObject *ignored) {
@@ -327,19 +347,6 @@ static PyObject *n_thread_libraries(PyObject *module, PyObject *ignored) {
     return PyLong_FromUnsignedLong(n);
 }
 
-/* Some libraries' setters take a long, so the whole register is set. */
-static PyObject *call_setter(PyObject *module, PyObject *args) {
-    (void)module;
-    unsigned long long address;
-    long n;
-    if (!PyArg_ParseTuple(args, "Kl", &address, &n))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    ((void (*)(long))(uintptr_t)address)(n);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
 static PyObject *call_getter(PyObject *module, PyObject *arg) {
     (void)module;
     unsigned long long address = PyLong_AsUnsignedLongLong(arg);
@@ -350,6 +357,24 @@ static PyObject *call_getter(PyObject *module, PyObject *arg) {
     n = ((int (*)(void))(uintptr_t)address)();
     Py_END_ALLOW_THREADS
     return PyLong_FromLong(n);
+}
+
+static PyObject *occupy_standard(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    pp_occupy_standard();
+    Py_RETURN_NONE;
+}
+
+static PyObject *name_file(PyObject *module, PyObject *args) {
+    (void)module;
+    int fd;
+    const char *path;
+    if (!PyArg_ParseTuple(args, "is", &fd, &path))
+        return NULL;
+    int error = pp_name_file(fd, path);
+    if (error)
+        return pp_raise_errno(error);
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
@@ -366,7 +391,6 @@ static PyMethodDef functions[] = {
      "n_loads() -> int\n\nReturns a number that changes when libraries are loaded into this process."},
     {"n_thread_libraries", n_thread_libraries, METH_NOARGS,
      "n_thread_libraries() -> int\n\nHow many loaded libraries have threads of their own, judging by file names."},
-    {"call_setter", call_setter, METH_VARARGS, "call_setter(address, n)\n\nCalls a void (*)(int)."},
     {"call_getter", call_getter, METH_O, "call_getter(address) -> int\n\nCalls an int (*)(void)."},
     {"limit_library", limit_library, METH_VARARGS,
      "limit_library(setter, getter, per_thread, most, count=0, has_threads=0)\n\n"
@@ -377,15 +401,22 @@ static PyMethodDef functions[] = {
      "limits_told(n)\n\nIn a worker process: its environment contains n instead of the user's setting."},
     {"limits_cpus", limits_cpus, METH_O,
      "limits_cpus(cpus)\n\nSets where libraries' threads may run, even if the worker that creates them is pinned to fewer CPUs."},
+    {"task", task, METH_NOARGS,
+     "task() -> int\n\nThe number of the task whose thread this is, unique in this process; 0: it is the program's. In an interpreter\n"
+     "that has no task, the number is that of no task."},
+    {"task_sets", task_sets, METH_VARARGS,
+     "task_sets(task, setter, n) -> bool\n\n"
+     "Limits a library for a task, until that ends; 0: no longer. A library with a count per thread is limited in this thread.\n"
+     "False: the task has ended, or does not use the library."},
     {"user_sets", user_sets, METH_VARARGS,
-     "user_sets(setter, n) -> bool\n\nNotes that the user sets a library's count. False: the library is unknown."},
+     "user_sets(setter, n) -> bool\n\nNotes that the program sets a library's count. False: the library is unknown."},
     {"user_blocks", user_blocks, METH_VARARGS,
      "user_blocks(setter, n, applies) -> bool\n\n"
      "Sets the count of the user's open blocks for a library with one count per process; 0: no block is open. applies: set\n"
      "the library now. False: the library is unknown."},
     {"user_count", user_count, METH_VARARGS,
      "user_count(setter) -> int | None\n\n"
-     "Returns what the user has set outside blocks in this process or thread. None: the library is unknown."},
+     "Returns what the program has set outside blocks in this process or thread. None: the library is unknown."},
     {"user_most", user_most, METH_NOARGS,
      "user_most() -> int\n\n"
      "Returns the smallest count that the user has set for a library with one count per process; a very large number if\n"
@@ -396,6 +427,10 @@ static PyMethodDef functions[] = {
     {"cpus_left", cpus_left, METH_O,
      "cpus_left(n) -> int\n\n"
      "Returns how many of n CPUs other programs do not use, as far as is known. It is observed while a pool lends."},
+    {"divide", divide, METH_VARARGS,
+     "divide(own, rank, n_awake, n_threads, n_left) -> int\n\n"
+     "Returns how many threads the active worker of this rank, of n_awake ones, has. own: its threads while all workers of its\n"
+     "pool are active; n_threads: those of the pool; n_left: for how many of these other programs leave CPUs, which are lent."},
     {"n_awake", count_awake, METH_NOARGS,
      "n_awake() -> int\n\n"
      "For tests: returns the number of active workers, of all pools of this process, that budgets are based on."},
@@ -420,9 +455,12 @@ static PyMethodDef functions[] = {
      "Returns `Channel.receivers` of the pool that this thread is encoding for, or None: what its workers have of __main__."},
     {"n_interpreters", n_interpreters, METH_NOARGS,
      "n_interpreters() -> int\n\nReturns the number of live interpreter workers in this process."},
-    {"n_kept", pp_n_kept, METH_NOARGS, pp_n_kept_doc},
-    {"end_kept", pp_end_kept, METH_NOARGS, pp_end_kept_doc},
     {"open_copy", pp_open_copy, METH_VARARGS, pp_open_copy_doc},
+    {"has_room", pp_has_room, METH_O, pp_has_room_doc},
+    {"count_mappings", pp_count_mappings, METH_NOARGS, pp_count_mappings_doc},
+    {"staying", pp_staying, METH_NOARGS, pp_staying_doc},
+    {"copies_locks", pp_copies_locks, METH_NOARGS, pp_copies_locks_doc},
+    {"copy_handle", pp_copy_handle, METH_O, pp_copy_handle_doc},
     {"copy_threads", pp_copy_threads, METH_O, pp_copy_threads_doc},
     {"end_threads", pp_end_threads, METH_O, pp_end_threads_doc},
     {"limit_copy", pp_limit_copy, METH_VARARGS, pp_limit_copy_doc},
@@ -446,6 +484,7 @@ static PyMethodDef functions[] = {
     {"names_of_main", pp_names_of_main, METH_O, pp_names_of_main_doc},
     {"leaves", pp_find_leaves, METH_VARARGS, pp_leaves_doc},
     {"recall", pp_recall, METH_VARARGS, pp_recall_doc},
+    {"annotations_of", pp_annotations_of, METH_O, pp_annotations_of_doc},
     {"are_same", pp_are_same, METH_VARARGS, pp_are_same_doc},
     {"n_helped", pp_n_helped, METH_NOARGS, "n_helped() -> int\n\n"
                                            "Returns the number of copied pieces that idle cores have contributed in this\n"
@@ -453,16 +492,21 @@ static PyMethodDef functions[] = {
     {"share", pp_share, METH_O, pp_share_doc},
     {"ask_main", pp_ask_main, METH_O, pp_ask_main_doc},
     {"is_shared", pp_is_shared, METH_O, pp_is_shared_doc},
+    {"served", pp_served, METH_NOARGS, pp_served_doc},
+    {"entry", pp_entry, METH_VARARGS, pp_entry_doc},
     {"call_apart", pp_call_apart, METH_O, pp_call_apart_doc},
     {"name_shared", pp_name_shared, METH_O, pp_name_shared_doc},
     {"has_shared", pp_has_shared, METH_O, pp_has_shared_doc},
+    {"enter_link", pp_enter_link, METH_O, pp_enter_link_doc},
+    {"occupy_standard", occupy_standard, METH_NOARGS,
+     "occupy_standard()\n\n"
+     "Opens /dev/null in place of each standard stream that is closed, so that no descriptor that is opened later has its\n"
+     "number. Programs that are started inherit it."},
+    {"name_file", name_file, METH_VARARGS, "name_file(fd, path)\n\nGives a file without a name one. Raises: FileExistsError."},
     {"open_shared", pp_open_shared, METH_O, pp_open_shared_doc},
     {"ring", pp_ring_word, METH_O, pp_ring_word_doc},
     {"wait_ring", pp_wait_ring_word, METH_VARARGS, pp_wait_ring_word_doc},
-    {"shows_bars", pp_shows_bars, METH_NOARGS, pp_shows_bars_doc},
-    {"open_bar", pp_open_bar, METH_VARARGS, pp_open_bar_doc},
-    {"count_bar", (PyCFunction)(void *)pp_count_bar, METH_FASTCALL, pp_count_bar_doc},
-    {"close_bar", pp_close_bar, METH_O, pp_close_bar_doc},
+    {"n_interrupts", pp_n_interrupts, METH_NOARGS, "n_interrupts() -> int\n\nReturns how often this process has received SIGINT, as far as it was watched."},
     {"die_with", die_with, METH_O, "die_with(fd)\n\nKills this process as soon as `fd` reads end of file."},
     {0},
 };
@@ -482,6 +526,7 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 
 static int add_constants(PyObject *module) {
     static const struct { const char *name; long value; } constants[] = {
+        {"CHANNEL_MAGIC", PP_MAGIC},           {"CHANNEL_MAGIC_AT", PP_CORE_AT},
         {"COMMON_MIN", PP_COMMON_MIN},
         {"STATUS_OK", PP_STATUS_OK},           {"STATUS_FAILED", PP_STATUS_FAILED},
         {"STATUS_UNENCODABLE", PP_STATUS_UNENCODABLE}, {"STATUS_BROKEN_INIT", PP_STATUS_BROKEN_INIT},
@@ -494,15 +539,18 @@ static int add_constants(PyObject *module) {
         {"INTERCEPT_FAILURES", PP_INTERCEPT_FAILURES}, {"INTERCEPT_ALL", PP_INTERCEPT_ALL},
         {"MODE_CHUNK", PP_MODE_CHUNK},         {"MODE_STARCHUNK", PP_MODE_STARCHUNK},
         {"STOP_DRAIN", PP_DRAIN},              {"STOP_NOW", PP_STOP},
-        {"WORKER_EMPTY", PP_WORKER_EMPTY},         {"WORKER_STARTING", PP_WORKER_STARTING},
+        {"WORKER_STARTING", PP_WORKER_STARTING},
         {"WORKER_READY", PP_WORKER_READY},         {"WORKER_EXITED", PP_WORKER_EXITED},
+        {"DUTY_TASKS", PP_DUTY_TASKS},         {"DUTY_INPUT", PP_DUTY_INPUT},   {"DUTY_ANY", PP_DUTY_ANY},
+        {"DUTY_RESULT", PP_DUTY_RESULT},       {"DUTY_BACKLOG", PP_DUTY_BACKLOG},
         {"MAX_WORKERS", PP_MAX_WORKERS},         {"SLOTS", PP_SLOTS},
         {"EVENT_TASK", PP_EVENT_TASK},         {"EVENT_WAIT", PP_EVENT_WAIT},   {"EVENT_BUDGET", PP_EVENT_BUDGET},
         {"EVENT_WORDS", PP_EVENT_WORDS},       {"TAGS_KIND_AT", PP_TAGS_KIND_AT},
         {"TAGS_STATUS_AT", PP_TAGS_STATUS_AT}, {"TAGS_THREADS_AT", PP_TAGS_THREADS_AT},
         {"PRESENT_TASK", PP_PRESENT_TASK},     {"PRESENT_LOOKS", PP_PRESENT_LOOKS},
-        {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS}, {"PLACE_BYTES", PP_PLACE_BYTES},
+        {"PRESENT_SLEEPS", PP_PRESENT_SLEEPS}, {"REGION_NUMBERS", PP_REGION_NUMBERS},
         {"HAS_GLIBC", HAS_GLIBC},
+        {"MAPPINGS_KEPT", PP_MAPPINGS_KEPT},
         {"LOAD_GLOBAL", LOAD_GLOBAL},          {"STORE_GLOBAL", STORE_GLOBAL},  {"DELETE_GLOBAL", DELETE_GLOBAL},
         {"LOAD_NAME", LOAD_NAME},              {"EXTENDED_ARG", EXTENDED_ARG},
         {"LOAD_FROM_DICT_OR_GLOBALS", LOAD_FROM_DICT_OR_GLOBALS},
@@ -517,6 +565,7 @@ static int module_exec(PyObject *module) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     pp_module_t *m = PyModule_GetState(module);
+    m->make_worker = pp_worker_new;
     m->dumps_keywords = Py_BuildValue("(s)", "buffer_callback");
     m->loads_keywords = Py_BuildValue("(s)", "buffers");
     m->protocol = PyLong_FromLong(5);
@@ -525,17 +574,19 @@ static int module_exec(PyObject *module) {
     m->getvalue_name = PyUnicode_InternFromString("getvalue");
     m->kept_name = PyUnicode_InternFromString("kept");
     m->job_type = add_type(module, &pp_job_spec);
-    m->task_type = add_type(module, &pp_task_spec);
+    m->entry_type = add_type(module, &pp_entry_spec);
     m->published_type = add_type(module, &pp_published_spec);
     m->keeper_type = add_type(module, &pp_keeper_spec);
-    m->channel_type = add_type(module, &pp_channel_spec);
+    m->channel_type = add_type(module, pp_channel_spec());
     m->worker_type = add_type(module, &pp_worker_spec);
     m->interpreter_type = add_type(module, &pp_interpreter_spec);
+    if (add_type(module, &pp_link_spec) == NULL)
+        return -1;
     m->memory_type = add_type(module, &pp_memory_spec);
     bool complete = m->dumps_keywords && m->loads_keywords && m->memory_type && m->protocol && m->dispatch_table_name && m->dump_name &&
-                    m->getvalue_name && m->kept_name && m->job_type && m->task_type &&
+                    m->getvalue_name && m->kept_name && m->job_type && m->entry_type &&
                     m->published_type && m->keeper_type && m->channel_type && m->worker_type && m->interpreter_type;
-    return complete && pp_gating_add(module) == 0 ? add_constants(module) : -1;
+    return complete && pp_gating_add(module) == 0 && pp_duties_add(module) == 0 ? add_constants(module) : -1;
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
@@ -551,7 +602,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->duplicates);
     Py_VISIT(m->caller);
     Py_VISIT(m->job_type);
-    Py_VISIT(m->task_type);
+    Py_VISIT(m->entry_type);
     Py_VISIT(m->published_type);
     Py_VISIT(m->keeper_type);
     Py_VISIT(m->channel_type);
@@ -583,7 +634,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->getvalue_name);
     Py_CLEAR(m->kept_name);
     Py_CLEAR(m->job_type);
-    Py_CLEAR(m->task_type);
+    Py_CLEAR(m->entry_type);
     Py_CLEAR(m->published_type);
     Py_CLEAR(m->keeper_type);
     Py_CLEAR(m->channel_type);

@@ -7,11 +7,11 @@ enum { STAY_NS = 100000000 };   /* ns; guess: as in others.c */
 
 /* ---- budgets ---- */
 
-const char pp_limit_doc[] = PyDoc_STR("limit(n_cpus, n_threads, lends)\n\n"
+PyDoc_STRVAR(limit_doc, "limit(n_cpus, n_threads, lends)\n\n"
                                       "Limits this process's libraries while a worker of this channel is active in it: to\n"
                                       "n_threads, or, if it lends, to the CPUs divided by all active workers. n_threads 0:\n"
                                       "ends the limit.");
-PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args) {
+static PyObject *channel_limit(pp_channel_t *self, PyObject *args) {
     unsigned n_cpus, n_threads;
     int lends;
     if (!PyArg_ParseTuple(args, "IIp", &n_cpus, &n_threads, &lends))
@@ -25,7 +25,7 @@ PyObject *pp_channel_limit(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *pp_channel_lend(pp_channel_t *self, PyObject *arg) {
+static PyObject *channel_lend(pp_channel_t *self, PyObject *arg) {
     unsigned long n_cpus = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred())
         return NULL;
@@ -38,7 +38,7 @@ PyObject *pp_channel_lend(pp_channel_t *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args) {
+static PyObject *channel_grant(pp_channel_t *self, PyObject *args) {
     PyObject *n;
     unsigned n_threads;
     if (!PyArg_ParseTuple(args, "OI", &n, &n_threads))
@@ -55,15 +55,15 @@ PyObject *pp_channel_grant(pp_channel_t *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *pp_channel_watch(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_watch(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_store_seq_cst(&self->segment->shared->is_watched, 1);
     Py_RETURN_NONE;
 }
 
-PyObject *pp_channel_pulse(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_pulse(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
-    pp_store_seq_cst(&self->is_pulsed, 1);   /* before the pulse: see pp_channel_wait_change */
+    pp_store_seq_cst(&self->is_pulsed, 1);   /* before the pulse: see channel_wait_change */
     pp_futex_wake(&self->is_pulsed, INT32_MAX, UINT32_MAX);
     pp_pulse(self->segment->shared);
     Py_RETURN_NONE;
@@ -77,8 +77,8 @@ static void wait_pulse(pp_channel_t *self, uint32_t seen) {
     pp_add_seq_cst(&shared->n_awaiting, -1);
 }
 
-const char pp_wait_pulse_doc[] = PyDoc_STR("wait_pulse(seen) -> int\n\nWaits until the pulse differs from `seen`, and returns it.");
-PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
+PyDoc_STRVAR(wait_pulse_doc, "wait_pulse(seen) -> int\n\nWaits until the pulse differs from `seen`, and returns it.");
+static PyObject *channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
     unsigned long seen = PyLong_AsUnsignedLongMask(arg);
     if (PyErr_Occurred())
         return NULL;
@@ -88,11 +88,11 @@ PyObject *pp_channel_wait_pulse(pp_channel_t *self, PyObject *arg) {
     return PyLong_FromUnsignedLong(pp_load_seq_cst(&self->segment->shared->pulse));
 }
 
-static bool is_awake(pp_worker_slot_t *worker) {
-    return pp_load_seq_cst(&worker->state) == PP_WORKER_READY && pp_load_seq_cst(&worker->park) != PP_ASLEEP;
+static bool is_awake(pp_worker_slot_t *worker_slot) {
+    return pp_load_seq_cst(&worker_slot->state) == PP_WORKER_READY && pp_load_seq_cst(&worker_slot->park) != PP_ASLEEP;
 }
 
-static void look(pp_segment_t *s, bool *active) {
+static void read_active(pp_segment_t *s, bool *active) {
     for (unsigned i = 0; i < s->n_workers; i++)
         active[i] = is_awake(pp_segment_worker(s, i));
 }
@@ -118,7 +118,7 @@ static uint32_t wait_change(pp_channel_t *self, uint32_t seen, const bool *known
         uint32_t pulse = pp_load_seq_cst(&s->shared->pulse);   /* first: what changes after what follows was read pulses again */
         if (pp_swap_seq_cst(&self->is_pulsed, 0) || pp_others_leave(n_cpus) != n_left)
             return pulse;
-        look(s, now);
+        read_active(s, now);
         if (has_lasted(s->n_workers, known, before, now))
             return pulse;
         memcpy(before, now, s->n_workers * sizeof *now);
@@ -132,12 +132,12 @@ static uint32_t wait_change(pp_channel_t *self, uint32_t seen, const bool *known
     }
 }
 
-const char pp_wait_change_doc[] = PyDoc_STR(
+PyDoc_STRVAR(wait_change_doc,
     "wait_change(seen, awake, n_cpus, n_left, period_s) -> int\n\n"
     "Waits until a worker was active or idle, other than `awake` says, at two looks in a row, which are period_s apart; or\n"
     "cpus_left(n_cpus) is not n_left; or pulse() was called. seen: the pulse that was considered last. Returns the pulse\n"
     "that was considered now.");
-PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args) {
+static PyObject *channel_wait_change(pp_channel_t *self, PyObject *args) {
     unsigned long seen;
     PyObject *awake;
     unsigned n_cpus, n_left, n_workers = self->segment->n_workers;
@@ -159,18 +159,18 @@ PyObject *pp_channel_wait_change(pp_channel_t *self, PyObject *args) {
     return PyLong_FromUnsignedLong(pulse);
 }
 
-const char pp_counts_doc[] = PyDoc_STR("counts() -> tuple[int, ...]\n\n"
+PyDoc_STRVAR(counts_doc, "counts() -> tuple[int, ...]\n\n"
                                        "Returns, for each worker of this process, how many threads it may use now. For an\n"
                                        "idle worker, that is its own budget.");
-PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_counts(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     unsigned n = self->segment->n_workers;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
     for (unsigned i = 0; all && i < n; i++) {
-        pp_worker_slot_t *worker = pp_segment_worker(self->segment, i);
-        unsigned count = pp_load_seq_cst(&worker->grant);
-        if (is_awake(worker))
-            count = pp_budget_count(&self->segment->budget, count);
+        pp_worker_slot_t *worker_slot = pp_segment_worker(self->segment, i);
+        unsigned count = pp_load_seq_cst(&worker_slot->grant);
+        if (is_awake(worker_slot))
+            count = pp_budget_count(&self->segment->budget, count, i);
         PyObject *number = PyLong_FromUnsignedLong(count);
         if (number)
             PyTuple_SET_ITEM(all, (Py_ssize_t)i, number);
@@ -180,9 +180,9 @@ PyObject *pp_channel_counts(pp_channel_t *self, PyObject *ignored) {
     return all;
 }
 
-const char pp_awake_doc[] = PyDoc_STR("awake() -> tuple[bool, ...]\n\n"
+PyDoc_STRVAR(awake_doc, "awake() -> tuple[bool, ...]\n\n"
                                       "Returns, for each worker, whether it has work or is seeking some.");
-PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_awake(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     unsigned n = self->segment->n_workers;
     PyObject *all = PyTuple_New((Py_ssize_t)n);
@@ -192,7 +192,7 @@ PyObject *pp_channel_awake(pp_channel_t *self, PyObject *ignored) {
     return all;
 }
 
-PyObject *pp_channel_lends(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_lends(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     const pp_budget_t *budget = &self->segment->budget;
     return Py_BuildValue("KK", (unsigned long long)pp_load_relaxed(&budget->n_lends),
@@ -201,7 +201,7 @@ PyObject *pp_channel_lends(pp_channel_t *self, PyObject *ignored) {
 
 /* ---- traces ---- */
 
-PyObject *pp_channel_trace(pp_channel_t *self, PyObject *arg) {
+static PyObject *channel_trace(pp_channel_t *self, PyObject *arg) {
     int on = PyObject_IsTrue(arg);
     if (on < 0)
         return NULL;
@@ -209,16 +209,16 @@ PyObject *pp_channel_trace(pp_channel_t *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *pp_channel_forget_events(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_forget_events(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     pp_segment_forget_events(self->segment);
     Py_RETURN_NONE;
 }
 
-const char pp_read_events_doc[] = PyDoc_STR("read_events(worker, start) -> (next, n_lost, bytes)\n\n"
+PyDoc_STRVAR(read_events_doc, "read_events(worker, start) -> (next, n_lost, bytes)\n\n"
                                             "Returns a worker's events from number `start` on, of EVENT_WORDS 64-bit words\n"
                                             "each, and how many were overwritten.");
-PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args) {
+static PyObject *channel_read_events(pp_channel_t *self, PyObject *args) {
     PyObject *n;
     unsigned long long from;
     if (!PyArg_ParseTuple(args, "OK", &n, &from))
@@ -241,16 +241,53 @@ PyObject *pp_channel_read_events(pp_channel_t *self, PyObject *args) {
     return result;
 }
 
-const char pp_present_doc[] = PyDoc_STR("present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
+PyDoc_STRVAR(present_doc, "present(worker) -> (n_events, state, since_ns, tid, job, index)\n\n"
                                         "Returns what a worker is doing, as it has recorded. state: a PRESENT_ constant;\n"
                                         "tid: 0 if it has not begun to serve.");
-PyObject *pp_channel_present(pp_channel_t *self, PyObject *arg) {
+static PyObject *channel_present(pp_channel_t *self, PyObject *arg) {
     int n = pp_channel_slot(self, arg);
     if (n < 0)
         return NULL;
-    pp_worker_slot_t *worker = pp_segment_worker(self->segment, (unsigned)n);
-    unsigned state = pp_trace_present(worker);
-    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&worker->n_events), state,
-                         (unsigned long long)pp_load_relaxed(&worker->since_ns), pp_load_relaxed(&worker->tid),
-                         (unsigned long long)pp_load_relaxed(&worker->job), pp_load_relaxed(&worker->index));
+    pp_worker_slot_t *worker_slot = pp_segment_worker(self->segment, (unsigned)n);
+    unsigned state = pp_trace_present(worker_slot);
+    return Py_BuildValue("KIKIKI", (unsigned long long)pp_load_acquire(&worker_slot->n_events), state,
+                         (unsigned long long)pp_load_relaxed(&worker_slot->since_ns), pp_load_relaxed(&worker_slot->tid),
+                         (unsigned long long)pp_load_relaxed(&worker_slot->job), pp_load_relaxed(&worker_slot->index));
 }
+
+GUARDED(channel_limit)
+GUARDED(channel_lend)
+GUARDED(channel_grant)
+GUARDED(channel_watch)
+GUARDED_QUIET(channel_pulse, Py_None)
+GUARDED(channel_wait_pulse)
+GUARDED(channel_wait_change)
+GUARDED(channel_counts)
+GUARDED(channel_awake)
+GUARDED(channel_lends)
+GUARDED(channel_trace)
+GUARDED(channel_forget_events)
+GUARDED(channel_read_events)
+GUARDED(channel_present)
+
+PyMethodDef pp_observing_methods[] = {
+    METHOD("limit", channel_limit, METH_VARARGS, limit_doc),
+    METHOD("lend", channel_lend, METH_O, "lend(n_cpus)\n\n"
+           "Lets this pool lend so many CPUs, as far as other programs leave them idle, which is observed from now on.\n"
+           "Changes are told by the pulse. 0: ends lending."),
+    METHOD("grant", channel_grant, METH_VARARGS, "grant(worker, n_threads)\n\n"
+                                                    "Sets how many threads a worker's libraries may use; 0: no limit."),
+    METHOD("watch", channel_watch, METH_NOARGS, "watch()\n\n"
+                                                   "Makes the pulse tell when workers become idle and active, from now on."),
+    METHOD("pulse", channel_pulse, METH_NOARGS, "pulse()\n\nWakes the threads that wait for the pulse."),
+    METHOD("wait_pulse", channel_wait_pulse, METH_O, wait_pulse_doc),
+    METHOD("wait_change", channel_wait_change, METH_VARARGS, wait_change_doc),
+    METHOD("counts", channel_counts, METH_NOARGS, counts_doc),
+    METHOD("awake", channel_awake, METH_NOARGS, awake_doc),
+    METHOD("lends", channel_lends, METH_NOARGS, "lends() -> (n_lends, n_reclaims)\n\nCounts within this process."),
+    METHOD("trace", channel_trace, METH_O, "trace(on)\n\nMakes workers record events, or stop it."),
+    METHOD("forget_events", channel_forget_events, METH_NOARGS, "forget_events()\n\nGives back the memory of events."),
+    METHOD("read_events", channel_read_events, METH_VARARGS, read_events_doc),
+    METHOD("present", channel_present, METH_O, present_doc),
+    {0},
+};

@@ -1,229 +1,237 @@
-/* Channel, continued: putting. Encodes values, publishes functions, and moves tasks into the channel while there is
- * room.
+/* Channel, continued: putting. What waits to be put is the backlog, and one thread at a time moves it into the channel
+ * while there is room (`pp_feed` in channel/waiting.c).
  *
- * `feed` in waiting.c ensures that one thread at a time puts. Pickling may run user code, which may use the same
- * Channel in the same thread. Every function here therefore reads its state again after pickling.
+ * Pickling and publishing may run user code, which may use the same Channel in the same thread. That thread then also puts
+ * what this adds, except for the entries that its outer frames are putting. Every function here therefore reads its state
+ * again after pickling. Only publishing a function, and asking where an error comes from, run Python code of the pool's.
  */
 #include "python.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 #define BLOCK_BYTES_MAX (64ull << 20)   /* bytes of arguments in shared memory beyond what workers need at once; guess */
 #define CLOCK_EVERY 16                  /* tasks of a map between two looks at the clock */
+#define LARGE_CHUNK 4096                /* items of a chunk that takes a while to make, and much memory; guess */
+#define N_TRIES 3u                      /* to put a task that was refused while no worker will tell when there is room */
 
-typedef struct {                        /* a map's function, the same for all its tasks */
+/* ---- entries ---- */
+
+static int entry_init(pp_entry_t *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"job", "function", "payload", "index", "mode", NULL};
+    PyObject *job, *function, *payload;
+    self->index = 0;
+    self->mode = PP_MODE_CALL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|II", names, &job, &function, &payload, &self->index, &self->mode))
+        return -1;
+    pp_module_t *m = pp_module_of(Py_TYPE(self));
+    if (m == NULL || !PyObject_TypeCheck(job, m->job_type)) {
+        PyErr_SetString(PyExc_TypeError, "an Entry belongs to a Job");
+        return -1;
+    }
+    Py_XSETREF(self->job, (pp_job_t *)Py_NewRef(job));
+    Py_XSETREF(self->function, Py_NewRef(function));
+    Py_XSETREF(self->payload, Py_NewRef(payload));
+    return 0;
+}
+
+static int entry_traverse(pp_entry_t *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->job);
+    Py_VISIT(self->function);
+    Py_VISIT(self->payload);
+    return 0;
+}
+
+static int entry_clear(pp_entry_t *self) {
+    Py_CLEAR(self->job);
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->payload);
+    return 0;
+}
+
+static void entry_dealloc(pp_entry_t *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    entry_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef entry_members[] = {
+    {"job", T_OBJECT, offsetof(pp_entry_t, job), READONLY, "the call that it is a part of"},
+    {"payload", T_OBJECT, offsetof(pp_entry_t, payload), READONLY, "a task's encoded arguments, or these themselves"},
+    {0},
+};
+
+PyDoc_STRVAR(entry_doc, "Entry(job, function, payload, index=0, mode=MODE_CALL)\n\n"
+                        "What waits to be put: task `index` of a call, whose arguments `encode` has made; or, with the mode\n"
+                        "of its tasks, the tasks of a map, and payload is its items: a list, or a sequence whose slices run\n"
+                        "no code of the user's and of which a list is made for each task. function: what to call; None if\n"
+                        "the payload has it, too.");
+
+static PyType_Slot entry_slots[] = {
+    {Py_tp_doc, (void *)entry_doc},     {Py_tp_init, entry_init},       {Py_tp_traverse, entry_traverse},
+    {Py_tp_clear, entry_clear},         {Py_tp_dealloc, entry_dealloc}, {Py_tp_members, entry_members},
+    {0, NULL},
+};
+
+PyType_Spec pp_entry_spec = {
+    .name = "pool_party._native.Entry",
+    .basicsize = sizeof(pp_entry_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = entry_slots,
+};
+
+static bool is_of_map(const pp_entry_t *entry) { return entry->mode != PP_MODE_CALL; }
+
+/* ---- the backlog ---- */
+
+void pp_backlog_append(pp_channel_t *self, pp_entry_t *entry) {
+    PP_ASSERT(!entry->waits);
+    *(self->last_entry ? &self->last_entry->next : &self->first_entry) = (pp_entry_t *)Py_NewRef(entry);
+    self->last_entry = entry;
+    entry->waits = true;
+}
+
+/* With `lock`. The caller drops the reference that the backlog had. */
+static void unlink_entry(pp_channel_t *self, pp_entry_t *entry) {
+    pp_entry_t *before = NULL, **at = &self->first_entry;
+    while (*at != entry) {
+        before = *at;
+        at = &before->next;
+    }
+    *at = entry->next;
+    if (self->last_entry == entry)
+        self->last_entry = before;
+    entry->next = NULL;
+    entry->waits = false;
+}
+
+void pp_backlog_clear(pp_channel_t *self) {
+    for (pp_entry_t *entry;; Py_DECREF(entry)) {   /* which may run user code: after each, all is as it should be */
+        PP_LOCK(self);
+        if ((entry = self->first_entry) != NULL)
+            unlink_entry(self, entry);
+        PP_UNLOCK(self);
+        if (entry == NULL)
+            break;
+    }
+}
+
+PyDoc_STRVAR(clear_backlog_doc, "clear_backlog()\n\nForgets what has not been put, after the end of the pool.");
+static PyObject *channel_clear_backlog(pp_channel_t *self, PyObject *ignored) {
+    (void)ignored;
+    pp_backlog_clear(self);
+    Py_RETURN_NONE;
+}
+
+/* A new reference to the oldest entry that no outer frame is putting, or NULL. */
+static pp_entry_t *begin_entry(pp_channel_t *self) {
+    PP_LOCK(self);
+    pp_entry_t *entry = self->first_entry;
+    while (entry && entry->is_being_put)
+        entry = entry->next;
+    if (entry) {
+        Py_INCREF(entry);
+        entry->is_being_put = true;
+        self->n_being_put++;
+    }
+    PP_UNLOCK(self);
+    return entry;
+}
+
+static void end_entry(pp_channel_t *self, pp_entry_t *entry, bool is_done) {
+    PP_LOCK(self);
+    entry->is_being_put = false;
+    self->n_being_put--;
+    bool must_drop = is_done && entry->waits;   /* the end of the pool may have cleared the backlog */
+    if (must_drop)
+        unlink_entry(self, entry);
+    PP_UNLOCK(self);
+    if (must_drop)
+        Py_DECREF(entry);
+    Py_DECREF(entry);
+}
+
+/* ---- functions ---- */
+
+typedef struct {                        /* a function, for a slot */
     uint64_t at;
     uint32_t id, size;
     PyObject *object;                   /* only for workers by reference */
 } function_t;
 
-/* Decides whether to examine each object of a pickle, which takes time: only after a large pickle, and only while it
- * finds parts to share. */
-static void decide_apart(pp_job_t *job, PyObject *payload) {
-    PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
-    bool is_large = PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN;
-    if (job->apart == PP_APART && is_large && !pp_is_apart(rest))
-        job->apart = PP_APART_NOTHING;
-    else if (job->apart == PP_APART_UNSEEN && is_large)
-        job->apart = PP_APART;
+static bool must_publish(pp_channel_t *self, PyObject *function) {
+    return !self->by_reference && function != Py_None && !PyObject_TypeCheck(function, self->module->published_type);
 }
 
-/* Whether parts of a payload are large that no task can share as they are: a pickle, or the numbers of a list. */
-static bool is_large(PyObject *payload) {
-    PyObject *rest = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 0) : payload;
-    if (PyBytes_GET_SIZE(rest) >= (Py_ssize_t)PP_COMMON_MIN)
-        return true;
-    PyObject *leaves = PyTuple_Check(payload) ? PyTuple_GET_ITEM(payload, 1) : NULL;
-    for (Py_ssize_t i = 0; leaves && i < PyList_GET_SIZE(leaves); i++)
-        if (PyList_CheckExact(PyList_GET_ITEM(leaves, i)) && PyList_GET_SIZE(PyList_GET_ITEM(leaves, i)) >= (Py_ssize_t)PP_COMMON_MIN / 8)
-            return true;
-    return false;
-}
-
-/* Calls an attribute of wire/common.py. */
-static PyObject *call_common(const char *name, PyObject *argument) {
-    PyObject *module = PyImport_ImportModule("pool_party.wire.common");
-    PyObject *done = module && argument ? PyObject_CallMethod(module, name, "O", argument) : NULL;
-    Py_XDECREF(module);
-    return done;
-}
-
-/* Begins to look for objects that other tasks of the call name, too, after a task that names large ones. */
-static int begin_commons(pp_job_t *job, PyObject *value) {
-    PyObject *commons = call_common("Commons", job->kind == PP_JOB_MAP ? Py_True : Py_False), *same = NULL;
-    if (commons)
-        same = PyObject_CallOneArg(commons, value);
-    int failed = same ? 0 : -1;
-    Py_XDECREF(same);
-    if (!failed) {
-        Py_BEGIN_CRITICAL_SECTION(job);
-        if (!job->settled && job->commons == NULL)
-            job->commons = Py_NewRef(commons);
-        Py_END_CRITICAL_SECTION();
-    }
-    Py_XDECREF(commons);
-    return failed;
-}
-
-/* Looks at a payload that is not small. Returns 0, or -1 with an exception. */
-static int look_at(pp_job_t *job, PyObject *value, PyObject *payload) {
-    decide_apart(job, payload);
-    return is_large(payload) ? begin_commons(job, value) : 0;
-}
-
-/* A new reference to the value, or to an object that is encoded in its place and names objects that were encoded before. */
-static PyObject *without_commons(pp_job_t *job, PyObject *value) {
-    PyObject *commons;
+/* A new reference to what was published for a call, or NULL. A stream has one for all its tasks. */
+static PyObject *published_for(pp_job_t *job) {
+    PyObject *published;
     Py_BEGIN_CRITICAL_SECTION(job);
-    commons = Py_XNewRef(job->commons);
+    published = Py_XNewRef(job->function);
     Py_END_CRITICAL_SECTION();
-    PyObject *rest = commons ? PyObject_CallOneArg(commons, value) : Py_NewRef(value);
-    Py_XDECREF(commons);
-    return rest;
+    return published;
 }
 
-static PyObject *encode_as(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job, bool sets_apart) {
-    pp_encoding_t how = {.snapshot = snapshot, .is_local = self->is_local, .sets_apart = sets_apart,
-                         .receivers = self->receivers, .channel = self, .call = job};
-    return pp_encode(self->module, value, &how);
+/* What was published lives until the call is done. */
+static void keep_published(pp_job_t *job, PyObject *published) {
+    Py_BEGIN_CRITICAL_SECTION(job);
+    if (!job->settled && job->function == NULL)
+        job->function = Py_NewRef(published);
+    Py_END_CRITICAL_SECTION();
 }
 
-/* Encodes a value. job: the map or stream whose argument it is, or NULL. */
-static PyObject *encode(pp_channel_t *self, PyObject *value, bool snapshot, pp_job_t *job) {
-    if (self->by_reference)
-        return Py_NewRef(value);
-    if (job == NULL)
-        return encode_as(self, value, snapshot, job, false);
-    if (job->apart == PP_APART_UNKNOWN)
-        job->apart = pp_holds_common_blob(value) ? PP_APART : PP_APART_UNSEEN;
-    if (job->commons) {
-        PyObject *rest = without_commons(job, value);
-        PyObject *payload = rest ? encode_as(self, rest, snapshot, job, rest != value || job->apart == PP_APART) : NULL;
-        if (payload && rest == value)
-            decide_apart(job, payload);
-        Py_XDECREF(rest);
-        return payload;
-    }
-    PyObject *payload = encode_as(self, value, snapshot, job, job->apart == PP_APART);
-    bool is_small = payload && PyBytes_CheckExact(payload) && PyBytes_GET_SIZE(payload) < (Py_ssize_t)PP_COMMON_MIN;
-    if (payload && !is_small && look_at(job, value, payload) < 0)
-        Py_CLEAR(payload);
-    return payload;
+/* Asks Functions for a published function: None if there is no room; False if it must be pickled, and there is no time. */
+static PyObject *ask_for(pp_channel_t *self, PyObject *function, bool has_time) {
+    PyObject *open_function;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    open_function = Py_XNewRef(self->open_function);
+    Py_END_CRITICAL_SECTION();
+    if (open_function == NULL)
+        return pp_channel_raise_closed();
+    PyObject *published = PyObject_CallFunctionObjArgs(open_function, function, has_time ? Py_True : Py_False, NULL);
+    Py_DECREF(open_function);
+    return published;
 }
 
-const char pp_encode_doc[] = PyDoc_STR("encode(value, call=None) -> payload\n\n"
-                                       "Returns the value as it is sent, or the value itself if workers share our objects.\n"
-                                       "call: the call that it is an argument of.");
-PyObject *pp_channel_encode(pp_channel_t *self, PyObject *args) {
-    PyObject *value;
-    pp_job_t *job = NULL;
-    if (!PyArg_ParseTuple(args, "O|O!", &value, self->module->job_type, &job))
-        return NULL;
-    return encode(self, value, true, job && job->kind != PP_JOB_SINGLE ? job : NULL);
-}
-
-typedef struct {                        /* a block that every worker may read while a reference to this exists */
-    PyObject_HEAD
-    pp_channel_t *channel;
-    uint64_t at, size;
-    uint32_t id, block;
-} published_t;
-
-/* The channel leads to a namespace of the program, which may contain the pool that refers to this. */
-static int published_traverse(published_t *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->channel);
-    return 0;
-}
-
-static int published_clear(published_t *self) {
-    pp_channel_t *channel = self->channel;
-    self->channel = NULL;
-    if (channel && pp_channel_enter(channel)) {
-        pp_block_release(channel->segment, 0, self->block);
-        pp_channel_leave(channel);
-    }
-    Py_XDECREF(channel);
-    return 0;
-}
-
-static void published_dealloc(published_t *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    published_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyType_Slot published_slots[] = {
-    {Py_tp_doc, "A function, or data, that every worker can fetch while a reference to this exists."},
-    {Py_tp_traverse, published_traverse},
-    {Py_tp_clear, published_clear},
-    {Py_tp_dealloc, published_dealloc},
-    {0, NULL},
-};
-
-PyType_Spec pp_published_spec = {
-    .name = "pool_party._native.Published",
-    .basicsize = sizeof(published_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = published_slots,
-};
-
-PyObject *pp_channel_publish_block(pp_channel_t *self, const pp_blockref_t *block) {
-    PyTypeObject *type = self->module->published_type;
-    published_t *published = (published_t *)type->tp_alloc(type, 0);
-    if (published == NULL) {
-        pp_block_release(self->segment, 0, block->id);
-        return NULL;
-    }
-    if (++self->last_function_id == 0)
-        ++self->last_function_id;
-    published->channel = (pp_channel_t *)Py_NewRef(self);
-    published->id = self->last_function_id;
-    published->at = block->at;
-    published->size = block->size;
-    published->block = block->id;
-    return (PyObject *)published;
-}
-
-const char pp_publish_doc[] = PyDoc_STR("publish(function) -> Published, or None if there is no room\n\n"
-    "Puts an encoded function where every worker can fetch it.");
-PyObject *pp_channel_publish(pp_channel_t *self, PyObject *payload) {
-    pp_packed_t packed;
-    PyObject *buffers = PyTuple_Check(payload) ? Py_NewRef(payload) : NULL;
-    if (buffers == NULL && (buffers = PyList_New(0)))
-        Py_SETREF(buffers, PyTuple_Pack(2, payload, buffers));   /* two parts, so that it always becomes a block */
-    int error = buffers ? pp_pack(self->arena, buffers, false, NULL, NULL, &packed) : -1;
-    Py_XDECREF(buffers);
-    if (error == EAGAIN) {
-        pp_parent_note_full(&self->parent);
-        Py_RETURN_NONE;
-    }
-    if (!error)
-        pp_block_hold(self->arena, &packed.block);
-    return error ? NULL : pp_channel_publish_block(self, &packed.block);
-}
-
-static int parse_function(pp_channel_t *self, PyObject *arg, function_t *f) {
-    *f = (function_t){.object = arg};
-    if (self->by_reference || arg == Py_None)
+/* Publishes an entry's function, unless it was. 0; EAGAIN: there is no room; ETIME: there is no time; -1: an exception. */
+static int publish_for(pp_channel_t *self, pp_entry_t *entry, int64_t until_ns) {
+    if (!must_publish(self, entry->function))
         return 0;
-    if (!PyObject_TypeCheck(arg, self->module->published_type)) {
+    PyObject *published = published_for(entry->job);
+    if (published == NULL && (published = ask_for(self, entry->function, until_ns < 0)) == NULL)
+        return -1;
+    int error = published == Py_None ? EAGAIN : published == Py_False ? ETIME : 0;
+    if (!error && !PyObject_TypeCheck(published, self->module->published_type)) {
         PyErr_SetString(PyExc_TypeError, "a function is None or Published");
-        return -1;
-    }
-    const published_t *published = (published_t *)arg;
-    if (published->size > UINT32_MAX) {
+        error = -1;
+    } else if (!error && ((pp_published_t *)published)->size > UINT32_MAX) {
         PyErr_SetString(PyExc_OverflowError, "the function's pickle is larger than 4 GiB; pass the data as an argument");
-        return -1;
+        error = -1;
+    } else if (!error) {
+        keep_published(entry->job, published);
+        Py_SETREF(entry->function, Py_NewRef(published));
     }
-    f->id = published->id;
-    f->at = published->at;
-    f->size = (uint32_t)published->size;
-    return 0;
+    Py_DECREF(published);
+    return error;
 }
+
+static function_t function_of(pp_channel_t *self, const pp_entry_t *entry) {
+    function_t f = {.object = entry->function};
+    if (!self->by_reference && entry->function != Py_None) {
+        const pp_published_t *published = (const pp_published_t *)entry->function;
+        f.id = published->id;
+        f.at = published->at;
+        f.size = (uint32_t)published->size;
+    }
+    return f;
+}
+
+/* ---- one task ---- */
 
 /* Whether large arguments must wait in private memory until a worker will soon need them. */
 static bool is_too_much(pp_channel_t *self) {
@@ -235,27 +243,27 @@ static bool is_too_much(pp_channel_t *self) {
 static PyObject *memo_of(pp_channel_t *self, pp_job_t *job, PyObject *payload) {
     if (self->by_reference || job->kind == PP_JOB_SINGLE || job->settled || !PyTuple_Check(payload))
         return NULL;
-    if (job->memo == NULL && (job->memo = pp_memo_new(self, job->kind == PP_JOB_MAP)) == NULL)
+    if (job->memo == NULL && (job->memo = pp_memo_new(self, pp_publish_block, pp_are_arguments_fixed(job))) == NULL)
         PyErr_Clear();
     return Py_XNewRef(job->memo);
 }
 
 /* 0, EAGAIN, ECANCELED or -1. The caller holds the call's critical section, so that `cancel` sees the task either outside or
  * inside the channel. While a large payload is copied others may enter that section: the call may be settled afterwards. */
-static int put(pp_channel_t *self, pp_job_t *job, pp_task_t task, const function_t *f, PyObject *payload, uint64_t *sequence) {
+static int put(pp_channel_t *self, pp_job_t *job, pp_slot_content_t content, const function_t *f, PyObject *payload, uint64_t *sequence) {
     PyObject *pair[] = {f->object, payload};
     if (job->settled)
         return ECANCELED;
-    task.function_id = f->id;
-    task.function_at = f->at;
-    task.function_size = f->size;
+    content.function_id = f->id;
+    content.function_at = f->at;
+    content.function_size = f->size;
     if (self->by_reference) {
-        task.where = PP_IN_PLACE;
-        task.size = sizeof pair;
-        task.data = pair;
+        content.where = PP_IN_PLACE;
+        content.size = sizeof pair;
+        content.data = pair;
         Py_INCREF(pair[0]);
         Py_INCREF(pair[1]);
-        int error = pp_parent_put(&self->parent, &task, sequence);
+        int error = pp_parent_put(&self->parent, &content, sequence);
         if (error) {
             Py_DECREF(pair[0]);
             Py_DECREF(pair[1]);
@@ -270,10 +278,10 @@ static int put(pp_channel_t *self, pp_job_t *job, pp_task_t task, const function
     Py_XDECREF(memo);
     if (error)
         return error;
-    task.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
-    task.size = packed.size;
-    task.data = packed.data;
-    error = job->settled ? ECANCELED : pp_parent_put(&self->parent, &task, sequence);
+    content.where = packed.where == PP_IN_RING && packed.size <= PP_SLOT_INLINE ? PP_IN_PLACE : packed.where;
+    content.size = packed.size;
+    content.data = packed.data;
+    error = job->settled ? ECANCELED : pp_parent_put(&self->parent, &content, sequence);
     if (error && packed.where == PP_IN_BLOCK)
         pp_block_release(self->segment, 0, packed.block.id);
     return error;
@@ -282,15 +290,18 @@ static int put(pp_channel_t *self, pp_job_t *job, pp_task_t task, const function
 /* What goes into a slot's `mode` beside the mode. */
 static uint16_t bits_of(const pp_job_t *job) { return job->is_timed ? PP_IS_TIMED : 0; }
 
-/* 0, EAGAIN or -1. */
-static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const function_t *f) {
+/* 0, EAGAIN, ETIME or -1. */
+static int put_task(pp_channel_t *self, pp_entry_t *entry, int64_t until_ns) {
+    pp_job_t *job = entry->job;
+    bool may_take_long = !self->by_reference && pp_needs_block(entry->payload);
+    if (until_ns >= 0 && (may_take_long || pp_now_ns() >= until_ns))
+        return ETIME;
+    const function_t f = function_of(self, entry);
+    pp_slot_content_t content = {.job = job->id, .index = entry->index, .mode = PP_MODE_CALL | bits_of(job)};
     int error;
-    pp_job_t *job = pending->job;
-    pp_task_t task = {.job = job->id, .index = pending->index, .mode = PP_MODE_CALL | bits_of(job)};
     Py_BEGIN_CRITICAL_SECTION(job);
     uint64_t sequence;
-    if ((error = put(self, job, task, f, pending->payload, &sequence)) == 0) {
-        pending->is_put = true;
+    if ((error = put(self, job, content, &f, entry->payload, &sequence)) == 0) {
         if (job->kind == PP_JOB_SINGLE)
             job->sequence = (int64_t)sequence;
         pp_parent_wake(&self->parent, 1);
@@ -299,59 +310,25 @@ static int put_unless_settled(pp_channel_t *self, pp_pending_t *pending, const f
     return error == ECANCELED ? 0 : error;
 }
 
-/* True: everything is put, or its outcome is decided; False: there is no room now; None: there is no time. */
-static PyObject *verdict(pp_channel_t *self, int error) {
-    if (error < 0)
-        return NULL;
-    if (error == ETIME)
-        Py_RETURN_NONE;
-    if (error == EAGAIN)
-        pp_parent_note_full(&self->parent);
-    return PyBool_FromLong(error != EAGAIN);
+/* ---- the tasks of a map ---- */
+
+/* Items of a sequence that is not a list, as a list: a range, or an array, of which no more objects are made than are needed. */
+static PyObject *make_chunk(PyObject *items, Py_ssize_t first, Py_ssize_t n) {
+    PyObject *part = PySequence_GetSlice(items, first, first + n);
+    PyObject *chunk = part ? PySequence_List(part) : NULL;
+    Py_XDECREF(part);
+    return chunk;
 }
 
-const char pp_put_doc[] = PyDoc_STR("put(task, until_ns=-1) -> bool or None\n\n"
-                                    "Puts a task, unless it has been put or its call is settled. False: there is no room\n"
-                                    "now. None: until_ns has passed, or copying the task's data may take long.");
-PyObject *pp_channel_put(pp_channel_t *self, PyObject *args) {
-    function_t f;
-    pp_pending_t *pending;
-    long long until_ns = -1;
-    if (!PyArg_ParseTuple(args, "O!|L", self->module->task_type, &pending, &until_ns) ||
-        parse_function(self, pending->function, &f) < 0)
-        return NULL;
-    if (pending->is_put)
-        Py_RETURN_TRUE;
-    bool may_take_long = !self->by_reference && pp_needs_block(pending->payload);
-    if (until_ns >= 0 && (may_take_long || pp_now_ns() >= until_ns))
-        Py_RETURN_NONE;
-    return verdict(self, put_unless_settled(self, pending, &f));
-}
-
-bool pp_channel_put_plain(pp_channel_t *self) {
-    bool has_put = false;
-    while (self->by_reference && self->backlog && PyObject_Size(self->backlog) > 0) {
-        PyObject *entry = PySequence_GetItem(self->backlog, 0), *first = NULL;
-        if (entry && PyObject_TypeCheck(entry, self->module->task_type)) {
-            pp_pending_t *pending = (pp_pending_t *)entry;
-            const function_t f = {.object = pending->function};
-            if (pending->is_put || put_unless_settled(self, pending, &f) == 0)
-                first = PyObject_CallNoArgs(self->popleft);
-        }
-        has_put = first != NULL;
-        PyErr_Clear();   /* the pool has ended in another thread, which cleared the backlog */
-        Py_XDECREF(first);
-        Py_XDECREF(entry);
-        if (!has_put)
-            break;
-    }
-    return has_put;
+static PyObject *make_argument(PyObject *items, Py_ssize_t first, Py_ssize_t n) {
+    if (PyList_CheckExact(items))
+        return n == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + n);
+    return n == 1 ? PySequence_GetItem(items, first) : make_chunk(items, first, n);
 }
 
 static PyObject *next_argument(pp_channel_t *self, pp_job_t *job, PyObject *items, bool snapshot) {
-    Py_ssize_t first = job->cursor * job->chunk;
-    PyObject *argument = job->chunk == 1 ? Py_NewRef(PyList_GET_ITEM(items, first)) : PyList_GetSlice(items, first, first + job->chunk);
-    PyObject *payload = argument ? encode(self, argument, snapshot, job) : NULL;
+    PyObject *argument = make_argument(items, job->cursor * job->chunk, job->chunk);
+    PyObject *payload = argument ? pp_encode_for(self, argument, snapshot, job) : NULL;
     Py_XDECREF(argument);
     return payload;
 }
@@ -360,11 +337,11 @@ static int put_next(pp_channel_t *self, pp_job_t *job, PyObject *items, unsigned
     PyObject *payload = next_argument(self, job, items, snapshot);
     if (payload == NULL)
         return -1;
-    pp_task_t task = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
+    pp_slot_content_t content = {.job = job->id, .index = (uint32_t)job->cursor, .mode = (uint16_t)mode};
     uint64_t sequence;
     int error;
     Py_BEGIN_CRITICAL_SECTION(job);
-    error = put(self, job, task, f, payload, &sequence);
+    error = put(self, job, content, f, payload, &sequence);
     Py_END_CRITICAL_SECTION();
     Py_DECREF(payload);
     return error;
@@ -385,11 +362,15 @@ static void forget_memo(pp_job_t *job) {
 
 /* Whether the next task can be encoded without pickling. */
 static bool is_next_simple(pp_channel_t *self, pp_job_t *job, PyObject *items) {
-    Py_ssize_t first = job->cursor * job->chunk, end = Py_MIN(first + job->chunk, PyList_GET_SIZE(items));
-    if (!self->by_reference)
-        for (Py_ssize_t i = first; i < end; i++)
-            if (!pp_is_simple(PyList_GET_ITEM(items, i), PP_SIMPLE_DEPTH))
-                return false;
+    if (self->by_reference || PyRange_Check(items))
+        return true;
+    Py_ssize_t first = job->cursor * job->chunk, end = first + job->chunk;
+    if (!PyList_CheckExact(items))
+        return false;
+    end = Py_MIN(end, PyList_GET_SIZE(items));
+    for (Py_ssize_t i = first; i < end; i++)
+        if (!pp_is_simple(PyList_GET_ITEM(items, i), PP_SIMPLE_DEPTH))
+            return false;
     return true;
 }
 
@@ -399,23 +380,21 @@ static bool is_in_time(pp_channel_t *self, pp_job_t *job, PyObject *items, int64
     return (is_due || pp_now_ns() < until_ns) && is_next_simple(self, job, items);
 }
 
-const char pp_put_many_doc[] = PyDoc_STR("put_many(job, items, mode, function, until_ns=-1) -> bool or None\n\n"
-    "Puts the job's tasks from its cursor on while there is room; True once all are put, or its outcome is decided. None:\n"
-    "until_ns has passed, or the next task must be pickled, which may take long. Raises what pickling raised, with the\n"
-    "cursor at the task that failed.");
-PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
-    pp_job_t *job;
-    PyObject *items, *function;
-    unsigned mode;
-    function_t f;
-    long long until_ns = -1;
-    if (!PyArg_ParseTuple(args, "O!O!IO|L", self->module->job_type, &job, &PyList_Type, &items, &mode, &function, &until_ns) ||
-        parse_function(self, function, &f) < 0)
-        return NULL;
+/* Whether the chunks of a range or an array should be made later, when workers will soon need them. */
+static bool is_enough(pp_channel_t *self, pp_job_t *job, PyObject *items) {
+    return job->chunk >= LARGE_CHUNK && !PyList_CheckExact(items) && pp_parent_n_waiting(&self->parent) >= self->segment->n_workers;
+}
+
+/* Puts the tasks from the call's cursor on. 0: all are put, or the outcome is decided; EAGAIN, ETIME; or -1, with the cursor
+ * at the task that failed. */
+static int put_map(pp_channel_t *self, pp_entry_t *entry, int64_t until_ns) {
+    pp_job_t *job = entry->job;
+    PyObject *items = entry->payload;
+    const function_t f = function_of(self, entry);
+    unsigned mode = entry->mode | bits_of(job);
     int error = 0;
-    mode |= bits_of(job);
-    while (!error && !pp_load_seq_cst(&job->settled) && job->cursor * job->chunk < PyList_GET_SIZE(items)) {
-        if (!pp_parent_has_room(&self->parent))
+    while (!error && !pp_load_seq_cst(&job->settled) && job->cursor * job->chunk < job->n_items) {
+        if (!pp_parent_has_room(&self->parent) || is_enough(self, job, items))
             error = EAGAIN;
         else if (until_ns >= 0 && !is_in_time(self, job, items, until_ns))
             error = ETIME;
@@ -428,25 +407,106 @@ PyObject *pp_channel_put_many(pp_channel_t *self, PyObject *args) {
     }
     if (error == 0 || error == ECANCELED)
         forget_memo(job);
-    return verdict(self, error);
+    return error == ECANCELED ? 0 : error;
 }
 
-const char pp_unpin_doc[] = PyDoc_STR("unpin()\n\n"
-                                      "Releases shared memory that tasks have received. Only the thread that puts may call\n"
-                                      "it.");
-PyObject *pp_channel_unpin(pp_channel_t *self, PyObject *ignored) {
-    (void)ignored;
-    pp_arena_unpin(self->arena);
-    Py_RETURN_NONE;
+/* ---- what waits ---- */
+
+static bool is_from_handler(PyObject *error) {
+    PyObject *module = PyImport_ImportModule("pool_party._wire.interrupts");   /* seldom needed */
+    PyObject *found = module ? PyObject_CallMethod(module, "is_from_handler", "O", error) : NULL;
+    bool is = found == Py_True;
+    Py_XDECREF(found);
+    Py_XDECREF(module);
+    PyErr_Clear();
+    return is;
 }
 
-const char pp_trim_doc[] = PyDoc_STR("trim()\n\n"
+/* Whether the thread that puts must raise this error, rather than the one that waits for the call: it is from a signal
+ * handler; or it is a BaseException that is no Exception, and the thread is submitting this very call. */
+static bool is_for_caller(PyObject *error, pp_job_t *job) {
+    if (PyErr_GivenExceptionMatches(error, PyExc_KeyboardInterrupt) && pp_is_main_thread())
+        return true;
+    if (PyErr_GivenExceptionMatches(error, PyExc_Exception))
+        return is_from_handler(error);
+    return pp_load_seq_cst(&job->submitter) == pp_this_thread();
+}
+
+/* Makes an error the outcome of its task or, if a map's function cannot be published, of the whole call. */
+static void refuse_entry(pp_channel_t *self, pp_entry_t *entry, PyObject *error) {
+    if (!is_of_map(entry))
+        pp_channel_deliver_outcome(self, entry->job, entry->index, PP_STATUS_RAISED, error);
+    else if (must_publish(self, entry->function))
+        pp_channel_settle_call(self, entry->job, PP_STATUS_RAISED, error);
+    else
+        pp_channel_deliver_outcome(self, entry->job, (uint32_t)entry->job->cursor++, PP_STATUS_RAISED, error);
+}
+
+/* 0: all of it is put or has an outcome; EAGAIN: there is no room; ETIME: there is no time; -1: an exception. */
+static int put_entry(pp_channel_t *self, pp_entry_t *entry, int64_t until_ns) {
+    while (!pp_load_seq_cst(&entry->job->settled)) {
+        int error = publish_for(self, entry, until_ns);
+        if (error == 0)
+            error = (is_of_map(entry) ? put_map : put_task)(self, entry, until_ns);
+        if (error == EAGAIN)
+            pp_parent_note_full(&self->parent);
+        if (error >= 0)
+            return error;
+        PyObject *raised = PyErr_GetRaisedException();
+        if (is_for_caller(raised, entry->job)) {
+            PyErr_SetRaisedException(raised);
+            return -1;
+        }
+        refuse_entry(self, entry, raised);
+        Py_DECREF(raised);
+        if (!is_of_map(entry))
+            return 0;
+    }
+    return 0;
+}
+
+int pp_channel_put_waiting(pp_channel_t *self, int64_t until_ns) {
+    unsigned n_refused = 0;
+    if (pp_arena_has_pins(self->arena))
+        pp_arena_unpin(self->arena);
+    for (pp_entry_t *entry; !pp_channel_is_closed(self) && (entry = begin_entry(self)) != NULL;) {
+        int error = put_entry(self, entry, until_ns);
+        end_entry(self, entry, error == 0);
+        if (error == ETIME || error < 0)
+            return error < 0 ? -1 : 0;
+        if (error == EAGAIN && pp_parent_waits_for_room(&self->parent))
+            break;   /* a worker that makes room will tell */
+        if (error == EAGAIN && ++n_refused > N_TRIES) {   /* a retained block is in the way; nobody tells when it is released */
+            pp_store_seq_cst(&self->must_retry, 1);
+            pp_parent_notify(&self->parent);
+            break;
+        }
+    }
+    return 1;
+}
+
+/* ---- memory ---- */
+
+PyDoc_STRVAR(trim_doc, "trim()\n\n"
                                      "Gives back the memory of blocks that have been idle since the last call, except a\n"
                                      "limited amount. For the background thread, while `wants_trim`.");
-PyObject *pp_channel_trim(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_trim(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
+    if (pp_arena_has_pins(self->arena)) {   /* the thread that puts releases what tasks have received */
+        pp_store_seq_cst(&self->parent.must_feed, 1);
+        if (pp_feed(&self->parent, -1) < 0)
+            return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
     pp_blocks_trim(self->segment);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
+
+GUARDED_QUIET(channel_trim, Py_None)
+
+PyMethodDef pp_putting_methods[] = {
+    METHOD("trim", channel_trim, METH_NOARGS, trim_doc),
+    {"clear_backlog", (PyCFunction)(void *)channel_clear_backlog, METH_NOARGS, clear_backlog_doc},
+    {0},
+};

@@ -3,9 +3,6 @@
  */
 #include "python.h"
 
-#define BATCH 256           /* most results between two checks for signals and for claims of the lead */
-#define CLOCK_EVERY 16      /* with a deadline: results, or a slow one, between readings of the clock, which take as long as a fast result */
-
 typedef struct {
     uint64_t job;
     uint32_t index;
@@ -22,12 +19,6 @@ typedef struct pp_postponed {   /* a result whose value the background thread wi
     PyObject *job;
 } postponed_t;
 
-typedef struct {
-    Py_ssize_t n;
-    int64_t deadline_ns;
-    bool was_slow;          /* whether the newest result was */
-} batch_t;
-
 /* Takes a result out of a ring. If there is no memory for its payload, payload is NULL and the exception that is set
  * becomes the task's outcome. A block is marked as retained, so that it stays even if its worker is reaped during
  * decoding. */
@@ -43,6 +34,7 @@ static void take_result(pp_channel_t *self, unsigned worker, const pp_frame_t *f
     } else {
         r->payload = PyBytes_FromStringAndSize(data, frame->size);
     }
+    PP_ASSERT(pp_lead_is_mine(&self->parent));
     pp_parent_take(&self->parent, worker, frame);
     self->n_taken++;
 }
@@ -65,19 +57,23 @@ static PyObject *decode(pp_channel_t *self, result_t *r) {
     return value;
 }
 
+/* Whether decoding its value may take long, because it runs a class's code or copies much memory. */
+static bool is_slow(pp_channel_t *self, const result_t *r) {
+    enum { PICKLE_START = 0x80 };   /* as in codec.c */
+    if (self->by_reference || r->is_in_block)
+        return r->is_in_block;
+    return r->payload && PyBytes_GET_SIZE(r->payload) > 0 && (unsigned char)PyBytes_AS_STRING(r->payload)[0] == PICKLE_START;
+}
+
 /* The value, or NULL with an exception that is the task's outcome. In the main thread a signal handler may have
- * interrupted the unpickling. Then a second attempt succeeds, and the handler's exception is returned in `interrupt`,
- * for the caller. */
-static PyObject *decode_twice(pp_channel_t *self, result_t *r, PyObject **interrupt) {
+ * interrupted the unpickling. Then a second attempt succeeds. What the first one raised is returned in `first`, for the
+ * caller to raise or to drop. */
+static PyObject *decode_twice(pp_channel_t *self, result_t *r, PyObject **first) {
     PyObject *value = decode(self, r);
     if (value || !(r->payload || r->is_in_block) || !pp_is_main_thread())
         return value;
-    PyObject *error = PyErr_GetRaisedException();
-    if ((value = decode(self, r)) != NULL)
-        *interrupt = error;
-    else
-        Py_DECREF(error);
-    return value;
+    *first = PyErr_GetRaisedException();
+    return decode(self, r);
 }
 
 static int report_broken(pp_channel_t *self, PyObject *value) {
@@ -92,8 +88,16 @@ static inline bool is_intercepted(pp_job_t *job, int status) {
 }
 
 /* Decodes and delivers a result. 0, or -1 with an exception that a signal handler raised meanwhile. */
-static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
-    PyObject *interrupt = NULL, *value = decode_twice(self, r, &interrupt);
+static int decode_and_deliver(pp_channel_t *self, PyObject *job, result_t *r) {
+    PyObject *first = NULL, *value;
+    if (is_slow(self, r)) {
+        uint64_t outer = pp_decode_begin(self);
+        value = decode_twice(self, r, &first);
+        pp_decode_end(outer);
+    } else {
+        value = decode_twice(self, r, &first);
+    }
+    bool is_interrupted = first && value;
     int status = r->status;
     if (value == NULL) {
         status = PP_STATUS_UNDECODABLE;
@@ -107,9 +111,11 @@ static int hand_over(pp_channel_t *self, PyObject *job, result_t *r) {
     else if (job)
         pp_channel_deliver_outcome(self, (pp_job_t *)job, r->index, status, value);
     Py_DECREF(value);
-    if (interrupt)
-        PyErr_SetRaisedException(interrupt);
-    return interrupt || failed ? -1 : 0;
+    if (is_interrupted)
+        PyErr_SetRaisedException(first);
+    else
+        Py_XDECREF(first);
+    return is_interrupted || failed ? -1 : 0;
 }
 
 PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id) {
@@ -121,23 +127,14 @@ PyObject *pp_channel_look_up(pp_channel_t *self, uint64_t id) {
     return job;
 }
 
-static PyObject *look_up_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
-    PyObject *job = pp_channel_look_up(self, id);
-    Py_XSETREF(*cached, job);
-    return job;
-}
-
-/* The job of a result, or NULL if nobody waits for it any more. */
-static inline PyObject *find_job(pp_channel_t *self, uint64_t id, PyObject **cached) {
-    return *cached && ((pp_job_t *)*cached)->id == id ? *cached : look_up_job(self, id, cached);
-}
-
-/* Whether decoding its value may take long, because it runs a class's code or copies much memory. */
-static bool is_slow(pp_channel_t *self, const result_t *r) {
-    enum { PICKLE_START = 0x80 };   /* as in codec.c */
-    if (self->by_reference || r->is_in_block)
-        return r->is_in_block;
-    return r->payload && PyBytes_GET_SIZE(r->payload) > 0 && (unsigned char)PyBytes_AS_STRING(r->payload)[0] == PICKLE_START;
+/* The job of a result, or NULL if nobody waits for it any more. before: the job that was cached instead, for the caller
+ * to drop once the result is delivered, or NULL. */
+static inline PyObject *find_job(pp_channel_t *self, uint64_t id, pp_batch_t *batch, PyObject **before) {
+    if (batch->cached == NULL || ((pp_job_t *)batch->cached)->id != id) {
+        *before = batch->cached;
+        batch->cached = pp_channel_look_up(self, id);
+    }
+    return batch->cached;
 }
 
 /* Leaves a result to the background thread. False: there is no memory for that. */
@@ -171,7 +168,7 @@ static void drop_result(pp_channel_t *self, result_t *r) {
 int pp_channel_deliver_postponed(pp_channel_t *self) {
     int failed = 0;
     for (postponed_t *later; !failed && (later = next_postponed(self)) != NULL;) {
-        failed = hand_over(self, later->job, &later->result);
+        failed = decode_and_deliver(self, later->job, &later->result);
         drop_result(self, &later->result);
         Py_DECREF(later->job);
         PyMem_Free(later);
@@ -188,103 +185,61 @@ void pp_channel_drop_postponed(pp_channel_t *self) {
     }
 }
 
-/* Takes one result. alone_for: the call for which the caller waits with a timeout; slow results of other calls are then
- * left to the background thread. NULL: all are decoded here. Returns 0, or -1 with an exception for the caller. */
-static int take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, PyObject **cached, const pp_job_t *alone_for,
-                    bool *was_slow) {
+/* Takes one result. Slow results of other calls than the one that is waited for alone are left to the background thread.
+ * Returns 0, or -1 with an exception for the caller. */
+int pp_channel_take_one(pp_channel_t *self, unsigned worker, const pp_frame_t *frame, pp_batch_t *batch) {
     result_t r;
     take_result(self, worker, frame, &r);
-    *was_slow = alone_for && is_slow(self, &r);   /* only then does anybody ask */
+    batch->was_slow = batch->alone_for && is_slow(self, &r);   /* only then does anybody ask */
     PyObject *no_memory = r.payload || r.is_in_block ? NULL : PyErr_GetRaisedException();
-    PyObject *job = r.job ? find_job(self, r.job, cached) : NULL;
+    PyObject *before = NULL, *job = r.job ? find_job(self, r.job, batch, &before) : NULL;
     if (no_memory)
         PyErr_SetRaisedException(no_memory);
-    if (job && *was_slow && job != (const PyObject *)alone_for && postpone(self, job, &r))
-        return 0;
     int failed = 0;
+    if (job && batch->was_slow && job != (const PyObject *)batch->alone_for && postpone(self, job, &r)) {
+        Py_XDECREF(before);
+        return 0;
+    }
     if (job || r.job == 0)
-        failed = hand_over(self, job, &r);
+        failed = decode_and_deliver(self, job, &r);
     else
         PyErr_Clear();
     drop_result(self, &r);
+    Py_XDECREF(before);
     return failed;
-}
-
-static bool is_over(const batch_t *b) {
-    if (b->n >= BATCH)
-        return true;
-    return b->deadline_ns >= 0 && (b->was_slow || b->n % CLOCK_EVERY == 0) && pp_now_ns() >= b->deadline_ns;
-}
-
-/* Takes a batch of results from all workers in turn. Returns their number, or -1. Code that unpickling runs may itself
- * wait for a result and hand over the lead, which ends the batch. */
-Py_ssize_t pp_channel_take_batch(pp_channel_t *self, const pp_job_t *alone_for, int64_t deadline_ns) {
-    batch_t b = {.deadline_ns = deadline_ns};
-    PyObject *cached = NULL;
-    int failed = 0;
-    unsigned n_workers = self->segment->n_workers;
-    bool is_ended = false;
-    for (unsigned i = 0; !failed && !is_ended && i < n_workers; i++) {
-        unsigned worker = pp_parent_next_reply(&self->parent, self->next_worker);
-        if (worker == n_workers)
-            break;
-        self->next_worker = worker;
-        for (const pp_frame_t *f; !failed && !is_ended && (f = pp_parent_peek(&self->parent, worker)) != NULL;) {
-            failed = take_one(self, worker, f, &cached, alone_for, &b.was_slow);
-            b.n++;
-            is_ended = is_over(&b) || !pp_lead_is_mine(&self->parent);
-        }
-        if (!is_ended)
-            self->next_worker = (worker + 1) % n_workers;
-    }
-    Py_XDECREF(cached);
-    return failed ? -1 : b.n;
 }
 
 /* ---- a worker has ended ---- */
 
-/* Reclaims the lead, which code run by decoding may have handed over. */
-static bool lead_again(pp_channel_t *self) {
-    if (!pp_lead_is_mine(&self->parent)) {
-        Py_BEGIN_ALLOW_THREADS
-        pp_lead_claim(&self->parent);
-        Py_END_ALLOW_THREADS
-    }
-    return true;
-}
-
-const char pp_reap_doc[] = PyDoc_STR(
+PyDoc_STRVAR(reap_doc,
     "reap(worker) -> (job or None, index) or None\n\n"
     "Called after a worker's end. Takes its last results, and empties its slot. Returns the task that it had begun without\n"
     "an answer, if any; the job is None if nobody waits for it.");
-PyObject *pp_channel_reap(pp_channel_t *self, PyObject *arg) {
+static PyObject *channel_reap(pp_channel_t *self, PyObject *arg) {
     int worker = pp_channel_slot(self, arg);
     if (worker < 0)
         return NULL;
+    pp_channel_t *outer = pp_lead_begin(self);
     bool is_nested = pp_lead_is_mine(&self->parent);
-    Py_BEGIN_ALLOW_THREADS
-    pp_lead_claim(&self->parent);
-    Py_END_ALLOW_THREADS
-    PyObject *cached = NULL, *found = NULL;
-    int failed = 0;
-    bool was_slow;
-    for (const pp_frame_t *f; !failed && lead_again(self) && (f = pp_parent_peek(&self->parent, (unsigned)worker)) != NULL;)
-        failed = take_one(self, (unsigned)worker, f, &cached, NULL, &was_slow);
+    PyObject *found = NULL;
     uint64_t id;
     uint32_t index;
-    if (!failed && !pp_parent_reap(&self->parent, (unsigned)worker, &id, &index))
-        found = Py_NewRef(Py_None);
-    else if (!failed)
-        found = Py_BuildValue("(OI)", find_job(self, id, &cached) ? cached : Py_None, index);
+    if (pp_take_last(&self->parent, (unsigned)worker) == 0) {
+        bool had_begun = pp_parent_reap(&self->parent, (unsigned)worker, &id, &index);
+        PyObject *job = had_begun ? pp_channel_look_up(self, id) : NULL;
+        found = had_begun ? Py_BuildValue("(NI)", job ? job : Py_NewRef(Py_None), index) : Py_NewRef(Py_None);
+    }
     if (!is_nested)
         pp_lead_release(&self->parent);
-    Py_XDECREF(cached);
+    pp_lead_end(outer);
+    if (found && pp_channel_deliver_postponed(self) < 0)   /* what they name in shared memory goes with the worker's link */
+        Py_CLEAR(found);
     return found;
 }
 
-const char pp_take_reports_doc[] = PyDoc_STR("take_reports() -> list\n\n"
+PyDoc_STRVAR(take_reports_doc, "take_reports() -> list\n\n"
                                              "Returns what workers have reported of failed initializers.");
-PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored) {
+static PyObject *channel_take_reports(pp_channel_t *self, PyObject *ignored) {
     (void)ignored;
     PyObject *reports = self->reports, *fresh = PyList_New(0);
     if (fresh == NULL)
@@ -292,3 +247,12 @@ PyObject *pp_channel_take_reports(pp_channel_t *self, PyObject *ignored) {
     self->reports = fresh;
     return reports;
 }
+
+GUARDED(channel_take_reports)
+GUARDED(channel_reap)
+
+PyMethodDef pp_results_methods[] = {
+    METHOD("take_reports", channel_take_reports, METH_NOARGS, take_reports_doc),
+    METHOD("reap", channel_reap, METH_O, reap_doc),
+    {0},
+};

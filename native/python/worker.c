@@ -1,5 +1,5 @@
-/* Worker: the worker side, for Python. `serve` is the loop that claims, decodes, calls, encodes and replies. Rare cases
- * (exceptions, values that do not pickle) are left to callables from pool_party.workers.loop. */
+/* Worker: the worker side, for Python. `serve_tasks` is the loop that claims, decodes, calls, encodes and replies. Rare cases
+ * (exceptions, values that do not pickle) are left to callables from pool_party._workers.loop. */
 #include "python.h"
 
 #include <errno.h>
@@ -15,8 +15,6 @@ typedef struct {
     pp_worker_t end;
     pp_arena_t *arena;          /* for large results; created when first needed */
     PyObject *functions;        /* id -> callable */
-    PyObject *gate;             /* a Gate that each task passes, or NULL */
-    unsigned n_tokens;          /* the tokens that a task takes there */
     PyObject *retire;           /* called after tasks, from `retire_at` on; tells whether the worker is to end; or NULL */
     uint64_t retire_at;
     PyObject *refresh;          /* called when the list of loaded libraries has changed, or NULL */
@@ -75,7 +73,6 @@ static int worker_traverse(worker_t *self, visitproc visit, void *arg) {
     Py_VISIT(self->functions);
     Py_VISIT(self->retire);
     Py_VISIT(self->refresh);
-    Py_VISIT(self->gate);
     return 0;
 }
 
@@ -83,7 +80,6 @@ static int worker_clear(worker_t *self) {
     Py_CLEAR(self->functions);
     Py_CLEAR(self->retire);
     Py_CLEAR(self->refresh);
-    Py_CLEAR(self->gate);
     return 0;
 }
 
@@ -142,7 +138,7 @@ static PyObject *call_single(PyObject *function, PyObject *call) {
     return result;
 }
 
-static PyObject *call(unsigned mode, PyObject *function, PyObject *argument) {
+static PyObject *call_by_mode(unsigned mode, PyObject *function, PyObject *argument) {
     switch (mode & ~(unsigned)PP_IS_TIMED) {
     case PP_MODE_CALL: return call_single(function, argument);
     case PP_MODE_ITEM: return PyObject_CallOneArg(function, argument);
@@ -203,7 +199,7 @@ static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
     return value;
 }
 
-static PyObject *run(worker_t *self, const pp_slot_t *task) {
+static PyObject *run_task(worker_t *self, const pp_slot_t *task) {
     PyObject *function, *argument, *result = NULL;
     if (self->end.segment->by_reference) {
         function = ((PyObject **)task->data)[0];
@@ -213,7 +209,7 @@ static PyObject *run(worker_t *self, const pp_slot_t *task) {
         function = argument ? fetch_function(self, task) : NULL;
     }
     if (function && argument)
-        result = call(task->mode, function, argument);
+        result = call_by_mode(task->mode, function, argument);
     Py_XDECREF(function);
     Py_XDECREF(argument);
     return result;
@@ -229,7 +225,7 @@ static int wait_room(worker_t *self) {
     return error;
 }
 
-/* Waits for a receiver to release a block: one of 4,096 large results, or one that names shared memory of ours. There
+/* Waits for a receiver to release a block: one of 4,096 large results, or one that keeps a reference of ours. There
  * is no futex word for this, so it polls every millisecond. */
 static int wait_block(worker_t *self) {
     if (pp_worker_must_stop(&self->end))
@@ -377,19 +373,10 @@ static int keep_limits(worker_t *self) {
     uint32_t grant = pp_load_seq_cst(&self->end.own->grant);
     if (self->kept && grant != self->kept)   /* the thread that follows budget changes might be too late for this task */
         pp_budget_keep(budget, self->kept = grant);
+    if (self->module->libraries && pp_libraries_have_changed(self->module->libraries))
+        pp_limits_changed();
     pp_limits_here();
     return failed;
-}
-
-PyDoc_STRVAR(gate_tasks_doc, "gate_tasks(gate, n)\n\n"
-                             "Makes each task wait for n tokens of a gate, from the next task on. Used when a loaded\n"
-                             "library has parallel regions that cannot pass the gate themselves.");
-static PyObject *worker_gate_tasks(worker_t *self, PyObject *args) {
-    PyObject *gate;
-    if (!PyArg_ParseTuple(args, "OI", &gate, &self->n_tokens))
-        return NULL;
-    Py_XSETREF(self->gate, Py_NewRef(gate));
-    Py_RETURN_NONE;
 }
 
 /* Refuses a task with the exception that is set. Consume the argument anyway; otherwise its block leaks. */
@@ -406,38 +393,47 @@ static PyObject *refuse(worker_t *self, const pp_slot_t *task) {
     return NULL;
 }
 
-/* Runs a task with tokens, which its threads, and pools that it opens, may use. If the gate's table is full, or locked
- * by a stopped process, the task runs without tokens rather than not at all. */
-static PyObject *run_gated(worker_t *self, const pp_slot_t *task) {
-    PyObject *gate = Py_NewRef(self->gate), *granted = PyObject_CallMethod(gate, "acquire", "IO", self->n_tokens, Py_True);
-    bool may_run = granted || PyErr_ExceptionMatches(PyExc_OSError);
-    if (granted == NULL && may_run)
-        PyErr_Clear();
-    PyObject *result = may_run ? run(self, task) : refuse(self, task);
-    if (granted) {
-        PyObject *error = PyErr_GetRaisedException(), *released = PyObject_CallMethod(gate, "release", NULL);
-        if (released == NULL)
-            PyErr_WriteUnraisable(gate);
-        Py_XDECREF(released);
-        PyErr_SetRaisedException(error);
-    }
-    Py_XDECREF(granted);
-    Py_DECREF(gate);
-    return result;
-}
-
-static PyObject *worker_restore_limits(worker_t *self, PyObject *ignored) {
-    (void)self, (void)ignored;
-    pp_limits_restore_here();
-    Py_RETURN_NONE;
-}
-
 PyDoc_STRVAR(refresh_doc, "refresh_with(function)\n\n"
                           "Sets what to call before a task if libraries were loaded since the last one. While it returns\n"
                           "a number of threads and not None, it is also called if the worker's budget is another.");
 static PyObject *worker_refresh_with(worker_t *self, PyObject *function) {
     Py_XSETREF(self->refresh, Py_NewRef(function));
     Py_RETURN_NONE;
+}
+
+typedef struct {
+    pp_segment_t *segment;
+    pp_worker_slot_t *worker_slot;
+    cpu_set_t cpus;
+} follower_t;
+
+static void *follow_grants(void *arg) {
+    follower_t f = *(follower_t *)arg;
+    free(arg);
+    pp_name_thread("pp-limits");
+    sched_setaffinity(0, sizeof f.cpus, &f.cpus);
+    for (;;) {
+        uint32_t grant = pp_load_seq_cst(&f.worker_slot->grant);
+        if (grant)
+            pp_budget_keep(&f.segment->budget, grant);
+        pp_futex_wait(&f.worker_slot->grant, grant, -1, UINT32_MAX);
+    }
+    return NULL;
+}
+
+/* Starts a thread in a worker process that applies the parent's budget changes at once. A library reads its count at
+ * each call, so this affects a running task. This thread, and the library's threads that it starts, may use `cpus`. */
+static int start_following(pp_worker_t *worker, const cpu_set_t *cpus) {
+    follower_t *f = malloc(sizeof *f);
+    if (f == NULL)
+        return ENOMEM;
+    *f = (follower_t){.segment = pp_segment_ref(worker->segment), .worker_slot = worker->own, .cpus = *cpus};
+    int error = pp_start_detached(follow_grants, f);
+    if (error) {
+        pp_segment_unref(f->segment);
+        free(f);
+    }
+    return error;
 }
 
 PyDoc_STRVAR(keep_doc, "keep_grant(follow=None)\n\n"
@@ -455,7 +451,7 @@ static PyObject *worker_keep_grant(worker_t *self, PyObject *args) {
     cpu_set_t cpus;
     if (pp_cpus_of(follow, &cpus) < 0)
         return NULL;
-    int error = pp_follow_grants(&self->end, &cpus);
+    int error = start_following(&self->end, &cpus);
     if (error)
         return pp_raise_errno(error);
     Py_RETURN_NONE;
@@ -465,6 +461,7 @@ PyDoc_STRVAR(initialize_doc, "initialize(function)\n\nCalls function(), which th
 static PyObject *worker_initialize(worker_t *self, PyObject *function) {
     pp_store_seq_cst(&self->end.own->initializes, 1);
     PyObject *done = pp_worker_must_stop(&self->end) ? Py_NewRef(Py_None) : PyObject_CallNoArgs(function);
+    pp_limits_settle(&self->limits);
     pp_end_interrupts(self->end.segment, self->end.own, false);
     return done;
 }
@@ -475,6 +472,9 @@ static PyObject *worker_enter(worker_t *self, PyObject *ignored) {
     pp_interrupts_enter(self->end.own);
     self->limits.budget = &self->end.segment->budget;
     self->limits.grant = &self->end.own->grant;
+    self->limits.number = self->end.n_worker;
+    if (!self->end.segment->by_reference)
+        self->module->limited = &self->limits;
     pp_limits_enter(&self->limits);
     pp_budget_enter(&self->end.segment->budget);
     if (keep_limits(self) < 0)
@@ -486,6 +486,8 @@ static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
     (void)ignored;
     pp_budget_leave(&self->end.segment->budget);
     pp_limits_enter(NULL);
+    if (self->module->limited == &self->limits)
+        self->module->limited = NULL;
     pp_interrupts_enter(NULL);
     pp_pulse(self->end.shared);
     Py_RETURN_NONE;
@@ -493,25 +495,7 @@ static PyObject *worker_leave(worker_t *self, PyObject *ignored) {
 
 static bool shares_gil(const worker_t *self) { return PP_HAS_GIL && self->end.segment->by_reference; }
 
-static bool owes(const worker_t *self) {
-    return self->arena && !self->end.segment->is_local && pp_arena_owes(self->arena);
-}
-
-/* Results may name shared memory that this process owns. Wait until they have been received: otherwise they would be
- * lost if the next task killed this process. */
-static void await_openers(worker_t *self) {
-    pp_spin_t spin = {0};
-    if (!owes(self))
-        return;
-    Py_BEGIN_ALLOW_THREADS
-    pp_spin_begin(&spin, PP_SPIN_NS, 0);
-    while (owes(self) && pp_spin_once(&spin)) {}
-    Py_END_ALLOW_THREADS
-    while (owes(self) && wait_block(self) == 0) {}
-    pp_arena_unpin(self->arena);
-}
-
-static PyObject *raise_damaged(void) {
+static PyObject *raise_damaged_channel(void) {
     PyErr_SetString(PyExc_SystemError, "the pool's shared memory was overwritten: some task wrote to a descriptor that was not its own");
     return NULL;
 }
@@ -549,12 +533,12 @@ static int must_retire(worker_t *self) {
     return pause_ns < 0;
 }
 
-static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
+static PyObject *serve_tasks(worker_t *self, PyObject *failed, PyObject *unencodable, unsigned long long n_left) {
     bool has_waited = false;        /* in vain, for a task that might name the same common objects */
     for (;;) {
         pp_slot_t task;
         if (!pp_segment_is_sound(self->end.segment))
-            return raise_damaged();
+            return raise_damaged_channel();
         if (pp_worker_must_stop(&self->end))
             Py_RETURN_NONE;
         if (!pp_worker_claim(&self->end, &task, self->ring_copy)) {
@@ -578,13 +562,17 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
         has_waited = false;
         pp_trace_begin(&self->end);
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
-        PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : self->gate ? run_gated(self, &task) : run(self, &task);
+        PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : run_task(self, &task);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked has returned here; the task belongs to its parent */
+        pp_limits_end_task(&self->limits);
         if (result == NULL && pp_load_relaxed(&self->end.own->begun_ns))
             pp_end_interrupts(self->end.segment, self->end.own, true);   /* the task has ended; an interrupt would break off what describes its error */
         int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
-        if (result && error < 0)
+        bool is_damaged = (result == NULL || error < 0) && !pp_segment_has_file(self->end.segment);
+        if (result && error < 0 && is_damaged)
+            error = send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
+        else if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);
         Py_XDECREF(result);
         if (error < 0)
@@ -593,14 +581,13 @@ static PyObject *serve(worker_t *self, PyObject *failed, PyObject *unencodable, 
             return NULL;   /* still holding the task: the parent sees that this worker ended with it */
         pp_worker_finish(&self->end);
         pp_store_relaxed(&self->end.own->has_replied, 0);
-        if (error || (n_left && --n_left == 0))
+        if (error || (n_left && --n_left == 0) || (is_damaged && self->end.segment->is_attached))
             Py_RETURN_NONE;
         int retires = self->retire ? must_retire(self) : 0;
         if (retires < 0)
             return NULL;
         if (retires)
             Py_RETURN_NONE;
-        await_openers(self);
     }
 }
 
@@ -620,7 +607,7 @@ static PyObject *worker_serve(worker_t *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OO|K", &failed, &unencodable, &n_left))
         return NULL;
     pp_store_relaxed(&self->end.own->tid, pp_thread_id());
-    PyObject *done = serve(self, failed, unencodable, n_left);
+    PyObject *done = serve_tasks(self, failed, unencodable, n_left);
     if (done)
         await_receivers(self);
     pp_trace_close(&self->end);
@@ -735,14 +722,11 @@ static PyGetSetDef getset[] = {
 
 static PyMethodDef methods[] = {
     {"attach", (PyCFunction)worker_attach, METH_VARARGS | METH_CLASS, attach_doc},
-    {"gate_tasks", (PyCFunction)worker_gate_tasks, METH_VARARGS, gate_tasks_doc},
     {"refresh_with", (PyCFunction)worker_refresh_with, METH_O, refresh_doc},
     {"retire_when", (PyCFunction)worker_retire_when, METH_O, retire_doc},
     {"keep_grant", (PyCFunction)worker_keep_grant, METH_VARARGS, keep_doc},
     {"initialize", (PyCFunction)worker_initialize, METH_O, initialize_doc},
     {"enter", (PyCFunction)worker_enter, METH_NOARGS, enter_doc},
-    {"restore_limits", (PyCFunction)worker_restore_limits, METH_NOARGS,
-     "restore_limits()\n\nGives libraries with a count per thread back the count that this thread had. Its next worker finds that."},
     {"leave", (PyCFunction)worker_leave, METH_NOARGS, "leave()\n\nEnds what `enter` began: the worker is no longer active."},
     {"serve", (PyCFunction)worker_serve, METH_VARARGS, serve_doc},
     {"claim", (PyCFunction)worker_claim, METH_O, claim_doc},

@@ -8,8 +8,8 @@
  * The tasks of a call with large pickles may have bytes and strings in common (common.c). These become the last leaves,
  * and the pickle names them by number: 0x04, u32 n, u32 largest-character (0: bytes) of each, pickle.
  *
- * The common case never leaves C. Values that plain pickle refuses go to pool_party.wire.codec, whose output plain `loads`
- * understands. If a pickle names something of __main__, pool_party.wire.definitions puts the definitions that the receiver
+ * The common case never leaves C. Values that plain pickle refuses go to pool_party._wire.codec, whose output plain `loads`
+ * understands. If a pickle names something of __main__, pool_party._wire.definitions puts the definitions that the receiver
  * lacks before it.
  */
 #include "python.h"
@@ -107,7 +107,7 @@ bool pp_is_simple(PyObject *value, int depth) {
     return is_simple(value, depth, &seen);
 }
 
-static int find(const char *module_name, const char *name, PyObject **out) {
+static int find_attribute(const char *module_name, const char *name, PyObject **out) {
     PyObject *module = *out ? NULL : PyImport_ImportModule(module_name), *found = module ? PyObject_GetAttrString(module, name) : NULL;
     Py_XDECREF(module);
     if (*out == NULL)              /* the import may have let another thread do the same */
@@ -117,7 +117,7 @@ static int find(const char *module_name, const char *name, PyObject **out) {
 }
 
 static int ensure_pickle(pp_module_t *m) {
-    return m->loads || (find("_pickle", "dumps", &m->dumps) == 0 && find("_pickle", "loads", &m->loads) == 0) ? 0 : -1;
+    return m->loads || (find_attribute("_pickle", "dumps", &m->dumps) == 0 && find_attribute("_pickle", "loads", &m->loads) == 0) ? 0 : -1;
 }
 
 /* ---- reducers ---- */
@@ -133,8 +133,8 @@ static bool has_registered(pp_module_t *m) {
     Py_XDECREF(pickler);
     Py_XDECREF(module);
     Py_XDECREF(name);
-    if (registered == NULL || find("_pickle", "Pickler", &m->pickler) < 0 || find("io", "BytesIO", &m->file_type) < 0 ||
-        find("copyreg", "dispatch_table", &m->reducers) < 0) {
+    if (registered == NULL || find_attribute("_pickle", "Pickler", &m->pickler) < 0 || find_attribute("io", "BytesIO", &m->file_type) < 0 ||
+        find_attribute("copyreg", "dispatch_table", &m->reducers) < 0) {
         PyErr_Clear();             /* another thread is importing it at this moment */
         Py_XDECREF(registered);
         return false;
@@ -143,20 +143,11 @@ static bool has_registered(pp_module_t *m) {
     return true;
 }
 
-void pp_forget_found(pp_module_t *m) {
-    pp_forget_common(m);
-    PyObject **found[] = {&m->dumps, &m->loads, &m->pickler, &m->file_type, &m->reducers, &m->registered, &m->local_reducers,
-                          &m->duplicates, &m->caller, &m->array_type};
-    for (size_t i = 0; i < sizeof found / sizeof *found; i++)
-        Py_CLEAR(*found[i]);
-    m->n_registered = 0;
-}
-
 static int ensure_local_reducers(pp_module_t *m) {
     Py_ssize_t n = PyDict_GET_SIZE(m->registered);
     if (m->local_reducers && m->n_registered == n)
         return 0;
-    PyObject *handles = PyImport_ImportModule("pool_party.wire.fd_handle"), *reducers, *duplicates;
+    PyObject *handles = PyImport_ImportModule("pool_party._wire.fd_handle"), *reducers, *duplicates;
     PyObject *pair = handles ? PyObject_CallMethod(handles, "local_reducers", NULL) : NULL;
     int failed = pair && PyArg_ParseTuple(pair, "O!O!", &PyDict_Type, &reducers, &PyDict_Type, &duplicates) ? 0 : -1;
     if (!failed) {
@@ -281,7 +272,7 @@ static bool mentions_main(PyObject *pickle) {
 static _Thread_local const pp_encoding_t *encoding;   /* the encoding for which this thread is pickling, or NULL */
 
 static PyObject *call_definitions(const char *name, PyObject *args) {
-    PyObject *definitions = args ? PyImport_ImportModule("pool_party.wire.definitions") : NULL;
+    PyObject *definitions = args ? PyImport_ImportModule("pool_party._wire.definitions") : NULL;
     PyObject *function = definitions ? PyObject_GetAttrString(definitions, name) : NULL;
     PyObject *done = function ? PyObject_CallObject(function, args) : NULL;
     Py_XDECREF(function);
@@ -310,7 +301,7 @@ static PyObject *preludes_of(pp_job_t *job) {
 }
 
 /* Puts the definitions of __main__ that the receiver lacks before a pickle, to which it takes over the reference. */
-static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback) {
+static PyObject *complete_pickle(pp_module_t *m, PyObject *pickle, PyObject *callback) {
     PyObject *receivers = receivers_of(m), *of_call = preludes_of(encoding->call), *whole = NULL;
     PyObject *front = receivers ? pp_find_prelude(m, receivers, of_call, pickle) : NULL;
     if (front && PyBytes_GET_SIZE(front) == 0)
@@ -327,7 +318,7 @@ static PyObject *complete(pp_module_t *m, PyObject *pickle, PyObject *callback) 
 }
 
 static PyObject *dumps_slowly(PyObject *value, PyObject *callback, PyObject *refusal, bool is_local) {
-    PyObject *codec = PyImport_ImportModule("pool_party.wire.codec");
+    PyObject *codec = PyImport_ImportModule("pool_party._wire.codec");
     PyObject *pickle = codec ? PyObject_CallMethod(codec, "dumps", "OOOO", value, callback, refusal ? refusal : Py_None,
                                                    is_local ? Py_True : Py_False) : NULL;
     Py_XDECREF(codec);
@@ -345,7 +336,7 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
     if (m->duplicates == NULL || PyDict_GET_SIZE(m->duplicates) == 0)
         return pickle;
     PyObject *error = PyErr_GetRaisedException();
-    PyObject *handles = PyImport_ImportModule("pool_party.wire.fd_handle");
+    PyObject *handles = PyImport_ImportModule("pool_party._wire.fd_handle");
     PyObject *done = handles ? PyObject_CallMethod(handles, "settle_duplicates", "O", pickle ? Py_True : Py_False) : NULL;
     if (done == NULL)
         Py_CLEAR(pickle);
@@ -356,13 +347,28 @@ static PyObject *with_duplicates(pp_module_t *m, PyObject *pickle) {
     return pickle;
 }
 
+/* Whether the definitions that a pickle needs are to be in it, instead of before it. -1: an exception. */
+static int is_by_value(pp_module_t *m) {
+    PyObject *receivers = receivers_of(m), *flag = receivers ? PyObject_GetAttrString(receivers, "is_by_value") : NULL;
+    int is_set = flag ? flag == Py_True : -1;
+    Py_XDECREF(flag);
+    Py_XDECREF(receivers);
+    return is_set;
+}
+
 static PyObject *dumps(pp_module_t *m, PyObject *value, PyObject *callback, PyObject *buffers, bool is_local, PyObject *blobs) {
     PyObject *pickle = dumps_plainly(m, value, callback, is_local, blobs);
-    if (pickle && mentions_main(pickle))
-        return with_duplicates(m, complete(m, pickle, callback));
-    if (pickle || !may_pickle_by_value())
+    if (pickle && mentions_main(pickle)) {
+        int by_value = is_by_value(m);
+        if (by_value == 0)
+            return with_duplicates(m, complete_pickle(m, pickle, callback));
+        Py_CLEAR(pickle);
+        if (by_value < 0)
+            return with_duplicates(m, NULL);
+    } else if (pickle || !may_pickle_by_value()) {
         return with_duplicates(m, pickle);
-    PyObject *refusal = PyErr_GetRaisedException();
+    }
+    PyObject *refusal = PyErr_GetRaisedException();   /* NULL: there was no exception */
     bool is_empty = PyList_SetSlice(buffers, 0, PyList_GET_SIZE(buffers), NULL) == 0 &&
                     (blobs == NULL || PyList_SetSlice(blobs, 0, PyList_GET_SIZE(blobs), NULL) == 0);
     pickle = is_empty ? dumps_slowly(value, callback, refusal, is_local) : NULL;
@@ -393,7 +399,7 @@ static PyObject *with_blobs(PyObject *pickle, PyObject *buffers, PyObject *blobs
 }
 
 static int ensure_pickler(pp_module_t *m) {
-    return find("_pickle", "Pickler", &m->pickler) < 0 || find("io", "BytesIO", &m->file_type) < 0 ? -1 : 0;
+    return find_attribute("_pickle", "Pickler", &m->pickler) < 0 || find_attribute("io", "BytesIO", &m->file_type) < 0 ? -1 : 0;
 }
 
 static PyObject *pickle_with_leaves(pp_module_t *m, PyObject *value, bool is_local, bool sets_apart) {
@@ -414,18 +420,7 @@ static PyObject *pickle_with_leaves(pp_module_t *m, PyObject *value, bool is_loc
 
 PyObject *pp_encoding_for(void) { return Py_NewRef(encoding && encoding->receivers ? encoding->receivers : Py_None); }
 
-PyObject *pp_shelve(PyObject *package) {
-    pp_channel_t *channel = encoding ? encoding->channel : NULL;
-    uint32_t at = 0;
-    bool is_there = false;
-    if (channel && PyBytes_GET_SIZE(package) <= PP_SHELF_BYTES && pp_channel_enter(channel)) {
-        is_there = pp_shelf_put(channel->segment, PyBytes_AS_STRING(package), (uint32_t)PyBytes_GET_SIZE(package), &at);
-        pp_channel_leave(channel);
-    }
-    if (!is_there)
-        Py_RETURN_NONE;
-    return PyLong_FromUnsignedLong(at);
-}
+pp_channel_t *pp_encoding_channel(void) { return encoding ? encoding->channel : NULL; }
 
 PyObject *pp_call_preludes(void) {
     pp_job_t *job = encoding ? encoding->call : NULL;
@@ -560,7 +555,7 @@ static PyObject *loads_apart(pp_module_t *m, const char *data, size_t size, pp_l
     uint32_t n;
     memcpy(&n, data + 1, 4);
     size_t head = 5 + 4 * (size_t)n;
-    if (find("_pickle", "Unpickler", &m->unpickler) < 0 || find("io", "BytesIO", &m->file_type) < 0)
+    if (find_attribute("_pickle", "Unpickler", &m->unpickler) < 0 || find_attribute("io", "BytesIO", &m->file_type) < 0)
         return NULL;
     PyObject *buffers = read_buffers(m, leaves, leaves->n - n), *blobs = buffers ? read_blobs(m, leaves, data + 5, n) : NULL;
     PyObject *value = blobs ? load_together(m, data + head, size - head, buffers, blobs) : NULL;

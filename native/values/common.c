@@ -12,7 +12,7 @@
  * A worker keeps the bytes and str that it has made of them until it gets a task of another call, or none for a tenth of
  * a second (worker.c).
  *
- * Other objects that several tasks name are pickled once, by wire/common.py, and this pickle is such a bytes object. The
+ * Other objects that several tasks name are pickled once, by _wire/common.py, and this pickle is such a bytes object. The
  * last section of this file tells which objects a pickle contains. duplicate.c copies what a worker has unpickled.
  */
 #include "python.h"
@@ -33,6 +33,7 @@ typedef struct {
 
 typedef struct {
     pp_channel_t *channel;          /* borrowed: only functions of the channel use the memo */
+    pp_publish_t *publish;
     bool takes_buffers;
     unsigned n, n_seen;
     uint64_t n_bytes;
@@ -53,11 +54,12 @@ static void free_memo(PyObject *capsule) {
     PyMem_Free(memo);
 }
 
-PyObject *pp_memo_new(pp_channel_t *channel, bool takes_buffers) {
+PyObject *pp_memo_new(pp_channel_t *channel, pp_publish_t *publish, bool takes_buffers) {
     memo_t *memo = PyMem_Calloc(1, sizeof *memo);
     if (memo == NULL)
         return PyErr_NoMemory();
     memo->channel = channel;
+    memo->publish = publish;
     memo->takes_buffers = takes_buffers;
     PyObject *capsule = PyCapsule_New(memo, NULL, free_memo);
     if (capsule == NULL)
@@ -66,7 +68,7 @@ PyObject *pp_memo_new(pp_channel_t *channel, bool takes_buffers) {
 }
 
 /* Whether other tasks probably name the object, too. A wrong guess costs some memory while the call lasts. */
-static bool is_common(memo_t *memo, PyObject *object, const void *start) {
+static bool is_probably_common(memo_t *memo, PyObject *object, const void *start) {
     if (Py_REFCNT(object) > OWN_REFERENCES)
         return true;
     for (unsigned i = 0; i < SEEN_MAX; i++)
@@ -87,7 +89,7 @@ static pp_memory_t *pin(PyObject *owner) {
 }
 
 /* Makes an object available to all workers. Interpreters of this process read bytes and str in place. */
-static pp_memory_t *publish(memo_t *memo, PyObject *object, bool is_blob, const void *start, pp_common_t *common) {
+static pp_memory_t *publish_object(memo_t *memo, PyObject *object, bool is_blob, const void *start, pp_common_t *common) {
     pp_channel_t *channel = memo->channel;
     if (is_blob && channel->is_local) {
         common->start = start;
@@ -98,7 +100,7 @@ static pp_memory_t *publish(memo_t *memo, PyObject *object, bool is_blob, const 
         return NULL;
     pp_copy_freely(to, start, common->size);
     pp_block_hold(channel->arena, &common->block);
-    return pin(pp_channel_publish_block(channel, &common->block));
+    return pin(memo->publish(channel, &common->block));
 }
 
 static void drop_last(memo_t *memo) {
@@ -125,10 +127,10 @@ pp_memory_t *pp_memo_find(PyObject *capsule, PyObject *object, bool is_blob, con
         *out = found.common;
         return pp_memory_ref(found.pin);
     }
-    if (!is_common(memo, object, start))
+    if (!is_probably_common(memo, object, start))
         return NULL;
     entry_t new = {.object = object, .start = start, .common = {.number = pp_add_seq_cst(&last_number, 1) + 1, .size = size}};
-    if ((new.pin = publish(memo, object, is_blob, start, &new.common)) == NULL) {
+    if ((new.pin = publish_object(memo, object, is_blob, start, &new.common)) == NULL) {
         PyErr_Clear();              /* the object is sent with its task instead */
         return NULL;
     }
@@ -165,7 +167,7 @@ static void close_common(pp_segment_t *s, const pp_common_t *common, void *start
         pp_block_unmap(s, &common->block, start);
 }
 
-static void remember(pp_module_t *m, const pp_common_t *common, PyObject *object) {
+static void remember_common(pp_module_t *m, const pp_common_t *common, PyObject *object) {
     if (m->n_common == PP_COMMON_KEPT || m->n_common_bytes + common->size > HELD_MAX)
         pp_forget_common(m);
     m->common[m->n_common].number = common->number;
@@ -183,7 +185,7 @@ PyObject *pp_common_blob(pp_module_t *m, pp_segment_t *s, const pp_common_t *com
     PyObject *blob = is_text ? pp_new_text(start, common->size, char_max) : pp_new_bytes(start, common->size);
     close_common(s, common, start);
     if (blob)
-        remember(m, common, blob);
+        remember_common(m, common, blob);
     return blob;
 }
 
@@ -241,13 +243,13 @@ static size_t place_of(const members_t *members, PyObject *object) {
     return i & members->mask;
 }
 
-static int count(PyObject *object, void *n) {
+static int count_member(PyObject *object, void *n) {
     (void)object;
     ++*(size_t *)n;
     return 0;
 }
 
-static int enter(PyObject *object, void *members_) {
+static int enter_member(PyObject *object, void *members_) {
     members_t *members = members_;
     if (members->n < members->mask / 2) {
         size_t i = place_of(members, object);
@@ -267,14 +269,14 @@ PyObject *pp_members(PyObject *module, PyObject *pickler) {
     traverseproc traverse = Py_TYPE(pickler)->tp_traverse;
     if (traverse == NULL)
         return PyErr_Format(PyExc_TypeError, "a pickler is needed");
-    traverse(pickler, count, &n);
+    traverse(pickler, count_member, &n);
     while (size < 2 * n + 2)
         size *= 2;
     members_t *members = PyMem_Calloc(1, sizeof *members + size * sizeof members->at[0]);
     if (members == NULL)
         return PyErr_NoMemory();
     members->mask = size - 1;
-    traverse(pickler, enter, members);
+    traverse(pickler, enter_member, members);
     PyObject *capsule = PyCapsule_New(members, NULL, free_members);
     if (capsule == NULL)
         PyMem_Free(members);

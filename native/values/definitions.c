@@ -1,4 +1,4 @@
-/* Two questions that wire/definitions.py asks of each pickle that names something of __main__: which names it has, and
+/* Two questions that _wire/definitions.py asks of each pickle that names something of __main__: which names it has, and
  * whether the objects behind them have changed. They are answered in C because each call asks them. */
 #include "python.h"
 
@@ -10,7 +10,7 @@
 typedef struct {
     const unsigned char *at, *end;
     PyObject *names;                /* a frozenset */
-    bool takes_all;                 /* all strings may be names, as arguments of namespace.get */
+    bool takes_all;                 /* all strings may be names, as arguments of making.get */
     const char *last[2];            /* the last two objects pushed, the newest first; NULL if not a string */
     uint32_t last_size[2];
     struct { const char *text; uint32_t size; } memo[256];
@@ -18,7 +18,7 @@ typedef struct {
     bool is_unknown;                /* part of it may be another pickle, or is not understood */
 } pickle_t;
 
-#define GETTER "pool_party.wire.namespace"   /* the module whose `get` also names objects of __main__ */
+#define GETTER "pool_party._wire.making"      /* the module whose `get` also names objects of __main__ */
 
 /* Whether the text, if it is a pickle, may contain names of __main__. */
 static bool may_name(const void *text, size_t size) {
@@ -72,14 +72,14 @@ static void memorize(pickle_t *p) {
     p->n_memo++;
 }
 
-static void recall(pickle_t *p, uint32_t number) {
+static void push_from_memo(pickle_t *p, uint32_t number) {
     if (number >= 256 || number >= p->n_memo)
         push(p, NULL, 0);           /* an unknown string, which matters only if a global uses it */
     else
         push(p, p->memo[number].text, p->memo[number].size);
 }
 
-static uint64_t read_number(const unsigned char *from, unsigned n) {
+static uint64_t read_unsigned(const unsigned char *from, unsigned n) {
     uint64_t number = 0;
     memcpy(&number, from, n);
     return number;
@@ -107,7 +107,7 @@ static bool take_data(pickle_t *p, unsigned char opcode, int size) {
     uint64_t n = (uint64_t)(size & 15);
     if (n > (uint64_t)(p->end - p->at))
         return false;
-    uint64_t number = read_number(p->at, (unsigned)n);
+    uint64_t number = read_unsigned(p->at, (unsigned)n);
     p->at += n;
     if (size >= 16) {
         if (number > (uint64_t)(p->end - p->at))
@@ -116,7 +116,7 @@ static bool take_data(pickle_t *p, unsigned char opcode, int size) {
         p->at += number;
     }
     if (opcode == 'h' || opcode == 'j')
-        recall(p, (uint32_t)number);
+        push_from_memo(p, (uint32_t)number);
     else if (opcode == 0x94)
         memorize(p);
     else if (opcode != 0x95)        /* a frame may begin between a string and the opcode that uses it */
@@ -140,7 +140,7 @@ static int take_opcode(pickle_t *p) {
     unsigned char opcode = *p->at++;
     unsigned n = opcode == 0x8c ? 1 : opcode == 'X' ? 4 : opcode == 0x8d ? 8 : 0;
     if (n > 0) {
-        uint64_t n_left = (uint64_t)(p->end - p->at), size = n <= n_left ? read_number(p->at, n) : 0;
+        uint64_t n_left = (uint64_t)(p->end - p->at), size = n <= n_left ? read_unsigned(p->at, n) : 0;
         if (n > n_left || size > n_left - n)
             return p->is_unknown = true, 0;
         const char *text = (const char *)p->at + n;
@@ -156,7 +156,7 @@ static int take_opcode(pickle_t *p) {
 }
 
 const char pp_names_of_main_doc[] = PyDoc_STR("names_of_main(pickle) -> frozenset, or None\n\n"
-    "The names in `__main__` that a pickle refers to; with all strings in it where it names them by `namespace.get`.\n"
+    "The names in `__main__` that a pickle refers to; with all strings in it where it names them by `making.get`.\n"
     "None: it cannot be told, since there may be another pickle in it.");
 PyObject *pp_names_of_main(PyObject *module, PyObject *pickle) {
     (void)module;
@@ -192,13 +192,13 @@ typedef struct {
     int depth;
 } look_t;
 
-static int look(look_t *l, PyObject *value);
+static int look_at_value(look_t *look, PyObject *value);
 
-static int add(look_t *l, PyObject *leaf) { return PyList_Append(l->found, leaf) < 0 ? -1 : 1; }
+static int add(look_t *look, PyObject *leaf) { return PyList_Append(look->found, leaf) < 0 ? -1 : 1; }
 
-static int add_size(look_t *l, Py_ssize_t n) {
+static int add_size(look_t *look, Py_ssize_t n) {
     PyObject *size = PyLong_FromSsize_t(n);
-    int done = size ? add(l, size) : -1;
+    int done = size ? add(look, size) : -1;
     Py_XDECREF(size);
     return done;
 }
@@ -210,20 +210,20 @@ static bool has(PyObject *tuple, PyObject *item) {
     return false;
 }
 
-static int look_at_or_none(look_t *l, PyObject *value) { return look(l, value ? value : Py_None); }
+static int look_at_or_none(look_t *look, PyObject *value) { return look_at_value(look, value ? value : Py_None); }
 
 /* Takes over the reference to the sequence, which no other code uses. */
-static int look_at_items(look_t *l, PyObject *items) {
-    int done = items ? add_size(l, PySequence_Fast_GET_SIZE(items)) : -1;
+static int look_at_items(look_t *look, PyObject *items) {
+    int done = items ? add_size(look, PySequence_Fast_GET_SIZE(items)) : -1;
     for (Py_ssize_t i = 0; done > 0 && i < PySequence_Fast_GET_SIZE(items); i++)
-        done = look(l, PySequence_Fast_GET_ITEM(items, i));
+        done = look_at_value(look, PySequence_Fast_GET_ITEM(items, i));
     Py_XDECREF(items);
     return done;
 }
 
-static int look_at_dict(look_t *l, PyObject *dict) {
-    int done = dict ? look_at_items(l, PyDict_Keys(dict)) : add(l, Py_None);
-    return dict && done > 0 ? look_at_items(l, PyDict_Values(dict)) : done;
+static int look_at_dict(look_t *look, PyObject *dict) {
+    int done = dict ? look_at_items(look, PyDict_Keys(dict)) : add(look, Py_None);
+    return dict && done > 0 ? look_at_items(look, PyDict_Values(dict)) : done;
 }
 
 /* A large dict of atoms, of tuples of them, and of lists of both is not examined again while it is watched and unchanged. A
@@ -250,12 +250,12 @@ static int forget_mark(PyDict_WatchEvent event, PyObject *dict, PyObject *key, P
     return 0;
 }
 
-static bool is_constant(const look_t *l, PyObject *value, int depth) {
+static bool is_constant_value(const look_t *look, PyObject *value, int depth) {
     if (!PyTuple_CheckExact(value))
-        return has(l->atoms, (PyObject *)Py_TYPE(value));
+        return has(look->atoms, (PyObject *)Py_TYPE(value));
     bool is = depth < DEPTH_MAX;
     for (Py_ssize_t i = 0; is && i < PyTuple_GET_SIZE(value); i++)
-        is = is_constant(l, PyTuple_GET_ITEM(value, i), depth + 1);
+        is = is_constant_value(look, PyTuple_GET_ITEM(value, i), depth + 1);
     return is;
 }
 
@@ -264,11 +264,11 @@ static bool is_long(PyObject *value) {
 }
 
 /* Adds the items of a list. Returns 1; 0 if they may change or should not be kept; -1 with an exception. */
-static int take_items(const look_t *l, PyObject *list, PyObject *to, Py_ssize_t *n_left) {
+static int take_items(const look_t *look, PyObject *list, PyObject *to, Py_ssize_t *n_left) {
     if ((*n_left -= PyList_GET_SIZE(list)) < 0)
         return 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++)
-        if (!is_constant(l, PyList_GET_ITEM(list, i), 0) || is_long(PyList_GET_ITEM(list, i)))
+        if (!is_constant_value(look, PyList_GET_ITEM(list, i), 0) || is_long(PyList_GET_ITEM(list, i)))
             return 0;
     PyObject *items = PyList_AsTuple(list);
     int done = items && PyList_Append(to, items) == 0 ? 1 : -1;
@@ -277,15 +277,15 @@ static int take_items(const look_t *l, PyObject *list, PyObject *to, Py_ssize_t 
 }
 
 /* The items of the lists in a dict. NULL, perhaps with an exception: it contains other objects that may change. */
-static PyObject *items_of(const look_t *l, PyObject *dict) {
+static PyObject *items_of(const look_t *look, PyObject *dict) {
     PyObject *key, *value, *items = PyList_New(0);
     Py_ssize_t n_left = ITEMS_MAX;
     int done = items ? 1 : -1;
     for (Py_ssize_t i = 0; done > 0 && PyDict_Next(dict, &i, &key, &value);)
-        if (!is_constant(l, key, 0))
+        if (!is_constant_value(look, key, 0))
             done = 0;
         else
-            done = PyList_CheckExact(value) ? take_items(l, value, items, &n_left) : is_constant(l, value, 0);
+            done = PyList_CheckExact(value) ? take_items(look, value, items, &n_left) : is_constant_value(look, value, 0);
     if (done <= 0)
         Py_CLEAR(items);
     return items;
@@ -314,13 +314,13 @@ static watched_t *entry_of(PyObject *dict) {
 }
 
 /* Returns 1; 0 if the dict cannot be watched; -1 with an exception. */
-static int watch(const look_t *l, PyObject *dict) {
+static int watch_dict(const look_t *look, PyObject *dict) {
     static int watcher = -1;
     if (watcher < 0 && (watcher = PyDict_AddWatcher(forget_mark)) < 0) {
         PyErr_Clear();          /* others use all that CPython has */
         return 0;
     }
-    PyObject *items = items_of(l, dict), *mark = items ? PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type) : NULL;
+    PyObject *items = items_of(look, dict), *mark = items ? PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type) : NULL;
     if (mark == NULL || PyDict_Watch(watcher, dict) < 0) {
         Py_XDECREF(items);
         Py_XDECREF(mark);
@@ -337,142 +337,193 @@ static int watch(const look_t *l, PyObject *dict) {
 }
 
 /* Returns 1 if a mark was added for the dict; 0 if it has to be examined; -1 with an exception. */
-static int look_at_watched(look_t *l, PyObject *dict) {
+static int look_at_watched(look_t *look, PyObject *dict) {
     if (!PP_HAS_GIL || PyDict_GET_SIZE(dict) < WATCHED_MIN || PyInterpreterState_Get() != PyInterpreterState_Main())
         return 0;
     const watched_t *entry = entry_of(dict);
-    int done = entry && are_lists_same(entry) ? 1 : watch(l, dict);
-    return done > 0 ? add(l, entry_of(dict)->mark) : done;
+    int done = entry && are_lists_same(entry) ? 1 : watch_dict(look, dict);
+    return done > 0 ? add(look, entry_of(dict)->mark) : done;
 }
 
-static int look_at_closure(look_t *l, PyObject *function, PyObject *closure) {
+static int look_at_closure(look_t *look, PyObject *function, PyObject *closure) {
     int done = 1;
     for (Py_ssize_t i = 0; closure && done > 0 && i < PyTuple_GET_SIZE(closure); i++) {
         PyObject *content = PyCell_Get(PyTuple_GET_ITEM(closure, i));
-        done = content == function ? 1 : look_at_or_none(l, content);
+        done = content == function ? 1 : look_at_or_none(look, content);
         Py_XDECREF(content);
     }
     return done;
 }
 
-static int look_at_function(look_t *l, PyObject *function) {
-    int done = add(l, PyFunction_GetCode(function));
-    if (done > 0)
-        done = look_at_or_none(l, PyFunction_GetDefaults(function));
-    if (done > 0)
-        done = look_at_or_none(l, PyFunction_GetKwDefaults(function));
-    if (done > 0)
-        done = look_at_closure(l, function, PyFunction_GetClosure(function));
-    return done > 0 ? look_at_dict(l, ((PyFunctionObject *)function)->func_dict) : done;
+/* Adds the keys and values of a dict, into which it does not look. */
+static int add_items(look_t *look, PyObject *dict) {
+    PyObject *key, *value;
+    int done = add_size(look, PyDict_GET_SIZE(dict));
+    for (Py_ssize_t i = 0; done > 0 && PyDict_Next(dict, &i, &key, &value);)
+        done = add(look, key) < 0 ? -1 : add(look, value);
+    return done;
 }
 
-static int is_of_main(look_t *l, PyObject *cls) {
+static int look_at_names(look_t *look, const PyFunctionObject *function) {
+    PyObject *annotations = function->func_annotations;
+    PyObject *parts[] = {function->func_name, function->func_qualname, function->func_doc, annotations};
+    int done = 1;
+    for (int i = 0; done > 0 && i < 4; i++)
+        done = add(look, parts[i] ? parts[i] : Py_None);
+    return done > 0 && annotations && PyDict_Check(annotations) ? add_items(look, annotations) : done;
+}
+
+static int look_at_function(look_t *look, PyObject *function) {
+    int done = add(look, PyFunction_GetCode(function));
+    if (done > 0)
+        done = look_at_or_none(look, PyFunction_GetDefaults(function));
+    if (done > 0)
+        done = look_at_or_none(look, PyFunction_GetKwDefaults(function));
+    if (done > 0)
+        done = look_at_closure(look, function, PyFunction_GetClosure(function));
+    if (done > 0)
+        done = look_at_names(look, (PyFunctionObject *)function);
+    return done > 0 ? look_at_dict(look, ((PyFunctionObject *)function)->func_dict) : done;
+}
+
+static int is_of_main(look_t *look, PyObject *cls) {
     PyObject *name = PyObject_GetAttrString(cls, "__module__");
     if (name == NULL)
         PyErr_Clear();
-    int is = name ? PySequence_Contains(l->modules, name) : 0;
+    int is = name ? PySequence_Contains(look->modules, name) : 0;
     Py_XDECREF(name);
     return is;
 }
 
-static int look_at_members(look_t *l, PyTypeObject *cls) {
+static int look_at_members(look_t *look, PyTypeObject *cls) {
     PyObject *dict = PyType_GetDict(cls), *members = dict ? PyDict_Copy(dict) : NULL;
     int done = members ? 1 : -1;
-    for (Py_ssize_t i = 0; done > 0 && i < PyTuple_GET_SIZE(l->own); i++) {
-        PyObject *name = PyTuple_GET_ITEM(l->own, i);
-        int is_there = PyDict_Contains(members, name);
-        done = is_there < 0 || (is_there && PyDict_DelItem(members, name) < 0) ? -1 : 1;
+    for (Py_ssize_t i = 0; done > 0 && i < PyTuple_GET_SIZE(look->own); i++) {
+        PyObject *name = PyTuple_GET_ITEM(look->own, i), *part = PyDict_GetItemWithError(members, name);
+        if (part && PyDict_Check(part))
+            done = add_items(look, part);
+        if (PyErr_Occurred() || done < 0 || (part && PyDict_DelItem(members, name) < 0))
+            done = -1;
     }
     if (done > 0)
-        done = look_at_dict(l, members);
+        done = look_at_dict(look, members);
     Py_XDECREF(members);
     Py_XDECREF(dict);
     return done;
 }
 
-static int look_at_class(look_t *l, PyObject *cls) {
-    int is_known = PySet_Contains(l->classes, cls);
-    if (is_known || PySet_Add(l->classes, cls) < 0)
-        return is_known > 0 ? add(l, cls) : -1;
-    int done = add(l, cls), is_own = done > 0 ? is_of_main(l, cls) : 0;
+static int look_at_class(look_t *look, PyObject *cls) {
+    int is_known = PySet_Contains(look->classes, cls);
+    if (is_known || PySet_Add(look->classes, cls) < 0)
+        return is_known > 0 ? add(look, cls) : -1;
+    int done = add(look, cls), is_own = done > 0 ? is_of_main(look, cls) : 0;
     if (is_own <= 0)
         return is_own < 0 ? -1 : done;
-    done = look_at_members(l, (PyTypeObject *)cls);
-    return done > 0 ? look_at_items(l, Py_XNewRef(((PyTypeObject *)cls)->tp_bases)) : done;
+    done = look_at_members(look, (PyTypeObject *)cls);
+    return done > 0 ? look_at_items(look, Py_XNewRef(((PyTypeObject *)cls)->tp_bases)) : done;
 }
 
 /* Examines a property, a class method or a static method. */
-static int look_at_part(look_t *l, PyObject *part) {
+static int look_at_part(look_t *look, PyObject *part) {
     static const char *names[] = {"__func__", "fget", "fset", "fdel"};
     int done = 1;
     for (int i = 0; done > 0 && i < 4; i++) {
         PyObject *function = PyObject_GetAttrString(part, names[i]);
         if (function == NULL)
             PyErr_Clear();
-        done = look_at_or_none(l, function);
+        done = look_at_or_none(look, function);
         Py_XDECREF(function);
     }
     return done;
 }
 
-static int look_further(look_t *l, PyObject *value) {
+static int look_at_module(look_t *look, PyObject *module) {
+    PyObject *modules = PyImport_GetModuleDict(), *name = PyDict_GetItemString(PyModule_GetDict(module), "__name__");
+    bool is_imported = name && PyUnicode_Check(name) && PyDict_Check(modules) && PyDict_GetItem(modules, name) == module;
+    return is_imported ? add(look, module) : look_at_dict(look, PyModule_GetDict(module));
+}
+
+/* A builtin function, or a method that is bound to an object in which something may change. */
+static int look_at_builtin(look_t *look, PyObject *builtin) {
+    PyObject *self = PyCFunction_GET_SELF(builtin);
+    int done = add(look, builtin);
+    return done < 0 || self == NULL || PyModule_Check(self) ? done : look_at_value(look, self);
+}
+
+static int look_further(look_t *look, PyObject *value) {
     PyObject *kind = (PyObject *)Py_TYPE(value);
-    if (add(l, kind) < 0)
+    if (add(look, kind) < 0)
         return -1;
     if (kind == (PyObject *)&PyFunction_Type)
-        return look_at_function(l, value);
+        return look_at_function(look, value);
     if (PyType_Check(value))
-        return look_at_class(l, value);
+        return look_at_class(look, value);
     if (kind == (PyObject *)&PyTuple_Type)
-        return look_at_items(l, Py_NewRef(value));
+        return look_at_items(look, Py_NewRef(value));
     if (kind == (PyObject *)&PyList_Type)
-        return look_at_items(l, PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
+        return look_at_items(look, PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
     if (kind == (PyObject *)&PyDict_Type) {
-        int done = look_at_watched(l, value);
-        return done ? done : look_at_dict(l, value);
+        int done = look_at_watched(look, value);
+        return done ? done : look_at_dict(look, value);
     }
     if (kind == (PyObject *)&PySet_Type)
         return PySet_GET_SIZE(value) == 0;
-    return has(l->parts, kind) ? look_at_part(l, value) : 0;
+    if (kind == (PyObject *)&PyModule_Type)
+        return look_at_module(look, value);
+    if (kind == (PyObject *)&PyCFunction_Type)
+        return look_at_builtin(look, value);
+    return has(look->parts, kind) ? look_at_part(look, value) : 0;
 }
 
 /* Returns 1; 0 if changes could not be noticed; -1 with an exception. */
-static int look(look_t *l, PyObject *value) {
-    if (PyList_GET_SIZE(l->found) > LEAVES_MAX || l->depth == DEPTH_MAX)
+static int look_at_value(look_t *look, PyObject *value) {
+    if (PyList_GET_SIZE(look->found) > LEAVES_MAX || look->depth == DEPTH_MAX)
         return 0;
-    if (has(l->atoms, (PyObject *)Py_TYPE(value))) {
-        int done = add(l, value);
+    if (has(look->atoms, (PyObject *)Py_TYPE(value))) {
+        int done = add(look, value);
         return done > 0 && is_long(value) ? 0 : done;
     }
     if (Py_EnterRecursiveCall(" while looking at a definition"))
         return -1;
-    l->depth++;
-    int done = look_further(l, value);
-    l->depth--;
+    look->depth++;
+    int done = look_further(look, value);
+    look->depth--;
     Py_LeaveRecursiveCall();
     return done;
 }
 
 const char pp_leaves_doc[] = PyDoc_STR("leaves(values, atoms, own, parts, modules) -> list, or None\n\n"
     "What values are made of: as long as all of that is the same, so are they. None: something in them may change unseen,\n"
-    "or should not be kept alive for this. See wire/namespace.py for the tuples of rules.");
+    "or should not be kept alive for this. See _wire/namespace.py for the tuples of rules.");
 PyObject *pp_find_leaves(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *values;
-    look_t l = {.depth = 0};
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyList_Type, &values, &PyTuple_Type, &l.atoms, &PyTuple_Type, &l.own, &PyTuple_Type,
-                          &l.parts, &PyTuple_Type, &l.modules) ||
-        (l.found = PyList_New(0)) == NULL)
+    look_t look = {.depth = 0};
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!", &PyList_Type, &values, &PyTuple_Type, &look.atoms, &PyTuple_Type, &look.own, &PyTuple_Type,
+                          &look.parts, &PyTuple_Type, &look.modules) ||
+        (look.found = PyList_New(0)) == NULL)
         return NULL;
-    l.classes = PySet_New(NULL);
-    int done = l.classes ? look_at_items(&l, Py_NewRef(values)) : -1;
-    Py_XDECREF(l.classes);
+    look.classes = PySet_New(NULL);
+    int done = look.classes ? look_at_items(&look, Py_NewRef(values)) : -1;
+    Py_XDECREF(look.classes);
     if (done > 0)
-        return l.found;
-    Py_DECREF(l.found);
+        return look.found;
+    Py_DECREF(look.found);
     if (done < 0)
         return NULL;
     Py_RETURN_NONE;
+}
+
+const char pp_annotations_of_doc[] = PyDoc_STR("annotations_of(function) -> dict, or None\n\n"
+    "The annotations of a function, unless they have not been evaluated yet.");
+PyObject *pp_annotations_of(PyObject *module, PyObject *function) {
+    (void)module;
+    if (!PyFunction_Check(function)) {
+        PyErr_SetString(PyExc_TypeError, "a function is needed");
+        return NULL;
+    }
+    PyObject *found = ((PyFunctionObject *)function)->func_annotations;
+    return Py_NewRef(found && PyDict_Check(found) ? found : Py_None);
 }
 
 /* Ints are compared by value, because the ints for sizes are new objects each time. */

@@ -4,7 +4,7 @@
  * types the caller passes), and classes and functions, which are pickled by name. Two references to one object become two references to one copy. No Python code
  * runs, so there are no copies of instances of which unpickling would run some. A value may contain other objects, which
  * cannot be copied; it must contain nothing that a reducer has returned, since a reducer may return something else next
- * time (`_is_copied` in wire/common.py).
+ * time (`_is_copied` in _wire/common.py).
  */
 #include "python.h"
 
@@ -23,7 +23,7 @@ static bool is_atom(PyObject *object) {
            object == Py_None || type == &PyComplex_Type || object == Py_Ellipsis || type == &PyFunction_Type || PyType_Check(object);
 }
 
-static bool is_constant(const copier_t *c, PyObject *object) {
+static bool has_constant_type(const copier_t *c, PyObject *object) {
     PyObject *type = (PyObject *)Py_TYPE(object), *metaclass = (PyObject *)Py_TYPE(type);
     bool is = false;
     for (Py_ssize_t i = 0; !is && i < PyTuple_GET_SIZE(c->constants); i++)
@@ -32,17 +32,17 @@ static bool is_constant(const copier_t *c, PyObject *object) {
 }
 
 /* Whether an object and all of its parts are atoms, constants, tuples and frozensets. -1: an exception. */
-static int is_fixed(const copier_t *c, PyObject *object) {
+static int is_immutable(const copier_t *c, PyObject *object) {
     if (is_atom(object))
         return 1;
     if (!PyTuple_CheckExact(object) && !PyFrozenSet_CheckExact(object))
-        return is_constant(c, object);
+        return has_constant_type(c, object);
     if (Py_EnterRecursiveCall(" in a copy"))
         return -1;
     int result = 1;
     PyObject *parts = PySequence_Fast(object, "not a sequence");
     for (Py_ssize_t i = 0; parts && result > 0 && i < PySequence_Fast_GET_SIZE(parts); i++)
-        result = is_fixed(c, PySequence_Fast_GET_ITEM(parts, i));
+        result = is_immutable(c, PySequence_Fast_GET_ITEM(parts, i));
     Py_LeaveRecursiveCall();
     Py_XDECREF(parts);
     return parts ? result : -1;
@@ -50,7 +50,7 @@ static int is_fixed(const copier_t *c, PyObject *object) {
 
 /* Remembers the copy of an object. n_known: references to the original that are known; if there are others, a part may
  * refer to it as well. */
-static int remember(copier_t *c, PyObject *object, Py_ssize_t n_known, PyObject *copy) {
+static int remember_copy(copier_t *c, PyObject *object, Py_ssize_t n_known, PyObject *copy) {
     if (Py_REFCNT(object) <= n_known)
         return 0;
     PyObject *key = PyLong_FromVoidPtr(object);
@@ -60,7 +60,7 @@ static int remember(copier_t *c, PyObject *object, Py_ssize_t n_known, PyObject 
 }
 
 /* A new reference; NULL, perhaps with an exception: there is no copy yet. */
-static PyObject *recall(copier_t *c, PyObject *object, Py_ssize_t n_known) {
+static PyObject *recall_copy(copier_t *c, PyObject *object, Py_ssize_t n_known) {
     if (Py_REFCNT(object) <= n_known)
         return NULL;
     PyObject *key = PyLong_FromVoidPtr(object);
@@ -90,7 +90,7 @@ static int copy_parts(copier_t *c, PyObject *list) {
 
 static PyObject *copy_list(copier_t *c, PyObject *list, Py_ssize_t n_known) {
     PyObject *copy = PyList_GetSlice(list, 0, PyList_GET_SIZE(list));
-    if (copy && (remember(c, list, n_known, copy) < 0 || copy_parts(c, copy) < 0))
+    if (copy && (remember_copy(c, list, n_known, copy) < 0 || copy_parts(c, copy) < 0))
         Py_CLEAR(copy);
     return copy;
 }
@@ -98,9 +98,9 @@ static PyObject *copy_list(copier_t *c, PyObject *list, Py_ssize_t n_known) {
 /* A list in the tuple may contain the tuple. Copying the list has then made the tuple's copy. */
 static PyObject *copy_tuple(copier_t *c, PyObject *tuple, Py_ssize_t n_known) {
     PyObject *parts = PySequence_List(tuple), *copy = NULL;
-    if (parts && copy_parts(c, parts) == 0 && (copy = recall(c, tuple, n_known)) == NULL && !PyErr_Occurred()) {
+    if (parts && copy_parts(c, parts) == 0 && (copy = recall_copy(c, tuple, n_known)) == NULL && !PyErr_Occurred()) {
         copy = PyList_AsTuple(parts);
-        if (copy && remember(c, tuple, n_known, copy) < 0)
+        if (copy && remember_copy(c, tuple, n_known, copy) < 0)
             Py_CLEAR(copy);
     }
     Py_XDECREF(parts);
@@ -111,7 +111,7 @@ static PyObject *copy_tuple(copier_t *c, PyObject *tuple, Py_ssize_t n_known) {
 static int copy_items(copier_t *c, PyObject *dict, PyObject *to, Py_ssize_t n_known, bool is_there) {
     PyObject *key, *value;
     for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);) {
-        if (is_fixed(c, key) <= 0)
+        if (is_immutable(c, key) <= 0)
             return -1;
         if (is_there && is_atom(value))
             continue;
@@ -126,7 +126,7 @@ static int copy_items(copier_t *c, PyObject *dict, PyObject *to, Py_ssize_t n_kn
 
 static PyObject *copy_dict(copier_t *c, PyObject *dict, Py_ssize_t n_known) {
     PyObject *copy = PyDict_Copy(dict);
-    if (copy && (remember(c, dict, n_known, copy) < 0 || copy_items(c, dict, copy, 2, true) < 0))
+    if (copy && (remember_copy(c, dict, n_known, copy) < 0 || copy_items(c, dict, copy, 2, true) < 0))
         Py_CLEAR(copy);
     return copy;
 }
@@ -135,16 +135,16 @@ static PyObject *copy_set(copier_t *c, PyObject *set, Py_ssize_t n_known) {
     PyObject *parts = PySequence_List(set), *copy = NULL;
     bool can = parts != NULL;
     for (Py_ssize_t i = 0; can && i < PyList_GET_SIZE(parts); i++)
-        can = is_fixed(c, PyList_GET_ITEM(parts, i)) > 0;
+        can = is_immutable(c, PyList_GET_ITEM(parts, i)) > 0;
     Py_XDECREF(parts);
-    if (can && (copy = PySet_New(set)) && remember(c, set, n_known, copy) < 0)
+    if (can && (copy = PySet_New(set)) && remember_copy(c, set, n_known, copy) < 0)
         Py_CLEAR(copy);
     return copy;
 }
 
 static PyObject *copy_bytearray(copier_t *c, PyObject *bytes, Py_ssize_t n_known) {
     PyObject *copy = PyByteArray_FromStringAndSize(PyByteArray_AS_STRING(bytes), PyByteArray_GET_SIZE(bytes));
-    if (copy && remember(c, bytes, n_known, copy) < 0)
+    if (copy && remember_copy(c, bytes, n_known, copy) < 0)
         Py_CLEAR(copy);
     return copy;
 }
@@ -169,7 +169,7 @@ static PyObject *copy_instance(copier_t *c, PyObject *object, Py_ssize_t n_known
         return NULL;
     PyObject *copy = type->tp_new(type, c->no_arguments, NULL);
     PyObject *from = copy ? PyObject_GenericGetDict(object, NULL) : NULL, *to = from ? PyObject_GenericGetDict(copy, NULL) : NULL;
-    if (copy && (to == NULL || remember(c, object, n_known, copy) < 0 || copy_items(c, from, to, 1, false) < 0))
+    if (copy && (to == NULL || remember_copy(c, object, n_known, copy) < 0 || copy_items(c, from, to, 1, false) < 0))
         Py_CLEAR(copy);
     Py_XDECREF(from);
     Py_XDECREF(to);
@@ -186,15 +186,15 @@ static PyObject *new_copy(copier_t *c, PyObject *object, Py_ssize_t n_known) {
     if (PyByteArray_CheckExact(object))
         return copy_bytearray(c, object, n_known);
     if (!PyTuple_CheckExact(object) && !PyFrozenSet_CheckExact(object))
-        return is_constant(c, object) ? Py_NewRef(object) : copy_instance(c, object, n_known);
-    int fixed = is_fixed(c, object);
+        return has_constant_type(c, object) ? Py_NewRef(object) : copy_instance(c, object, n_known);
+    int fixed = is_immutable(c, object);
     return fixed > 0 ? Py_NewRef(object) : fixed == 0 && PyTuple_CheckExact(object) ? copy_tuple(c, object, n_known) : NULL;
 }
 
 /* A new reference. NULL without an exception: the object cannot be copied. n_known: how many references to it can be no
  * other object's of the value. */
 static PyObject *copy_of(copier_t *c, PyObject *object, Py_ssize_t n_known) {
-    PyObject *copy = is_atom(object) ? Py_NewRef(object) : recall(c, object, n_known);
+    PyObject *copy = is_atom(object) ? Py_NewRef(object) : recall_copy(c, object, n_known);
     if (copy || PyErr_Occurred() || Py_EnterRecursiveCall(" in a copy"))
         return copy;
     copy = new_copy(c, object, n_known);

@@ -49,7 +49,7 @@ enum { FAILED = -1, NOT_FLAT = 0, FLAT = 1 };
 
 /* ---- writing ---- */
 
-static char *reserve(writer_t *w, size_t n) {
+static char *reserve_bytes(writer_t *w, size_t n) {
     if (w->size + n > w->capacity) {
         size_t capacity = 2 * (w->size + n) + 256;
         char *grown = PyMem_Realloc(w->data, capacity);
@@ -63,7 +63,7 @@ static char *reserve(writer_t *w, size_t n) {
 }
 
 static int write_head(writer_t *w, char code, uint32_t n) {
-    char *to = reserve(w, 5);
+    char *to = reserve_bytes(w, 5);
     if (to == NULL)
         return FAILED;
     to[0] = code;
@@ -83,7 +83,7 @@ static int write_marshal(writer_t *w, PyObject *value) {
         return FAILED;
     size_t n = (size_t)PyBytes_GET_SIZE(bytes);
     int done = write_head(w, 'M', (uint32_t)n);
-    char *to = done == FLAT ? reserve(w, n) : NULL;
+    char *to = done == FLAT ? reserve_bytes(w, n) : NULL;
     if (to)
         memcpy(to, PyBytes_AS_STRING(bytes), n);
     Py_DECREF(bytes);
@@ -160,7 +160,7 @@ static int write_numbers(writer_t *w, PyObject *list, pp_leaf_kind_t kind) {
     bool are_floats = kind == PP_LEAF_FLOATS;
     if (n * 8 < PP_OUT_OF_BAND_MIN) {
         size_t before = w->size;
-        char *to = write_head(w, are_floats ? 'f' : 'q', (uint32_t)n) == FLAT ? reserve(w, (size_t)n * 8) : NULL;
+        char *to = write_head(w, are_floats ? 'f' : 'q', (uint32_t)n) == FLAT ? reserve_bytes(w, (size_t)n * 8) : NULL;
         if (to == NULL)
             return FAILED;
         if (fill(list, kind, n, to))
@@ -241,7 +241,7 @@ static int write_view(writer_t *w, PyObject *memory) {
         return NOT_FLAT;
     bool is_c = PyBuffer_IsContiguous(view, 'C'), is_fortran = !is_c && PyBuffer_IsContiguous(view, 'F');
     int done = is_c || is_fortran || !is_permuted(view) ? write_leaf(w, 'A', memory) : NOT_FLAT;
-    char *to = done == FLAT ? reserve(w, 3 + 8 * (size_t)view->ndim) : NULL;
+    char *to = done == FLAT ? reserve_bytes(w, 3 + 8 * (size_t)view->ndim) : NULL;
     if (to == NULL)
         return done == FLAT ? FAILED : done;
     to[0] = (char)((view->readonly && (is_c || is_fortran) ? READ_ONLY : 0) | (is_fortran ? FORTRAN : 0));
@@ -295,13 +295,13 @@ static int write_list(writer_t *w, PyObject *list, int depth) {
     return done == NOT_FLAT ? write_items(w, 'L', list, depth) : done;
 }
 
-static bool is_large(PyObject *value) {
+static bool is_large_value(PyObject *value) {
     return pp_is_blob(value) || is_array(value) || (PyList_CheckExact(value) && PyList_GET_SIZE(value) >= LARGE_MIN);
 }
 
 static bool has_large_value(PyObject *items) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++)
-        if (is_large(PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1)))
+        if (is_large_value(PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1)))
             return true;
     return false;
 }
@@ -332,7 +332,7 @@ static int write_dict(writer_t *w, PyObject *dict, int depth) {
 static int write_text(writer_t *w, PyObject *text) {
     uint32_t char_max = PyUnicode_MAX_CHAR_VALUE(text);
     int done = write_leaf(w, 'S', text);
-    char *to = done == FLAT ? reserve(w, sizeof char_max) : NULL;
+    char *to = done == FLAT ? reserve_bytes(w, sizeof char_max) : NULL;
     if (to == NULL)
         return done == FLAT ? FAILED : done;
     memcpy(to, &char_max, sizeof char_max);
@@ -379,7 +379,7 @@ static int write_node(writer_t *w, PyObject *value, int depth) {
 
 int pp_flatten(pp_module_t *m, PyObject *value, bool snapshot, PyObject **payload) {
     writer_t w = {.module = m, .snapshot = snapshot, .leaves = PyList_New(0)};
-    char *start = w.leaves ? reserve(&w, 1) : NULL;
+    char *start = w.leaves ? reserve_bytes(&w, 1) : NULL;
     int done = FAILED;
     if (start) {
         *start = PP_FLAT_START;

@@ -163,7 +163,7 @@ static pp_memory_t *memory_of(PyObject *array, part_t *p, uint64_t *at) {
  *   arrays lie in a heap that is used again, where fresh pages cost more than a copy.
  *
  * The array's two references are the giver's and the view's. No other thread runs in this interpreter until it is gone. */
-static int hand_over(PyObject *array, part_t *p, pp_pins_t **pins) {
+static int hand_array_over(PyObject *array, part_t *p, pp_pins_t **pins) {
     uint64_t at = 0;
     pp_memory_t *memory = p->size < PP_KEEP_MIN ? NULL : memory_of(array, p, &at);
     if (memory && Py_REFCNT(array) == 2)
@@ -179,7 +179,7 @@ static void give_away(PyObject *leaves, PyObject **given) {
 }
 
 /* Returns 1 if the object is common to several tasks, 0 if not, and -1 with an exception. */
-static int is_common(PyObject *memo, PyObject *object, bool is_blob, const void *start, part_t *p, pp_pins_t **pins) {
+static int find_common(PyObject *memo, PyObject *object, bool is_blob, const void *start, part_t *p, pp_pins_t **pins) {
     pp_memory_t *pin = memo ? pp_memo_find(memo, object, is_blob, start, p->size, &p->common) : NULL;
     if (pin == NULL)
         return 0;
@@ -192,7 +192,7 @@ static PyObject *owner_of(PyObject *leaf, const Py_buffer *view) {
     return PyMemoryView_Check(leaf) ? PyMemoryView_GET_BUFFER(leaf)->obj : view->obj;
 }
 
-static int open_part(PyObject *leaf, bool lends, PyObject **given, PyObject *memo, part_t *p, pp_pins_t **pins) {
+static int open_part(pp_arena_t *arena, PyObject *leaf, bool lends, PyObject **given, PyObject *memo, part_t *p, pp_pins_t **pins) {
     int found;
     *p = (part_t){.kind = PP_LEAF_RAW};
     if (pp_is_blob(leaf)) {
@@ -201,7 +201,7 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, PyObject *mem
         p->size = is_text ? (uint64_t)PyUnicode_GET_LENGTH(leaf) * PyUnicode_KIND(leaf) : (uint64_t)PyBytes_GET_SIZE(leaf);
         /* The two references are the giver's and the one in the list of leaves. */
         p->is_given = given && leaf == *given && Py_REFCNT(leaf) == 2 && !(is_text && PyUnicode_CHECK_INTERNED(leaf));
-        if ((found = is_common(memo, leaf, true, p->blob, p, pins)) != 0)
+        if ((found = find_common(memo, leaf, true, p->blob, p, pins)) != 0)
             return found < 0 ? found : 0;
         return lends ? lend(leaf, p, pins) : 0;
     }
@@ -220,11 +220,14 @@ static int open_part(PyObject *leaf, bool lends, PyObject **given, PyObject *mem
     if (pp_memory_find(p->view.buf, p->size, &p->handle, &memory)) {
         p->kind = PP_LEAF_SHARED;
         p->size = sizeof p->handle;
+        int error = pp_arena_is_attached(arena) ? pp_memory_give(memory) : 0;
         found = pp_pins_add(pins, memory) == 0 ? 0 : (PyErr_NoMemory(), -1);
+        if (error && found == 0)
+            found = (pp_raise_errno(error), -1);
     } else {
-        found = is_common(memo, owner_of(leaf, &p->view), false, p->view.buf, p, pins);
+        found = find_common(memo, owner_of(leaf, &p->view), false, p->view.buf, p, pins);
         if (found == 0 && lends && given && PyMemoryView_Check(leaf) && owner_of(leaf, &p->view) == *given)
-            found = hand_over(*given, p, pins);
+            found = hand_array_over(*given, p, pins);
     }
     if (found < 0)
         PyBuffer_Release(&p->view);
@@ -304,7 +307,7 @@ static int pack_block(pp_arena_t *arena, PyObject *payload, bool lends, PyObject
         return -1;
     }
     while (n < PyList_GET_SIZE(leaves) && !error)
-        if ((error = open_part(PyList_GET_ITEM(leaves, n), lends, given, memo, &parts[n], &pins)) == 0)
+        if ((error = open_part(arena, PyList_GET_ITEM(leaves, n), lends, given, memo, &parts[n], &pins)) == 0)
             n++;
     if (!error)
         error = write_block(arena, PyTuple_GET_ITEM(payload, 0), parts, n, ref);
@@ -353,7 +356,7 @@ const char *pp_leaf_start(pp_leaves_t *leaves, uint32_t leaf) {
 /* Makes one mapping for all leaves of a payload. If that is refused, the leaves are copied. From here on only its flag names
  * a worker's block, and the task no longer does. Once the value is gone the block may be in use again, so it must not be
  * released for the task. */
-static bool keep(pp_leaves_t *leaves) {
+static bool keep_leaves(pp_leaves_t *leaves) {
     if (leaves->kept || leaves->keeper == 0)
         return leaves->kept != NULL;
     if (pp_memory_keep(leaves->segment, leaves->arena, &leaves->ref, leaves->keeper, &leaves->kept) != 0)
@@ -367,7 +370,7 @@ static bool keep(pp_leaves_t *leaves) {
  * the object. */
 static PyObject *common_buffer(pp_module_t *m, pp_leaves_t *leaves, const pp_common_t *common) {
     pp_memory_t *memory;
-    if (common->size >= PP_KEEP_MIN && keep(leaves) && pp_memory_keep_common(leaves->kept, &common->block, &memory) == 0)
+    if (common->size >= PP_KEEP_MIN && keep_leaves(leaves) && pp_memory_keep_common(leaves->kept, &common->block, &memory) == 0)
         return pp_memory_view(m, memory, 0, common->size);
     return pp_common_copy(leaves->segment, common);
 }
@@ -399,7 +402,7 @@ PyObject *pp_leaf_buffer(pp_module_t *m, pp_leaves_t *leaves, uint32_t leaf) {
         return common_buffer(m, leaves, (const pp_common_t *)from);
     if (leaves->size[leaf] >> PP_LEAF_SHIFT == PP_LEAF_LENT_MEMORY)
         return take_memory(m, from);
-    if (size >= PP_KEEP_MIN && keep(leaves))
+    if (size >= PP_KEEP_MIN && keep_leaves(leaves))
         return pp_memory_view(m, pp_memory_ref(leaves->kept), (uint64_t)(from - leaves->memory), size);
     PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (buffer)

@@ -75,8 +75,13 @@ pp_memory_t *pp_array_received_in(PyObject *array, const Py_buffer *view, uint64
 }
 
 PyObject *pp_memory_attached(pp_module_t *m, const pp_handle_t *handle) {
-    pp_memory_t *memory;
-    int error = pp_memory_attach(handle, &memory);
+    pp_memory_t *memory = pp_memory_here(handle);
+    int error = 0;
+    if (memory == NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        error = pp_memory_attach(handle, &memory);
+        Py_END_ALLOW_THREADS
+    }
     if (error)
         return pp_raise_errno(error);
     return pp_memory_view(m, memory, handle->at, handle->length);
@@ -119,8 +124,7 @@ PyObject *pp_is_shared(PyObject *module, PyObject *object) {
     return PyBool_FromLong(found);
 }
 
-const char pp_name_shared_doc[] = PyDoc_STR("name_shared(buffer) -> bytes\n\nWhat other processes find a buffer in shared memory by, for as long as it is there. The last\n"
-                                            "`PLACE_BYTES` say where it is open, the others which memory it is.");
+const char pp_name_shared_doc[] = PyDoc_STR("name_shared(buffer) -> bytes\n\nThe name by which workers find a buffer in shared memory, for as long as their parent has it.");
 PyObject *pp_name_shared(PyObject *module, PyObject *object) {
     (void)module;
     Py_buffer view;
@@ -153,7 +157,9 @@ PyObject *pp_has_shared(PyObject *module, PyObject *name) {
     pp_handle_t handle;
     if (!read_name(name, &handle))
         return NULL;
-    return PyBool_FromLong(pp_memory_has(&handle));
+    pp_memory_t *memory = pp_memory_here(&handle);
+    pp_memory_unref(memory);
+    return PyBool_FromLong(memory != NULL);
 }
 
 const char pp_open_shared_doc[] = PyDoc_STR("open_shared(name) -> memoryview\n\nThe shared memory that `name_shared` has named.");
