@@ -14,72 +14,75 @@ if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
 
 TYPE_CHECKING = False  # importing typing would cost a fresh interpreter as much again as this package
 if TYPE_CHECKING:
-    from pool_party._core.broken import ClusterLost as ClusterLost
-    from pool_party._core.broken import InitializerFailed as InitializerFailed
-    from pool_party._core.broken import TaskTimeout as TaskTimeout
-    from pool_party._core.broken import WorkerLost as WorkerLost
-    from pool_party._core.errors import PoolClosed as PoolClosed
-    from pool_party._core.errors import PoolPartyError as PoolPartyError
-    from pool_party._core.errors import PoolTerminated as PoolTerminated
-    from pool_party._core.errors import RemoteError as RemoteError
+    from pool_party._budget.split import WorkerBudget as WorkerBudget
+    from pool_party._budget.topology import cpu_count as cpu_count
     from pool_party._core.statistics import Statistics as Statistics
     from pool_party._default import DefaultExecutor as DefaultExecutor
     from pool_party._default import configure as configure
     from pool_party._default import default_executor as default_executor
     from pool_party._default import map as map
     from pool_party._executor import ComposableExecutor as ComposableExecutor
+    from pool_party._ground.broken import ClusterLost as ClusterLost
+    from pool_party._ground.broken import InitializerFailed as InitializerFailed
+    from pool_party._ground.broken import TaskTimeout as TaskTimeout
+    from pool_party._ground.broken import WorkerLost as WorkerLost
+    from pool_party._ground.errors import CannotWait as CannotWait
+    from pool_party._ground.errors import PoolClosed as PoolClosed
+    from pool_party._ground.errors import PoolPartyError as PoolPartyError
+    from pool_party._ground.errors import PoolTerminated as PoolTerminated
+    from pool_party._ground.errors import RemoteError as RemoteError
+    from pool_party._integrations.registration import register_joblib_backend as register_joblib_backend
+    from pool_party._patching.public import patch as patch
+    from pool_party._patching.public import patched as patched
+    from pool_party._patching.public import unpatch as unpatch
     from pool_party._pool import ComposablePool as ComposablePool
     from pool_party._pool import InterpreterPool as InterpreterPool
     from pool_party._pool import ProcessPool as ProcessPool
     from pool_party._pool import ThreadPool as ThreadPool
-    from pool_party.budget.split import WorkerBudget as WorkerBudget
-    from pool_party.budget.topology import cpu_count as cpu_count
-    from pool_party.integrations.registration import register_joblib_backend as register_joblib_backend
-    from pool_party.patching.public import patch as patch
-    from pool_party.patching.public import patched as patched
-    from pool_party.patching.public import unpatch as unpatch
-    from pool_party.wire.shared import share as share
-    from pool_party.workers.bars import progress as progress
-    from pool_party.workers.interp.starting import end_kept_interpreters as end_kept_interpreters
+    from pool_party._wire.shared import share as share
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ClusterLost": "_core.broken",
+    "CannotWait": "_ground.errors",
+    "ClusterLost": "_ground.broken",
     "ComposableExecutor": "_executor",
     "ComposablePool": "_pool",
     "DefaultExecutor": "_default",
-    "InitializerFailed": "_core.broken",
+    "InitializerFailed": "_ground.broken",
     "InterpreterPool": "_pool",
-    "PoolClosed": "_core.errors",
-    "PoolPartyError": "_core.errors",
-    "PoolTerminated": "_core.errors",
+    "PoolClosed": "_ground.errors",
+    "PoolPartyError": "_ground.errors",
+    "PoolTerminated": "_ground.errors",
     "ProcessPool": "_pool",
-    "RemoteError": "_core.errors",
+    "RemoteError": "_ground.errors",
     "Statistics": "_core.statistics",
-    "TaskTimeout": "_core.broken",
+    "TaskTimeout": "_ground.broken",
     "ThreadPool": "_pool",
-    "WorkerBudget": "budget.split",
-    "WorkerLost": "_core.broken",
+    "WorkerBudget": "_budget.split",
+    "WorkerLost": "_ground.broken",
     "configure": "_default",
-    "cpu_count": "budget.topology",
+    "cpu_count": "_budget.topology",
     "default_executor": "_default",
-    "end_kept_interpreters": "workers.interp.starting",
     "map": "_default",
-    "patch": "patching.public",
-    "patched": "patching.public",
-    "progress": "workers.bars",
-    "register_joblib_backend": "integrations.registration",
-    "share": "wire.shared",
-    "unpatch": "patching.public",
+    "patch": "_patching.public",
+    "patched": "_patching.public",
+    "register_joblib_backend": "_integrations.registration",
+    "share": "_wire.shared",
+    "unpatch": "_patching.public",
 }
+
+_ELSEWHERE = {"Pool": "ComposablePool"} | dict.fromkeys(
+    ("Executor", "ThreadPoolExecutor", "ProcessPoolExecutor", "InterpreterPoolExecutor"), "ComposableExecutor"
+)
 
 __all__ = [*(name for name in _HOMES if name != "map"), "__version__"]  # `import *` keeps the built-in `map`
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        meant = f": did you mean {_ELSEWHERE[name]!r}?" if name in _ELSEWHERE else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
     home = __import__(f"{__name__}.{_HOMES[name]}", fromlist=[name])  # importing importlib would cost more
     value = getattr(home, name)
     value.__module__ = __name__

@@ -2,7 +2,7 @@
 
 import sys
 
-from pool_party.running import command
+from pool_party._running import command
 
 if __name__ == "__main__" and (status := command.main(sys.argv[1:], "python -m pool_party")):
     sys.exit(status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,27 +10,28 @@ from concurrent.futures import Executor, Future
 from time import monotonic
 
 from pool_party import _native
+from pool_party._budget.plan import Limits, make_plan
+from pool_party._budget.policies import for_kind
+from pool_party._config import arguments_of, resolve_context, resolve_kind
 from pool_party._core.engine import RUN
-from pool_party._core.errors import PoolPartyError
 from pool_party._core.following import count_calls, open_watch
 from pool_party._core.nested import NestedMap, run, run_lazily
 from pool_party._executor import ComposableExecutor
-from pool_party._options import arguments_of, resolve_context, resolve_kind
-from pool_party.budget.plan import Limits, make_plan
-from pool_party.budget.policies import for_kind
-from pool_party.workers import loop
+from pool_party._ground.errors import PoolPartyError
+from pool_party._ground.imports import loaded
+from pool_party._workers import loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Unpack
 
-    from pool_party.observe.progress import Progress
+    from pool_party._observe.progress import Progress
 
 KIND = "POOL_PARTY_DEFAULT_KIND"
 WORKERS = "POOL_PARTY_DEFAULT_WORKERS"
 CHUNKS_PER_WORKER = 4  # as `ComposablePool.map` has by default
 
-_lock = threading.RLock()  # held while an executor opens; reentrant, as a signal handler may use the executor meanwhile
+_lock = _native.Guard()  # held while an executor opens; reentrant, as a signal handler may use the executor meanwhile
 _executors: dict[str, DefaultExecutor] = {}  # kind -> its executor
 _configured: dict[str, Any] | None = None  # what `configure` was given
 _is_used = False  # an executor was opened with that
@@ -264,7 +264,7 @@ class DefaultExecutor(Executor):
         buffersize: int | None,
         progress: Progress,
     ) -> Iterator[Any]:
-        watch = None if isinstance(progress, bool | str) else open_watch(progress)  # tasks have no bars of their own
+        watch = None if isinstance(progress, bool | str) else open_watch(progress)  # calls in tasks have no bars
         calls = zip(*iterables, strict=False)
         deadline = None if timeout is None else monotonic() + timeout
         if buffersize is not None:
@@ -322,7 +322,8 @@ class DefaultExecutor(Executor):
                 self._inner = inner
                 return
         if inner is not None:
-            inner.shutdown()
+            inner.shutdown(wait=False)
+            inner._engine.await_end()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} kind={self._kind} {'not open' if self._inner is None else repr(self._inner)}>"
@@ -337,7 +338,7 @@ def _is_broken(inner: ComposableExecutor) -> bool:
 
 def _is_daemonic() -> bool:
     """Whether this process may have no children, like a worker of `multiprocessing.Pool`."""
-    process = sys.modules.get("multiprocessing.process")
+    process = loaded("multiprocessing.process")
     return process is not None and process.current_process().daemon
 
 
@@ -430,7 +431,7 @@ def _before_fork() -> None:
 def _forget() -> None:
     """Called in a forked child, where the workers are the parent's."""
     global _lock, _here
-    _lock = threading.RLock()
+    _lock = _native.Guard()
     _here = threading.local()
     for executor in _executors.values():
         executor._inner = None

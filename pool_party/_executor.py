@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from time import monotonic
 
+from pool_party._budget.policies import Scope
+from pool_party._config import PoolConfig, explained, open_engine
+from pool_party._core import functions
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
 from pool_party._core.futures import FutureCall
-from pool_party._options import open_engine
-from pool_party.budget.policies import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
     from pool_party._core.awaiting import Opening
     from pool_party._core.options import CallOptions, Options
     from pool_party._core.statistics import Statistics
-    from pool_party.observe.progress import Progress
-    from pool_party.observe.trace import Tracing
+    from pool_party._observe.progress import Progress
+    from pool_party._observe.trace import Tracing
 
 _log = logging.getLogger("concurrent.futures")
 
@@ -63,7 +66,6 @@ class ComposableExecutor(Executor):
         client: With kind="dask": the program's own `distributed.Client`; with kind="mpi": an executor on its ranks.
         worker_kind: With kind="dask" and "mpi": the kind of the workers on each machine. None: "process".
         insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
-        reuse: Whether interpreters are kept for the next pool, with kind="interp"; see `ComposablePool`.
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -84,8 +86,10 @@ class ComposableExecutor(Executor):
     """
 
     _options: Options | None = None
+    _check: Callable[[Any], object] = staticmethod(functions.check_runs)  # of each call's function
     _viewed: ComposableExecutor | None = None  # the executor of which this is a view with options
 
+    @explained
     def __init__(
         self,
         max_workers: int | None = None,
@@ -111,18 +115,21 @@ class ComposableExecutor(Executor):
         client: Any = None,
         worker_kind: str | None = None,
         insecure: bool = False,
-        reuse: bool = False,
     ) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
-        self._engine, self._keeper = open_engine(
-            kind,
-            max_workers,
-            initializer,
-            initargs,
-            max_tasks_per_child,
-            context,
-            _log_broken,
+        config = PoolConfig(
+            kind=kind,
+            processes=max_workers,
+            initializer=initializer,
+            initargs=initargs,
+            maxtasksperchild=max_tasks_per_child,
+            context=context,
+            policy=policy,
+            threads_per_worker=threads_per_worker,
+            oversubscription=oversubscription,
+            affinity=affinity,
+            scope=scope,
             extensions=extensions,
             preload=preload,
             log=log,
@@ -130,19 +137,16 @@ class ComposableExecutor(Executor):
             propagate=propagate,
             memory_per_worker=memory_per_worker,
             worker_memory_limit=worker_memory_limit,
-            policy=policy,
-            threads_per_worker=threads_per_worker,
-            oversubscription=oversubscription,
-            affinity=affinity,
-            scope=scope,
             address=address,
             client=client,
             worker_kind=worker_kind,
             insecure=insecure,
-            reuse=reuse,
         )
+        self._engine, self._keeper = open_engine(config, _open_pool, _log_broken)
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers
+        if self._engine.kind == "thread" and type(self) is ComposableExecutor and "asyncio" in sys.modules:
+            self.__class__ = _class_for_asyncio()
 
     def options(self, **options: Unpack[CallOptions]) -> Self:
         """Return a view of this executor whose calls have options: `executor.options(timeout_s=5).submit(f, x)`.
@@ -187,12 +191,14 @@ class ComposableExecutor(Executor):
 
         Raises:
             PoolClosed: The executor was shut down.
+            TypeError: `fn` is a coroutine function.
         """
         engine = self._engine
         if engine.state != RUN:
-            from pool_party._core.errors import PoolClosed
+            from pool_party._ground.errors import PoolClosed
 
             raise PoolClosed("cannot schedule new futures after shutdown")
+        self._check(fn)  # that it cannot be called is its outcome, as in other executors
         call = FutureCall(engine)
         future = call.future
         engine.submit_call(call, fn, args, kwargs, self._options)
@@ -225,7 +231,7 @@ class ComposableExecutor(Executor):
         Raises:
             PoolClosed: The executor was shut down.
             ValueError: `chunksize` or `buffersize` is less than 1.
-            TypeError: `buffersize` is no integer, or `progress` is of another type.
+            TypeError: `fn` is a coroutine function, `buffersize` is no integer, or `progress` is of another type.
             TimeoutError: By the iterator, after `timeout` seconds.
             Exception: By the iterator: whatever `fn` raised.
         """
@@ -233,13 +239,14 @@ class ComposableExecutor(Executor):
             return self.options(**options).map(
                 fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
             )
+        self._check(fn)
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         if buffersize is not None and not isinstance(buffersize, int):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
-        watch = open_watch(progress, self._engine)
+        watch = open_watch(progress)
         if self._options is not None:
             self._options.check_chunk(chunksize)
         deadline = None if timeout is None else monotonic() + timeout
@@ -262,6 +269,8 @@ class ComposableExecutor(Executor):
             cancel_futures: Whether to cancel the calls that no worker has begun.
 
         Raises:
+            CannotWait: With `wait`, if the end of the executor needs the calling thread, which runs a task of it, for
+                example. It is a RuntimeError, too, and the executor is shut down nevertheless.
             PoolPartyError: With `wait`, in a forked child, since the executor belongs to its parent.
         """
         if cancel_futures:
@@ -330,12 +339,14 @@ class ComposableExecutor(Executor):
             cancel_futures: Whether to cancel the calls that no worker has begun.
 
         Raises:
+            CannotWait: As `shutdown`.
             PoolPartyError: With `wait`, in a forked child, since the executor belongs to its parent.
         """
         from pool_party._core.awaiting import in_thread
 
         self.shutdown(wait=False, cancel_futures=cancel_futures)
         if wait:
+            self._engine.check_may_wait()
             await in_thread(self.shutdown)
 
     async def __aenter__(self) -> Self:
@@ -402,8 +413,6 @@ def _in_order(
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
                 futures.append(owner._with(options).submit(_run_chunk, fn, chunk))
-                if followed is not None:
-                    followed.note(futures[-1])
             del owner
             results.reverse()
             while results:
@@ -420,5 +429,32 @@ def _in_order(
             followed.finish(is_complete)
 
 
+def _open_pool(**options: Any) -> Any:
+    """Make the pool of another machine that runs what an executor of this one is given."""
+    from pool_party._pool import ComposablePool
+
+    return ComposablePool(**options)
+
+
 def _log_broken(cause: BaseException) -> None:
     _log.critical("Exception in initializer:", exc_info=cause)
+
+
+@functools.cache
+def _class_for_asyncio() -> type[ComposableExecutor]:
+    """Return the class of executors of threads, which asyncio accepts as the default executor of a loop.
+
+    It accepts only instances of the standard library's class, and then calls public methods, which are all ours.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    class Threads(ComposableExecutor, ThreadPoolExecutor):
+        __slots__ = ()
+
+    Threads.__module__ = ComposableExecutor.__module__
+    Threads.__name__, Threads.__qualname__, Threads.__doc__ = (
+        ComposableExecutor.__name__,
+        ComposableExecutor.__qualname__,
+        ComposableExecutor.__doc__,
+    )
+    return Threads

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from _warnings import warn  # importing warnings takes longer, and is done when there is one
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from itertools import islice
 
 from pool_party import _native
+from pool_party._budget.policies import Scope
+from pool_party._config import PoolConfig, PoolOptions, explained, open_engine, resolve_context
+from pool_party._core import functions
 from pool_party._core.engine import RUN
-from pool_party._core.following import follow_stream, get, length_of, open_watch
+from pool_party._core.following import follow_stream, get, open_watch
+from pool_party._core.inputs import AHEAD_BYTES, AHEAD_PER_WORKER, length_of, take
 from pool_party._core.results import AsyncResult, Callback, MapResult
-from pool_party._options import PoolOptions, open_engine, resolve_context
-from pool_party.budget.policies import Scope
-from pool_party.workers.base import Worker
+from pool_party._workers.base import WorkerHandle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,19 +29,10 @@ if TYPE_CHECKING:
     from pool_party._core.options import CallOptions, Options, TaskOptions
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
-    from pool_party.observe.progress import Progress
-    from pool_party.observe.trace import Tracing
+    from pool_party._observe.progress import Progress
+    from pool_party._observe.trace import Tracing
 
-WINDOW_PER_WORKER = 64  # tasks per worker read ahead from an unsized imap input; guess: far more than latency needs
-
-
-def _not_callable(func: object) -> TypeError:
-    return TypeError(f"{type(func).__name__!r} object is not callable: the first argument is the function to run")
-
-
-def _check_callable(func: object) -> None:
-    if not callable(func):
-        raise _not_callable(func)
+MAX_STREAM = 1 << 24  # tasks of an imap over a range; a longer one may stand for an endless input: it is read in parts
 
 
 class ComposablePool:
@@ -98,9 +92,6 @@ class ComposablePool:
             the executor of `mpi4py.futures.MPICommExecutor`. None: the ranks that wait in `python -m mpi4py.futures`.
         worker_kind: With kind="dask" and "mpi": the kind of the workers on each machine. None: "process".
         insecure: With kind="dask": whether connections to other machines are used that are not encrypted.
-        reuse: Whether interpreters are kept when the pool ends, for the next pool with `reuse=True`, which finds the
-            packages loaded that they have imported, and no module of the program's own. docs/interpreters.md says what
-            else they keep, and what not. It is for kind="interp".
 
     Raises:
         ValueError: An argument is out of its range, or contradicts another.
@@ -118,9 +109,12 @@ class ComposablePool:
         reference to the pool.
     """
 
+    _sends_by_value = False  # whether workers have nothing of the program's `__main__`; see `codec.dumps_current`
     _options: Options | None = None
+    _check: Callable[[Any], object] = staticmethod(functions.check)  # of each call's function
     _viewed: ComposablePool | None = None  # the pool of which this is a view with options
 
+    @explained
     def __init__(
         self,
         processes: int | None = None,
@@ -146,16 +140,20 @@ class ComposablePool:
         client: Any = None,
         worker_kind: str | None = None,
         insecure: bool = False,
-        reuse: bool = False,
     ) -> None:
         self._context = context
-        self._engine, self._keeper = open_engine(
-            kind,
-            processes,
-            initializer,
-            initargs,
-            maxtasksperchild,
-            context,
+        config = PoolConfig(
+            kind=kind,
+            processes=processes,
+            initializer=initializer,
+            initargs=initargs,
+            maxtasksperchild=maxtasksperchild,
+            context=context,
+            policy=policy,
+            threads_per_worker=threads_per_worker,
+            oversubscription=oversubscription,
+            affinity=affinity,
+            scope=scope,
             extensions=extensions,
             preload=preload,
             log=log,
@@ -163,17 +161,12 @@ class ComposablePool:
             propagate=propagate,
             memory_per_worker=memory_per_worker,
             worker_memory_limit=worker_memory_limit,
-            policy=policy,
-            threads_per_worker=threads_per_worker,
-            oversubscription=oversubscription,
-            affinity=affinity,
-            scope=scope,
             address=address,
             client=client,
             worker_kind=worker_kind,
             insecure=insecure,
-            reuse=reuse,
         )
+        self._engine, self._keeper = open_engine(config, ComposablePool, by_value=self._sends_by_value)
         self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
 
     # ---- options ----
@@ -238,13 +231,13 @@ class ComposablePool:
 
         Raises:
             PoolClosed: The pool was closed.
-            TypeError: `func` cannot be called.
+            TypeError: `func` cannot be called, or is a coroutine function.
             WorkerLost: The worker died.
             Exception: Whatever `func` raised, with the worker's traceback as its cause.
         """
         if options:
             return self.options(**options).apply(func, args, kwds)
-        return self.apply_async(func, args, kwds).get()
+        return get(self.apply_async(func, args, kwds))
 
     def apply_async(
         self,
@@ -270,12 +263,11 @@ class ComposablePool:
 
         Raises:
             PoolClosed: The pool was closed.
-            TypeError: `func` cannot be called.
+            TypeError: `func` cannot be called, or is a coroutine function.
         """
         if options:
             return self.options(**options).apply_async(func, args, kwds, callback, error_callback)
-        if not callable(func):
-            raise _not_callable(func)
+        self._check(func)
         engine = self._engine
         result = AsyncResult(engine, self, callback, error_callback)
         engine.submit_call(result, func, tuple(args), dict(kwds), self._options)
@@ -296,12 +288,11 @@ class ComposablePool:
 
         Raises:
             PoolClosed: The pool was closed.
-            TypeError: `fn` cannot be called.
+            TypeError: `fn` cannot be called, or is a coroutine function.
         """
         from pool_party._core.futures import FutureCall
 
-        if not callable(fn):
-            raise _not_callable(fn)
+        self._check(fn)
         call = FutureCall(self._engine)
         future = call.future
         call.owner = self
@@ -323,7 +314,9 @@ class ComposablePool:
 
         Args:
             func: A function of one argument.
-            iterable: The arguments, one for each call. It is read completely before the first task starts.
+            iterable: The arguments, one for each call. One without a length is read completely before the first task
+                starts. A data set or another sequence that is not in memory is read while tasks run, up to its length.
+                If reading it fails, the call raises that once all tasks that were submitted have run.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
             **options: Options of this call; see `options`.
@@ -334,14 +327,15 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
-            TypeError: `func` cannot be called, or `progress` is of another type.
+            TypeError: `func` cannot be called, or is a coroutine function, or `progress` is of another type.
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
         if options:
             return self.options(**options).map(func, iterable, chunksize, progress=progress)
-        watch = open_watch(progress, self._engine)
-        return get(self.map_async(func, iterable, chunksize), watch)
+        watch = open_watch(progress)
+        values: list[Any] = get(self.map_async(func, iterable, chunksize), watch)
+        return values
 
     def map_async(
         self,
@@ -356,7 +350,9 @@ class ComposablePool:
 
         Args:
             func: A function of one argument.
-            iterable: The arguments, one for each call. It is read completely before the first task starts.
+            iterable: The arguments, one for each call. One without a length is read completely before the first task
+                starts. A data set or another sequence that is not in memory is read while tasks run, up to its length.
+                If reading it fails, the call raises that once all tasks that were submitted have run.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
             callback: A function that is called with the list of results, in a thread of the pool's own, before `get`
                 returns.
@@ -369,7 +365,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
-            TypeError: `func` cannot be called.
+            TypeError: `func` cannot be called, or is a coroutine function.
         """
         if options:
             return self.options(**options).map_async(func, iterable, chunksize, callback, error_callback)
@@ -388,7 +384,7 @@ class ComposablePool:
 
         Args:
             func: The function.
-            iterable: Tuples of arguments, one for each call.
+            iterable: Tuples of arguments, one for each call. It is read as by `map`.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
             **options: Options of this call; see `options`.
@@ -399,14 +395,15 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
-            TypeError: `func` cannot be called, or `progress` is of another type.
+            TypeError: `func` cannot be called, or is a coroutine function, or `progress` is of another type.
             WorkerLost: A worker died.
             Exception: The first failure that arrived, once all tasks have run.
         """
         if options:
             return self.options(**options).starmap(func, iterable, chunksize, progress=progress)
-        watch = open_watch(progress, self._engine)
-        return get(self.starmap_async(func, iterable, chunksize), watch)
+        watch = open_watch(progress)
+        values: list[Any] = get(self.starmap_async(func, iterable, chunksize), watch)
+        return values
 
     def starmap_async(
         self,
@@ -421,7 +418,7 @@ class ComposablePool:
 
         Args:
             func: The function.
-            iterable: Tuples of arguments, one for each call.
+            iterable: Tuples of arguments, one for each call. It is read as by `map`.
             chunksize: The number of items in each task. None: a number that gives each worker about four tasks.
             callback: A function that is called with the list of results, in a thread of the pool's own, before `get`
                 returns.
@@ -434,7 +431,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` is less than 1.
-            TypeError: `func` cannot be called.
+            TypeError: `func` cannot be called, or is a coroutine function.
         """
         if options:
             return self.options(**options).starmap_async(func, iterable, chunksize, callback, error_callback)
@@ -450,20 +447,31 @@ class ComposablePool:
         star: bool,
     ) -> MapResult:
         self._engine.check_running()
-        _check_callable(func)
-        items = list(iterable)
+        self._check(func)
+        items = take(iterable)
+        n_items = length_of(iterable) if items is None else len(items)
+        if n_items is None:
+            items = list(iterable)
+            n_items = len(items)
         if chunksize is None:
-            chunksize = max(1, -(-len(items) // (4 * self._engine.n_workers)))
+            chunksize = max(1, -(-n_items // (4 * self._engine.n_workers)))
             if self._options is not None and self._options.is_per_item:
                 chunksize = 1
         elif chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
         if self._options is not None:
             self._options.check_chunk(chunksize)
-        if not items:
+        if n_items == 0:
             callback = error_callback = None  # as in the standard library
-        result = MapResult(self._engine, self, callback, error_callback, len(items), chunksize, _native.JOB_MAP)
-        self._engine.submit_map(result, func, items, star, self._options)
+            items = []
+        ahead = 0 if items is not None else self._engine.n_workers * AHEAD_PER_WORKER
+        result = MapResult(self._engine, self, callback, error_callback, n_items, chunksize, _native.JOB_MAP, ahead)
+        if items is None:
+            result.ahead = result.small_ahead = ahead
+            result.large_bytes = AHEAD_BYTES // ahead
+            self._engine.submit_input(result, func, islice(iter(iterable), n_items), star, self._options)
+        else:
+            self._engine.submit_map(result, func, items, star, self._options)
         return result
 
     # ---- iterators ----
@@ -484,8 +492,9 @@ class ComposablePool:
             func: A function of one argument.
             iterable: The arguments, one for each call. It may be endless.
             chunksize: The number of items in each task.
-            buffersize: The number of items that may be read ahead of the consumer. None: all items of an input that has
-                a length, and otherwise 64 tasks for each worker.
+            buffersize: The number of items that may be read ahead of the consumer. None: all items of a list, a range,
+                an array or another collection in memory, and otherwise 64 tasks for each worker, or fewer if they are
+                large.
             progress: What shows how far the call is: True for a bar, or what docs/howto/progress.md lists.
             **options: Options of this call; see `options`.
 
@@ -495,7 +504,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` or `buffersize` is less than 1.
-            TypeError: `func` cannot be called, or `buffersize` is no integer.
+            TypeError: `func` cannot be called, or is a coroutine function, or `buffersize` is no integer.
         """
         if options:
             return self.options(**options).imap(func, iterable, chunksize, buffersize, progress=progress)
@@ -527,7 +536,7 @@ class ComposablePool:
         Raises:
             PoolClosed: The pool was closed.
             ValueError: `chunksize` or `buffersize` is less than 1.
-            TypeError: `func` cannot be called, or `buffersize` is no integer.
+            TypeError: `func` cannot be called, or is a coroutine function, or `buffersize` is no integer.
         """
         if options:
             return self.options(**options).imap_unordered(func, iterable, chunksize, buffersize, progress=progress)
@@ -546,7 +555,7 @@ class ComposablePool:
 
         engine = self._engine
         engine.check_running()
-        _check_callable(func)
+        self._check(func)
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
         if self._options is not None:
@@ -555,17 +564,18 @@ class ComposablePool:
             raise TypeError(f"buffersize must be an integer or None, not {buffersize!r}")
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be None or 1+, not {buffersize}")
-        watch = open_watch(progress, self._engine)
+        watch = open_watch(progress)
         total = None if watch is None else length_of(iterable)
-        if buffersize is None and hasattr(iterable, "__len__"):
-            items = list(iterable)
-            total = len(items)
+        items = take(iterable) if buffersize is None else None
+        if items is not None and not (type(items) is range and items[MAX_STREAM * chunksize :]):
             call = StreamCall(engine, len(items), chunksize, ordered)
             engine.submit_map(call, func, items, False, self._options)
         else:
-            window = self._engine.n_workers * WINDOW_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
+            window = engine.n_workers * AHEAD_PER_WORKER if buffersize is None else -(-buffersize // chunksize)
             call = StreamCall(engine, 0, chunksize, ordered, window)
-            engine.submit_stream(call, func, iter(iterable), self._options)
+            if buffersize is None:
+                call.large_bytes = AHEAD_BYTES // window
+            engine.submit_input(call, func, iter(iterable), False, self._options)
         return IMapIterator(engine, call, self, follow_stream(call, total, watch))
 
     # ---- asyncio ----
@@ -620,7 +630,7 @@ class ComposablePool:
 
         Raises:
             PoolClosed: The pool was closed.
-            TypeError: `func` cannot be called, or `iterable` cannot be iterated over.
+            TypeError: `func` cannot be called, or is a coroutine function, or `iterable` cannot be iterated over.
             ValueError: `limit` is less than 1, or `on_cancel` is not one of the three, or not for this kind of workers.
         """
         if options:
@@ -629,12 +639,12 @@ class ComposablePool:
         from pool_party._core.options import check_on_cancel
 
         self._engine.check_running()
-        _check_callable(func)
+        self._check(func)
         if on_cancel is None:
             on_cancel = "abandon" if self._options is None else self._options.on_cancel
         check_on_cancel(on_cancel, self._engine.kind)
         if limit is None:
-            limit = self._engine.n_workers * WINDOW_PER_WORKER
+            limit = self._engine.n_workers * AHEAD_PER_WORKER
         elif limit < 1:
             raise ValueError(f"limit must be None or 1+, not {limit}")
         source = iterable if isinstance(iterable, AsyncIterable) else iter(iterable)
@@ -658,8 +668,11 @@ class ComposablePool:
         Raises:
             ValueError: The pool was neither closed nor terminated.
             multiprocessing.TimeoutError: The workers have not ended within `timeout` seconds.
+            CannotWait: As `join`.
         """
         from pool_party._core.awaiting import in_thread
+
+        self._engine.check_may_wait()
 
         await in_thread(lambda: self.join(timeout))
 
@@ -680,11 +693,11 @@ class ComposablePool:
     def terminate(self) -> None:
         """Stop the workers now; calls that are pending raise PoolTerminated.
 
-        Blocks until processes are dead, and other workers without a task have ended. A task inside a C function, in a
-        thread or an interpreter, is not waited for. Processes with a task get SIGTERM. Those without one end by
-        themselves, so that exit functions of their libraries run; SIGTERM follows after 1 second. After 3 seconds,
-        processes get SIGKILL. Threads and interpreters get SystemExit in their Python code. It never raises, and does
-        nothing in a forked child.
+        Blocks until processes are dead, and other workers without a task have ended; for those on other machines, 12
+        seconds at most. A task that a thread or an interpreter runs is not waited for: `join` does that. Processes with
+        a task get SIGTERM. Those without one end by themselves, so that exit functions of their libraries run; SIGTERM
+        follows after 1 second. After 3 seconds, processes get SIGKILL. Threads and interpreters get SystemExit in their
+        Python code. It never raises, and does nothing in a forked child.
         """
         self._engine.terminate()
 
@@ -697,7 +710,11 @@ class ComposablePool:
         Raises:
             ValueError: The pool was neither closed nor terminated.
             multiprocessing.TimeoutError: The workers have not ended within `timeout` seconds.
+            CannotWait: The end of the pool needs the calling thread, which runs a task of it, for example. It is a
+                RuntimeError, too.
+            PoolPartyError: In a forked child, since the pool belongs to its parent.
         """
+        self._engine.check_may_wait()
         if self._engine.state == RUN:
             raise ValueError("Pool is still running")
         if not self._engine.join(timeout):
@@ -754,7 +771,7 @@ class ComposablePool:
         return self._engine.kind
 
     @property
-    def _pool(self) -> list[Worker]:
+    def _pool(self) -> list[WorkerHandle]:
         """The living workers. Programs read their `pid` and `is_alive`."""
         return self._engine.workers
 
@@ -860,7 +877,6 @@ class InterpreterPool(ComposablePool):
         maxtasksperchild: The number of tasks after which a worker is replaced. None: never.
         extensions: Names of packages that are loaded although they do not support interpreters; see `ComposablePool`.
         preload: Names of modules that each worker imports when it starts.
-        reuse: Whether interpreters are kept for the next pool; see `ComposablePool`.
         **options: `policy`, `threads_per_worker`, `oversubscription`, `affinity`, `scope`, `log`, `output` and
             `propagate`, and for processes those of memory; see `ComposablePool`.
 
@@ -882,7 +898,6 @@ class InterpreterPool(ComposablePool):
         *,
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
-        reuse: bool = False,
         **options: Unpack[PoolOptions],
     ) -> None:
         super().__init__(
@@ -893,6 +908,5 @@ class InterpreterPool(ComposablePool):
             kind="interp",
             extensions=extensions,
             preload=preload,
-            reuse=reuse,
             **options,
         )

@@ -5,15 +5,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pool_party import _native
-from pool_party._core.log import log_exception
+from pool_party._budget import limiter, neighbours, policies
+from pool_party._budget.plan import Plan
+from pool_party._budget.split import WorkerBudget
+from pool_party._ground.log import log_exception
 from pool_party._native import Gate
-from pool_party.budget import arbiter, neighbours, policies
-from pool_party.budget.plan import Plan
-from pool_party.budget.split import WorkerBudget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pool_party.budget.machine import Presence
+    from pool_party._budget.gate import Entry
+    from pool_party._budget.machine import Presence
 
 PERIOD_S = 0.005  # between two looks at workers; guess: CPUs are lent after three of others.c's, which take 10 ms
 SETTLE_S = 0.001  # how long a worker must be idle before its CPUs are lent; guess: far above a gap between two tasks
@@ -31,7 +32,7 @@ class Enforcer:
         self.n_lends = self.n_reclaims = 0
         self._channel = channel
         self._pid_of = pid_of  # returns the pid of worker process n
-        self._lock = threading.RLock()  # guards what follows; reentrant: a signal handler may end an opening pool
+        self._lock = _native.Guard()  # guards what follows; reentrant: a signal handler may end an opening pool
         self._now = list(plan.own)
         self._seen_loads = 0
         self._has_failed = False  # whether the policy has raised
@@ -41,48 +42,51 @@ class Enforcer:
         self.on_grant: Callable[[int, int], object] | None = None  # called with a worker's number and its threads
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._balancing = threading.Lock()  # guards the start of `_thread`
+        self._balancing = _native.Guard()  # guards the start of `_thread`
 
-    def open(self) -> Gate | None:
-        """Set the first budgets, before the first worker starts. Return the gate for the worker processes, if any."""
-        plan = self.plan
-        if plan.is_shared:
-            from pool_party.budget import machine
+    def open(self) -> "Entry | None":
+        """Set the first budgets, before the first worker starts.
+
+        Return what worker processes do at their start besides keeping to their budgets, if anything.
+        """
+        plan, entry = self.plan, None
+        if policies.needs_gate(plan.policy):
+            from pool_party._budget.gate import open_for
+
+            self.gate, entry = open_for(plan)
+        elif plan.scope == "machine":
+            from pool_party._budget import machine
 
             self._presence = machine.join(self)
-        if plan.is_gated:
-            from pool_party.budget.gate import open_gate
-
-            self.gate = open_gate(plan.scope, plan.n_threads)
         if plan.kind != "process":
             self._limit_process(plan.own)
-        arbiter.open_pool(self.plan.cpus if self.plan.pins and not self.is_remote else (), self._rebound)
+        limiter.open_pool(self.plan.cpus if self.plan.pins and not self.is_remote else (), self._rebound)
         self.look()
-        return self.gate
+        return entry
 
     def _limit_process(self, shares: Sequence[WorkerBudget]) -> None:
         """Limit the libraries of this process, which its threads and interpreters share, to the smallest budget."""
         n_threads = min(share.n_threads for share in shares)
-        self._channel.limit(self.plan.n_threads, n_threads, self.plan.lends)
+        self._channel.limit(self.plan.n_threads, n_threads, self.plan.divider == "workers")
 
     def start(self) -> None:
         """Start balancing, after the first workers have started."""
-        if not self.plan.is_gated:
+        if not policies.needs_gate(self.plan.policy):
             neighbours.join(self)
-        if self.plan.lends or (self.plan.is_balanced and type(self.plan.policy) is not policies.Static):
+        if not policies.is_fixed(self.plan.policy):
             self._channel.lend(self.plan.n_threads)
-        if self.plan.is_balanced:
+        if self.plan.divider == "balancer":
             self.balance()
 
     def balance(self) -> None:
         """Start the balancer, the thread that follows which workers are active, unless it runs already."""
-        from pool_party._core.threads import start_thread
+        from pool_party._ground.threads import PoolThread, start_thread
 
         with self._balancing:
             if self._thread is not None or self._is_closed.is_set():
                 return
             self._channel.watch()
-            self._thread = threading.Thread(target=self._balance, name="pool_party-balancer")
+            self._thread = PoolThread(self._balance, "pool_party-balancer", self._channel)
             start_thread(self._thread)
 
     def reconsider(self) -> None:
@@ -97,7 +101,7 @@ class Enforcer:
     @property
     def _is_followed(self) -> bool:
         """Whether the balancer changes budgets. If not, native code follows the built-in rules."""
-        return self.plan.is_balanced or self.is_remote
+        return self.is_remote or self.plan.divider == "balancer"
 
     @property
     def has_to_share(self) -> bool:
@@ -142,7 +146,7 @@ class Enforcer:
         if self._seen_loads != (n := _native.n_loads()):
             self._seen_loads = n
             try:
-                arbiter.refresh(forks=self._are_forked)
+                limiter.refresh(forks=self._are_forked)
             except Exception:
                 log_exception("native libraries could not be looked for; new ones are not limited")
 
@@ -175,7 +179,7 @@ class Enforcer:
             self._is_closed.set()
             neighbours.leave(self)
             self._channel.lend(0)
-            arbiter.close_pool(self._rebound)
+            limiter.close_pool(self._rebound)
             if self.plan.kind != "process":
                 self._channel.limit(self.plan.n_threads, 0, False)
         self._channel.pulse()
@@ -184,7 +188,7 @@ class Enforcer:
         if thread is not None and thread.ident and thread is not threading.current_thread():
             thread.join()
         if self._presence is not None:
-            from pool_party.budget import machine
+            from pool_party._budget import machine
 
             machine.leave(self)
 
@@ -210,7 +214,8 @@ class Enforcer:
         While nothing is lent, a worker's task or pause that ends before two looks changes nothing. So the balancer does
         not run then: it would need a CPU, and the GIL, just when the thread that waits for the task does.
         """
-        if self._asked is None or not self.plan.lends or self._now != list(self.plan.own):
+        may_sleep = type(self.plan.policy) is policies.Dynamic and self._presence is None
+        if self._asked is None or not may_sleep or self._now != list(self.plan.own):
             return self._channel.wait_pulse(pulse)
         return self._channel.wait_change(pulse, self._asked.awake, self.plan.n_threads, self._asked.n_left, PERIOD_S)
 
@@ -218,13 +223,16 @@ class Enforcer:
         plan, awake = self.plan, self._channel.awake()
         n_awake = sum(awake)
         neighbours.tell(self, n_awake)
-        state = policies.State(plan.cpus, plan.n_threads, plan.own, awake, _native.cpus_left(plan.n_threads))
+        n_others = neighbours.n_others_awake(self)
+        n_left = _native.cpus_left(plan.n_threads)
+        state = policies.State(plan.cpus, plan.n_threads, plan.own, awake, n_left, n_others)
         self._asked = state
         shares, n_threads = self._shares(state), plan.n_threads
         if self._presence is not None:
             n_threads = self._presence.share(self, n_awake, policies.active_threads(shares, awake))
-            shares = policies.fit(shares, awake, n_threads)
-        return policies.bound(shares, n_threads, n_awake, neighbours.n_others_awake(self))
+        elif n_awake == 0 or n_others == 0:
+            return shares
+        return policies.fit(shares, awake, n_threads, n_others)
 
     def task_counts(self) -> tuple[int, int]:
         """Return how many tasks are done, and how many are not."""

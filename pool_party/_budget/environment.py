@@ -29,6 +29,8 @@ _COUNTS = {
     "RAYON_NUM_THREADS": (),
     "POLARS_MAX_THREADS": (),
     "LOKY_MAX_CPU_COUNT": (),
+    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": (),
+    "TF_NUM_INTRAOP_THREADS": (),
 }
 _VARIABLES = {name for variable, others in _COUNTS.items() for name in (variable, *others)}
 _OF_LIBRARY = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "blis": "BLIS_NUM_THREADS"}

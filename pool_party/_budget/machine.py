@@ -14,13 +14,14 @@ import sys
 import threading
 from time import monotonic
 
-from pool_party._core.log import log_exception
-from pool_party._core.threads import start_thread
-from pool_party.budget.programs import Table, TableRemoved, divide, path_of_table
+from pool_party import _native
+from pool_party._budget.programs import Table, TableRemoved, divide, path_of_table
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import PoolThread, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pool_party.budget.enforcer import Enforcer
+    from pool_party._budget.enforcer import Enforcer
 
 LESS_S = 0.005  # how long a program wants less before it tells so
 LOOK_S = 0.1  # between two looks for programs that were killed, while this one has work
@@ -43,13 +44,13 @@ class Presence:
         self._table = _table()
         self._cpus = _cpus()  # that threads of this program may use when they open pools
         self._row = self._claim()
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = _native.Guard()  # guards what follows
         self._pools: dict[Enforcer, _Work] = {}
         self._told = 0  # the threads that others see as wanted
         self._less_at: float | None = None  # since when this program wants less than that
         self._wakes_at = 0.0  # when the looker will look next, if no bell rings before
         self._is_over = threading.Event()
-        self._looker = threading.Thread(target=self._look_after, name="pool_party-looker")
+        self._looker = PoolThread(self._look_after, "pool_party-looker", None)
         try:
             start_thread(self._looker)
         except BaseException:
@@ -215,7 +216,7 @@ def _cpus() -> int:
     return sum(1 << cpu for cpu in os.sched_getaffinity(0))
 
 
-_opening = threading.Lock()  # guards what follows
+_opening = _native.Guard()  # guards what follows
 _present: Presence | None = None
 _tables: dict[tuple[int, str], Table] = {}  # by process and path; never closed: see programs.py
 
@@ -252,7 +253,7 @@ def leave(pool: Enforcer) -> None:
 def _forget() -> None:
     """Forget the parent's row and pools, in a forked child."""
     global _opening, _present
-    _opening = threading.Lock()
+    _opening = _native.Guard()
     _present = None
 
 

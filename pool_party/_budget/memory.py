@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pool_party.budget import topology
+from pool_party._budget import topology
 
 _FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")  # two of control groups version 2, one of version 1
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b", re.I)

@@ -6,22 +6,21 @@ many of its workers are active.
 """
 
 import os
-import threading
 
 from pool_party import _native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pool_party.budget.enforcer import Enforcer
+    from pool_party._budget.enforcer import Enforcer
 
-_lock = threading.Lock()  # guards what follows
+_lock = _native.Guard()  # guards what follows
 _awake: "dict[Enforcer, int]" = {}  # open pool -> its active workers, as last told
 
 
 def _forget() -> None:
     """Forget the parent's pools, in a forked child."""
     global _lock
-    _lock = threading.Lock()
+    _lock = _native.Guard()
     _awake.clear()
 
 

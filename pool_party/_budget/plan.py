@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 
 from pool_party import _native
-from pool_party._core.records import NamedTuple, TypedDict
-from pool_party._native import Gate
-from pool_party.budget import policies
-from pool_party.budget.environment import users_environment
-from pool_party.budget.policies import Scope
-from pool_party.budget.split import WorkerBudget, count_threads, split
-from pool_party.budget.topology import cpu_count, current
+from pool_party._budget import policies
+from pool_party._budget.environment import users_environment
+from pool_party._budget.policies import Scope
+from pool_party._budget.split import WorkerBudget, count_threads, split
+from pool_party._budget.topology import cpu_count, current
+from pool_party._ground.records import NamedTuple, TypedDict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
-    from pool_party.budget.terms import Terms
+    from pool_party._budget.gate import Entry
+    from pool_party._budget.process_budget import ProcessBudget
+
+    type Divider = Literal["plan", "workers", "balancer"]
 
 
 class Limits(TypedDict, total=False):
@@ -45,66 +47,51 @@ class Plan(NamedTuple):
     own: tuple[WorkerBudget, ...]
     affinity: bool
     scope: Scope
-    overlaps: bool  # budgets may add up to more than there are CPUs
     is_cut: bool
 
     @property
-    def is_gated(self) -> bool:
-        """Whether parallel regions wait for each other at a gate."""
-        return isinstance(self.policy, policies.Counting)
+    def divider(self) -> Divider:
+        """What decides who has which budget while the pool works.
+
+        "plan": each worker has its own. "workers": native code, in each worker by itself. "balancer": a thread of the
+        parent, since processes, a user's policy or other programs have to be asked or told.
+        """
+        if policies.needs_gate(self.policy) or (self.scope == "pool" and policies.is_fixed(self.policy)):
+            return "plan"
+        is_here = self.kind != "process" and self.scope == "pool" and type(self.policy) is policies.Dynamic
+        return "workers" if is_here else "balancer"
 
     @property
-    def is_exclusive(self) -> bool:
-        """Whether one region runs at a time."""
-        return isinstance(self.policy, policies.Exclusive)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the pool has a part of the machine's threads, which it divides among its workers."""
-        return self.scope == "machine" and not self.is_gated
-
-    @property
-    def lends(self) -> bool:
-        """Whether native code lends the CPUs of idle workers, by the built-in rule."""
-        return type(self.policy) is policies.Dynamic and not self.is_shared
-
-    @property
-    def is_balanced(self) -> bool:
-        """Whether a thread of the parent asks the policy again after each change."""
-        if self.lends:
-            return self.kind == "process"
-        if self.is_shared:
-            return True
-        return type(self.policy) is not policies.Static and not self.is_gated
+    def overlaps(self) -> bool:
+        """Whether budgets may add up to more than there are CPUs."""
+        n_threads = sum(share.n_threads for share in self.own)
+        return n_threads > len(self.cpus) or not isinstance(self.policy, policies.Static)
 
     @property
     def pins(self) -> bool:
         """Whether workers are pinned to their CPUs from their start.
 
-        Thread workers that lend are not: there only the library's count changes, and masks would have to follow each
-        change.
+        Threads whose budgets change are not: there only the library's count changes, and masks would have to follow
+        each change.
         """
-        return self.affinity and (self.kind == "process" or not (self.lends or self.is_balanced))
+        return self.affinity and (self.kind == "process" or self.divider == "plan")
 
     @property
     def has_own_blas(self) -> bool:
         """Whether each worker has its own OpenBLAS: processes do, and interpreters whose counts may exceed 1."""
-        is_more = self.lends or self.is_balanced or max(share.n_threads for share in self.own) > 1
+        is_more = self.divider != "plan" or max(share.n_threads for share in self.own) > 1
         return self.kind == "process" or (self.kind == "interp" and is_more)
 
-    def terms(self, n: int, gate: Gate | None) -> Terms:
-        """Return the budget terms that worker process n starts with."""
-        from pool_party.budget.terms import GateHandle, Terms
-        from pool_party.wire.fd_handle import Handle
+    def process_budget(self, n: int, entry: Entry | None) -> ProcessBudget:
+        """Return what worker process n is told of its budget. entry: what the policy has it do besides."""
+        from pool_party._budget.process_budget import ProcessBudget
 
-        handle = None
-        if gate is not None:
-            fd = None if self.scope == "machine" else Handle(gate.fd)
-            handle = GateHandle(fd, self.n_threads, self.is_exclusive)
         own, cpus = self.own[n].n_threads, () if self.is_cut else self.cpus
-        changes = self.is_balanced or own > 1  # to fewer, while other pools have work or if the user says so
+        changes = self.divider != "plan" or own > 1  # to fewer, while other pools have work or if the user says so
         own = min(own, _native.user_most())
-        return Terms(own, self.n_threads, cpus, self.mask(n), users_environment(), self.overlaps, changes, handle)
+        return ProcessBudget(
+            own, self.n_threads, cpus, self.mask(n), users_environment(), self.overlaps, changes, entry
+        )
 
     def mask(self, n: int) -> tuple[int, ...]:
         """Return the CPUs that a worker is pinned to, or () for all."""
@@ -114,9 +101,9 @@ class Plan(NamedTuple):
 
 def _is_inside_worker() -> bool:
     """Return whether this is a worker process, or an interpreter that is a worker."""
-    from pool_party.budget import arbiter
+    from pool_party._budget import limiter
 
-    return arbiter.is_worker() or not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
+    return limiter.is_worker() or not threading._daemon_threads_allowed()  # type: ignore[attr-defined]
 
 
 # A worker on a single CPU cannot avoid other load there, nor be moved to where it is needed. Measured on 2 CPUs with 2
@@ -145,9 +132,9 @@ def make_plan(
         if threads_per_worker is not None:
             raise ValueError("threads_per_worker needs a policy: with policy=None libraries are left as they are")
         return None
-    if threads_per_worker is not None and isinstance(policy, policies.Counting):
+    if threads_per_worker is not None and policies.needs_gate(policy):
         raise ValueError(f"threads_per_worker has no meaning with policy={policy.name!r}: each region may use all CPUs")
-    if kind != "process" and isinstance(policy, policies.Counting):
+    if kind != "process" and policies.needs_gate(policy):
         raise ValueError(
             f"policy={policy.name!r} is for kind='process': in threads and interpreters it takes longer than no policy "
             "does; use 'dynamic' or 'static'"
@@ -155,7 +142,7 @@ def make_plan(
     is_fixed = threads_per_worker is not None or (affinity and kind != "process")
     if is_fixed and type(policy) is policies.Dynamic:
         policy = policies.resolve("static")
-    if scope == "machine" and _is_inside_worker() and not isinstance(policy, policies.Counting):
+    if scope == "machine" and _is_inside_worker() and not policies.needs_gate(policy):
         scope = "pool"  # it has a part of the worker's budget, which is a part of its program's
     topology = current()
     n_cpus = cpu_count()
@@ -171,11 +158,10 @@ def make_plan(
     if n_workers > len(cpus):
         # If each were pinned to one CPU, two workers could compete for the same CPU.
         own = tuple(WorkerBudget(share.n_threads, cpus) for share in own)
-    if isinstance(policy, policies.Counting):
+    if policies.needs_gate(policy):
         own = tuple(policy.shares(policies.State(cpus, n_threads, own, (True,) * n_workers)))
     elif type(policy) not in (policies.Static, policies.Dynamic):
         state = policies.State(cpus, n_threads, own, (True,) * n_workers)
         own = policies.check(policy.shares(state), state)
-    overlaps = sum(share.n_threads for share in own) > len(cpus) or not isinstance(policy, policies.Static)
     is_cut = len(cpus) < len(topology.allowed)  # by a quota or by request: others may use the same CPUs
-    return Plan(kind, policy, cpus, n_threads, own, bool(affinity) and not is_cut, scope, overlaps, is_cut)
+    return Plan(kind, policy, cpus, n_threads, own, bool(affinity) and not is_cut, scope, is_cut)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 
-from pool_party._core.records import NamedTuple
-from pool_party.budget.split import THREADS_MAX, WorkerBudget, split
+from pool_party import _native
+from pool_party._budget.split import THREADS_MAX, WorkerBudget, split
+from pool_party._ground.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class State(NamedTuple):
         own: Each worker's budget while all are active.
         awake: For each worker, whether it has work. If any worker is idle, no task waits.
         n_left: How many of these threads would find a CPU that other programs leave idle, as far as is known.
+        n_others: The number of workers of other pools of this process that have work.
 
     Guarantees:
         It is a tuple, and never changes.
@@ -40,6 +42,7 @@ class State(NamedTuple):
     own: tuple[WorkerBudget, ...]
     awake: tuple[bool, ...]
     n_left: int = THREADS_MAX
+    n_others: int = 0
 
 
 class Policy(Protocol):
@@ -84,15 +87,15 @@ class Dynamic:
     name = "dynamic"
 
     def shares(self, state: State) -> Sequence[WorkerBudget]:
-        busy = [n for n, is_awake in enumerate(state.awake) if is_awake]
-        shares = list(state.own)
-        n_threads = min(state.n_threads, state.n_left)
-        if 0 < len(busy) < min(len(state.own), n_threads):
-            lots = split(state.cpus, len(busy), oversubscription=n_threads / len(state.cpus))
-            for n, lot in zip(busy, lots, strict=True):
-                if lot.n_threads >= shares[n].n_threads:  # false if the pool was given more threads than CPUs
-                    shares[n] = lot
-        return shares
+        n_awake = sum(state.awake)
+        if not 0 < n_awake < len(state.own):
+            return state.own  # processes are kept on whole cores, so these may be uneven; threads that lend are not
+        shares = divide(state.own, state.awake, state.n_threads, state.n_others, state.n_left)
+        if not any(share.n_threads > own.n_threads for share, own in zip(shares, state.own, strict=True)):
+            return shares
+        lots = iter(split(state.cpus, n_awake))
+        pairs = zip(shares, state.awake, strict=True)
+        return [share._replace(cpus=next(lots).cpus) if is_awake else share for share, is_awake in pairs]
 
 
 class Counting:
@@ -102,6 +105,7 @@ class Counting:
     """
 
     name = "counting"
+    takes_all = False  # of the gate's tokens, for each region
 
     def shares(self, state: State) -> Sequence[WorkerBudget]:
         return [WorkerBudget(state.n_threads, state.cpus)] * len(state.own)
@@ -111,14 +115,23 @@ class Exclusive(Counting):
     """Lets a library's parallel region use all CPUs. One region runs at a time."""
 
     name = "exclusive"
+    takes_all = True
 
 
-def bound(shares: Sequence[WorkerBudget], n_threads: int, n_awake: int, n_others: int) -> Sequence[WorkerBudget]:
-    """Limit budgets while workers of other pools are active: to the machine's threads over all active workers."""
-    if n_awake == 0 or n_others == 0:
-        return shares
-    most = max(1, n_threads // (n_awake + n_others))
-    return [WorkerBudget(min(share.n_threads, most), share.cpus) for share in shares]
+def divide(
+    shares: Sequence[WorkerBudget], awake: Sequence[bool], n_threads: int, n_others: int, n_left: int = 0
+) -> list[WorkerBudget]:
+    """Limit budgets to parts of `n_threads`, and raise those of active workers to parts of `n_left`.
+
+    The parts are those of all active workers, `n_others` of them in other pools; `native/budget/divide.c` is the rule.
+    """
+    n_awake, rank = max(1, n_others + sum(awake)), n_others  # those of other pools come first
+    divided = []
+    for share, is_awake in zip(shares, awake, strict=True):
+        n = _native.divide(share.n_threads, rank, n_awake, n_threads, n_left if is_awake else 0)
+        divided.append(share._replace(n_threads=n))
+        rank += is_awake
+    return divided
 
 
 def active_threads(shares: Sequence[WorkerBudget], awake: Sequence[bool]) -> int:
@@ -126,22 +139,17 @@ def active_threads(shares: Sequence[WorkerBudget], awake: Sequence[bool]) -> int
     return sum(share.n_threads for share, is_awake in zip(shares, awake, strict=True) if is_awake)
 
 
-def fit(shares: Sequence[WorkerBudget], awake: Sequence[bool], n_threads: int) -> Sequence[WorkerBudget]:
-    """Limit budgets to a program's part of the machine: those of active workers to `n_threads` in sum, at least 1 each.
+def fit(
+    shares: Sequence[WorkerBudget], awake: Sequence[bool], n_threads: int, n_others: int = 0
+) -> Sequence[WorkerBudget]:
+    """Limit budgets to their parts, unless those of active workers are all that there are and fit into `n_threads`.
 
-    An idle worker may begin a task at any time, and then has no more than an active one until budgets are divided anew.
+    An idle worker may begin a task at any time, and then has no more than its part until budgets are divided anew.
     """
-    n_awake = max(1, sum(awake))
-    if active_threads(shares, awake) > n_threads:
-        each, n_more = divmod(n_threads, n_awake)
-    else:
-        each, n_more = n_threads, 0
-    fitted = []
-    for share, is_awake in zip(shares, awake, strict=True):
-        most = max(1, each + (is_awake and n_more > 0))
-        n_more -= is_awake
-        fitted.append(WorkerBudget(min(share.n_threads, most), share.cpus))
-    return fitted
+    parts = divide(shares, awake, n_threads, n_others)
+    if n_others > 0 or active_threads(shares, awake) > n_threads:
+        return parts
+    return [share if is_awake else part for share, part, is_awake in zip(shares, parts, awake, strict=True)]
 
 
 _BUILT_IN = {policy.name: policy for policy in (Static(), Exclusive(), Counting(), Dynamic())}
@@ -170,8 +178,17 @@ def resolve(policy: Any) -> Any:
 
 def for_kind(policy: Any, kind: str) -> Any:
     """Return a program's policy for workers of a kind: "dynamic" in place of one that is for processes only."""
-    is_gated = isinstance(resolve(policy), Counting)
-    return "dynamic" if is_gated and kind != "process" else policy
+    return "dynamic" if needs_gate(resolve(policy)) and kind != "process" else policy
+
+
+def needs_gate(policy: Any) -> bool:
+    """Whether parallel regions wait for each other at a gate, in place of budgets that change."""
+    return isinstance(policy, Counting)
+
+
+def is_fixed(policy: Any) -> bool:
+    """Whether budgets do not depend on which workers are active."""
+    return type(policy) is Static or needs_gate(policy)
 
 
 def name_of(policy: Any) -> str | None:

@@ -23,8 +23,8 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from pool_party import _native
-from pool_party._core.records import NamedTuple
-from pool_party.budget.split import THREADS_MAX
+from pool_party._budget.split import THREADS_MAX
+from pool_party._ground.records import NamedTuple
 
 _MAGIC, _VERSION = 0x31736D6172676F72, 2
 N_ROWS = 256
@@ -263,6 +263,7 @@ def _open(path: str) -> int:
 
 
 def _open_existing(path: str) -> int:
+    _native.occupy_standard()
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         status = os.fstat(fd)
@@ -281,12 +282,13 @@ def _open_existing(path: str) -> int:
 
 def _create(path: str) -> int:
     """Make the file. It gets its name when it is complete, so that nobody opens half of it."""
+    _native.occupy_standard()
     fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)
         os.posix_fallocate(fd, 0, _SIZE)
         os.pwrite(fd, struct.pack(f"{len(_HEADER)}Q", *_HEADER), 0)
-        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)  # which has Python before 3.14 follow the link
+        _native.name_file(fd, path)
     except BaseException:
         os.close(fd)
         raise

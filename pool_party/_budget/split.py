@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 
-from pool_party._core.records import NamedTuple
+from pool_party._ground.records import NamedTuple
 
 THREADS_MAX = 1 << 16  # per worker; guess: more CPUs than a machine has, fewer threads than the kernel allows
 

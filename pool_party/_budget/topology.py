@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from pool_party import _native
-from pool_party._core.records import NamedTuple
+from pool_party._ground.records import NamedTuple
 
 OVERRIDE = "POOL_PARTY_CPU_COUNT"
 PYTHONS_OVERRIDE = "PYTHON_CPU_COUNT"

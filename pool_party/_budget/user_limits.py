@@ -1,51 +1,62 @@
-"""Keeps limits that the user sets through threadpoolctl apart from budgets, while pools are open.
+"""Keeps limits that are set through threadpoolctl apart from budgets, while pools are open and in workers.
 
 threadpoolctl reads a library's count, sets another one, and later restores the first. While a pool is open, the count
-that it reads may be a budget, and the one that it sets may equal the count in force, so a limit of the user's could not
-be recognized. Therefore some of its functions, which `_patches` lists, are replaced while a pool or a block that was
-entered meanwhile is open. They read and set the user's limits only. `native/budget/limits.c` gives each library the
-smaller of the user's limit and the budget.
+that it reads may be a budget, and the one that it sets may equal the count in force, so a limit could not be
+recognized. Therefore some of its functions, which `_patches` lists, are replaced in workers, and elsewhere while a pool
+or a block that was entered meanwhile is open. They read and set limits only. `native/budget/limits.c` gives each
+library the smallest of the limits and the budget.
 
-Blocks (`with threadpool_limits(...)`) of several threads may be open at once. The innermost block of each thread
-counts, and the smallest of these is in force.
+A limit that is set in a task belongs to the task. The limit of each of the task's threads is the one that this thread
+has set last, and the smallest of them applies, until the task ends. In a pool of threads, threads that a task has
+started are taken for the program's.
+
+Blocks (`with threadpool_limits(...)`) of several threads of the program may be open at once. The innermost block of
+each thread counts, and the smallest of these is in force.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 from pool_party import _native
+from pool_party._ground.imports import loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from pool_party.budget.libraries import Library
+    from pool_party._budget.libraries import Library
 
-_lock = threading.RLock()  # guards what follows; reentrant, as a signal handler may enter a block
+# Guards what follows; reentrant, as a signal handler may enter a block. No module is imported while it is held, since a
+# thread that imports threadpoolctl takes it at the end of the import.
+_lock = _native.Guard()
 _libraries: dict[str, Library] = {}  # path -> library, for those registered with native code
 # thread ident -> its blocks, innermost last: threadpoolctl's limiter object, and the counts by setter.
 _blocks: dict[int, list[tuple[Any, dict[int, int]]]] = {}
+# number of a task -> thread ident -> what this thread has set last, by setter
+_tasks: dict[int, dict[int, dict[int, int]]] = {}
 _replaced: list[tuple[type, str, Any]] = []  # the original functions
 _listeners: list[Callable[[], object]] = []  # one for each open pool, called whenever the user has set a limit
-_is_worker = False  # this is a worker process, which counts as an open pool
+_is_worker = False  # this is a worker process, or an interpreter, which counts as an open pool
 _look: Callable[[], object] = bool
-_now = threading.local()  # limiter: the limiter that this thread is making; is_leaving: this thread leaves a block
+_now = threading.local()  # limiter: the limiter that this thread is making; restores: the one whose counts it restores
 
 
 def _forget_others() -> None:
-    """Keep only the forking thread's blocks, in a forked child.
+    """Keep only what the forking thread has set, in a forked child.
 
     It calls no library, since another thread may have held a library's lock.
     """
     global _lock
-    _lock = threading.RLock()
+    _lock = _native.Guard()
     setters = _setters()
     for thread in [thread for thread in _blocks if thread != threading.get_ident()]:
         del _blocks[thread]
+    for threads in _tasks.values():
+        for thread in [thread for thread in threads if thread != threading.get_ident()]:
+            del threads[thread]
     _listeners.clear()
     _announce(setters, applies=False)
 
@@ -57,15 +68,19 @@ def open_pool(listener: Callable[[], object]) -> None:
     """Note that a pool opens. `listener` is called whenever the user has set a count."""
     with _lock:
         _listeners.append(listener)
-        _install()
+    _install()
 
 
-def close_pool(listener: Callable[[], object]) -> None:
-    """Note that a pool closes. After the last pool and the last block, threadpoolctl has its own functions again."""
+def close_pool(listener: Callable[[], object]) -> bool:
+    """Note that a pool closes. After the last pool and the last block, threadpoolctl has its own functions again.
+
+    Return whether it was the last one, and this is no worker process.
+    """
     with _lock:
         if listener in _listeners:  # not so in a forked child, to which the parent's pools do not belong
             _listeners.remove(listener)
         _undo_if_unused()
+        return not _is_open()
 
 
 def _is_open() -> bool:
@@ -79,7 +94,7 @@ def note(libraries: Iterable[Library]) -> None:
 
 
 def install(is_worker: bool, look: Callable[[], object]) -> None:
-    """Wrap threadpoolctl, which was imported. is_worker: this is a worker process.
+    """Wrap threadpoolctl, which was imported. is_worker: this is a worker process, or an interpreter.
 
     look: finds libraries that were loaded since the last task began, and passes them to `note`.
     """
@@ -87,7 +102,7 @@ def install(is_worker: bool, look: Callable[[], object]) -> None:
     with _lock:
         _look = look
         _is_worker = is_worker
-        _install()
+    _install()
 
 
 def forget() -> None:
@@ -99,12 +114,11 @@ def forget() -> None:
     with _lock:
         _is_worker = True
         _blocks.clear()
+        _tasks.clear()
 
 
-def _patches() -> list[tuple[type, str, Callable[[Any], Any]]]:
+def _patches(threadpoolctl: Any) -> list[tuple[type, str, Callable[[Any], Any]]]:
     """Return each function to replace: its class, its name, and a factory of the replacement."""
-    import threadpoolctl
-
     limiter: Any = threadpoolctl.threadpool_limits.__mro__[1]  # the base class, which `limit` of controllers returns
     restore = [(limiter, name, _restoring) for name in ("restore_original_limits", "unregister")]
     controllers = [cls for cls in threadpoolctl.LibController.__subclasses__() if "set_num_threads" in vars(cls)]
@@ -113,12 +127,16 @@ def _patches() -> list[tuple[type, str, Callable[[Any], Any]]]:
 
 
 def _install() -> None:
-    if _replaced or not _is_open() or "threadpoolctl" not in sys.modules:
+    """Replace the functions, if threadpoolctl has been imported. Waits for another thread that imports it."""
+    if (threadpoolctl := loaded("threadpoolctl")) is None:
         return
-    for cls, name, make in _patches():
-        original = getattr(cls, name)
-        _replaced.append((cls, name, original))
-        setattr(cls, name, make(original))
+    with _lock:
+        if _replaced or not _is_open():
+            return
+        for cls, name, make in _patches(threadpoolctl):
+            original = getattr(cls, name)
+            _replaced.append((cls, name, original))
+            setattr(cls, name, make(original))
 
 
 def _undo_if_unused() -> None:
@@ -132,7 +150,14 @@ def _undo_if_unused() -> None:
 def _making(original: Any) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         _look()
-        counts = {path: _native.user_count(library.setter) for path, library in tuple(_libraries.items())}
+        known = tuple(_libraries.items())
+        self._pool_party_task = task = _native.task()
+        if task:
+            mine = _tasks.get(task, {}).get(threading.get_ident(), {})
+            self._pool_party_before = {path: mine.get(library.setter, 0) for path, library in known}
+            original(self, *args, **kwargs)
+            return
+        counts = {path: _native.user_count(library.setter) for path, library in known}
         self._pool_party_sets = {}
         _now.limiter = self
         try:
@@ -149,15 +174,38 @@ def _making(original: Any) -> Any:
 def _setting(original: Any) -> Any:
     def set_num_threads(self: Any, num_threads: Any) -> Any:
         library = _libraries.get(self.filepath)
-        if library is None or not isinstance(num_threads, int) or num_threads < 1:
+        if library is None or not isinstance(num_threads, int):
+            return original(self, num_threads)
+        restored = getattr(_now, "restores", None)
+        task = _native.task() if restored is None else getattr(restored, "_pool_party_task", 0)
+        if task:
+            before = num_threads if restored is None else restored._pool_party_before.get(self.filepath, 0)
+            return _set_in_task(task, library, before)
+        if num_threads < 1:
             return original(self, num_threads)
         if (limiter := getattr(_now, "limiter", None)) is not None:
             limiter._pool_party_sets[self.filepath] = num_threads
-        if not (getattr(_now, "is_leaving", False) and library.scope == "process"):
+        if not (_is_in_block(restored) and library.scope == "process"):
             _native.user_sets(library.setter, num_threads)
             _tell()
 
     return set_num_threads
+
+
+def _set_in_task(task: int, library: Library, n: int) -> None:
+    """Set what the calling thread wants in a task; 0 or less: as much as the budget allows."""
+    thread = threading.get_ident()
+    with _lock:
+        threads = {**_tasks.get(task, {})}
+        threads[thread] = {**threads.get(thread, {}), library.setter: n}
+        wants = [n] if library.scope == "thread" else [own.get(library.setter, 0) for own in threads.values()]
+        if not _native.task_sets(task, library.setter, min((n for n in wants if n > 0), default=0)):
+            return  # the task has ended
+        if task not in _tasks:  # a worker's thread runs one task at a time: what it has set earlier is of no use
+            for other in [other for other, ended in _tasks.items() if thread in ended]:
+                del _tasks[other]
+        _tasks[task] = threads
+    _tell()
 
 
 def _entering(original: Any) -> Any:
@@ -178,27 +226,33 @@ def _entering(original: Any) -> Any:
     return __enter__
 
 
+def _is_in_block(limiter: Any) -> bool:
+    return limiter is not None and any(block[0] is limiter for blocks in tuple(_blocks.values()) for block in blocks)
+
+
 def _restoring(original: Any) -> Any:
     def restore_original_limits(self: Any) -> Any:
-        with _lock:
-            left = [(thread, block) for thread, blocks in _blocks.items() for block in blocks if block[0] is self]
-        if not left:
-            return original(self)
-        _now.is_leaving = True
+        _now.restores = self
         try:
             original(self)
         finally:
-            _now.is_leaving = False
-            with _lock:
-                for thread, block in left:
-                    _blocks[thread].remove(block)
-                    if not _blocks[thread]:
-                        del _blocks[thread]
-                    _announce(block[1])
-                _undo_if_unused()
-            _tell()
+            _now.restores = None
+            _leave(self)
 
     return restore_original_limits
+
+
+def _leave(limiter: Any) -> None:
+    with _lock:
+        left = [(thread, block) for thread, blocks in _blocks.items() for block in blocks if block[0] is limiter]
+        for thread, block in left:
+            _blocks[thread].remove(block)
+            if not _blocks[thread]:
+                del _blocks[thread]
+            _announce(block[1])
+        _undo_if_unused()
+    if left:
+        _tell()
 
 
 def _setters() -> set[int]:

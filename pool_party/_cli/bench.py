@@ -10,7 +10,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _NO_CHECKOUT = """\
 pool-party: the benchmarks are not installed with the package. Clone its repository, and run there
     make bench                      in an environment of its own
-    python benchmarks/bench.py      to measure the pool_party that this Python has installed"""
+    python benchmarks/bench.py      with a Python that has the checkout installed"""
 _FAILED = 1
 _SIGNALLED = 128  # plus the signal's number: the status that a shell reports for a program that a signal ended
 
@@ -19,9 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command, which benchmarks/bench.py has as well."""
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help="which; see --list; default: all")
-    add("--quick", action="store_true", help="a look, not a measurement")
-    add("--results", metavar="FOLDER", help="where figures and report go; default: benchmarks/results/MACHINE")
-    add("--report", action="store_true", help="only write the report again, from the figures that are there")
+    add("--quick", action="store_true", help="a look, not a measurement, which leaves docs/performance.md alone")
+    add("--document", action="store_true", help="only write the document again, from the figures that are there")
     add("--list", action="store_true", help="name the benchmarks, with how long each takes, and end")
     add("--beside-load", action="store_true", help="with cells: only dynamic against static, beside busy processes")
 
@@ -37,9 +36,8 @@ def run(arguments: argparse.Namespace, root: Path = _ROOT) -> int:
     if not program.is_file():
         print(_NO_CHECKOUT, file=sys.stderr)
         return _FAILED
-    flags = ("quick", "report", "list", "beside_load")
+    flags = ("quick", "document", "list", "beside_load")
     options = [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
-    options += ["--results", arguments.results] if arguments.results else []
     with subprocess.Popen(
         [sys.executable, str(program), *options, "--", *arguments.names], env=_environment()
     ) as child:

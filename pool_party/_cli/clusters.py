@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from pool_party.cli.demo.report import format_table
-from pool_party.nodes import checks
+from pool_party._cluster.node import checks
+from pool_party._measuring.table import format_table
 
 N_ECHOES = 20
 N_BYTES = 8 << 20

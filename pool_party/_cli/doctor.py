@@ -1,14 +1,15 @@
-"""`pool-party doctor`: shows CPUs, libraries, each kind's and policy's budgets, and what loads in interpreters."""
+"""`pool-party doctor`: shows CPUs, limits, libraries, each kind's and policy's budgets, and interpreters' packages."""
 
 import argparse
 import importlib
 import platform
 from collections.abc import Iterable, Iterator
 
-from pool_party.budget import libraries, plan, policies, topology
-from pool_party.budget.split import WorkerBudget
-from pool_party.cli import packages, values
-from pool_party.cli.demo.report import format_table
+from pool_party._budget import libraries, plan, policies, topology
+from pool_party._budget.split import WorkerBudget
+from pool_party._cli import packages, values
+from pool_party._ground import limits
+from pool_party._measuring.table import format_table
 
 _KINDS = ("process", "thread", "interp")
 _USUAL = ("numpy", "scipy.linalg")  # modules that load a BLAS in most programs
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     n_workers = arguments.workers or topology.cpu_count()
     print(f"Python {platform.python_version()} ({platform.python_implementation()}), Linux {platform.release()}")
     _print("CPUs", describe_cpus(topology.read()))
+    _print("Limits", limits.describe())
     missing = list(_import(filter(None, arguments.modules.split(","))))
     loaded = libraries.find()
     _print("Libraries with threads of their own", [*describe_libraries(loaded), *missing])
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_cluster(address: str) -> int:
-    from pool_party.cli import clusters
+    from pool_party._cli import clusters
 
     try:
         lines, problems = clusters.check(address)

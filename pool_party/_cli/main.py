@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pool_party import __version__
-from pool_party.cli import output, values
+from pool_party._cli import output
 
 _USAGE_ERROR = 2  # the same as argparse's
 _INTERRUPTED = 130  # the status that a shell reports for a program that SIGINT ended
@@ -19,88 +19,38 @@ class _Command(NamedTuple):
     run: Callable[[argparse.Namespace], int]
 
 
-def _kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of pools in a comma-separated list, in which "sequential" is ignored."""
-    from pool_party.cli.demo.plan import POOL_KINDS
-
-    names = [name.strip() for name in text.split(",")]
-    if unknown := set(names) - {"sequential", *POOL_KINDS}:
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: no such kind of workers")
-    return tuple(name for name in names if name != "sequential")
-
-
-def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--workers", type=values.positive, metavar="N", help="workers per pool; default: CPUs, at most 8")
-    add(
-        "--output",
-        type=Path,
-        default=Path("pool_party_demo.png"),
-        metavar="FILE",
-        help="where to put the picture; default: %(default)s",
-    )
-    add("--quick", action="store_true", help="a smaller picture and fewer problems: some seconds")
-    add(
-        "--kinds",
-        type=_kinds,
-        default="thread,process,interp",
-        metavar="A,B",
-        help="workers to compare with the sequential run; default: %(default)s",
-    )
-    add("--size", type=values.size_px, metavar="WxH", help="size of the picture in pixels")
-    add("--skip-numpy", action="store_true", help="leave out the eigenvalue problems")
-
-
-def _run_demo(arguments: argparse.Namespace) -> int:
-    from pool_party.cli import demo
-    from pool_party.cli.demo.plan import default_n_workers, make_plan
-
-    if not arguments.output.absolute().parent.is_dir():
-        print(f"pool-party: {arguments.output}: there is no such folder", file=sys.stderr)
-        return _USAGE_ERROR
-    plan = make_plan(
-        arguments.output,
-        arguments.workers or default_n_workers(),
-        arguments.kinds,
-        quick=arguments.quick,
-        size_px=arguments.size,
-        with_numpy=not arguments.skip_numpy,
-    )
-    return demo.run(plan)
-
-
 def _add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    from pool_party.cli import doctor
+    from pool_party._cli import doctor
 
     doctor.add_arguments(parser)
 
 
 def _run_doctor(arguments: argparse.Namespace) -> int:
-    from pool_party.cli import doctor
+    from pool_party._cli import doctor
 
     return doctor.run(arguments)
 
 
 def _add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    from pool_party.cli import bench
+    from pool_party._cli import bench
 
     bench.add_arguments(parser)
 
 
 def _run_bench(arguments: argparse.Namespace) -> int:
-    from pool_party.cli import bench
+    from pool_party._cli import bench
 
     return bench.run(arguments)
 
 
 def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
-    from pool_party.cli import top
+    from pool_party._cli import top
 
     top.add_arguments(parser)
 
 
 def _run_top(arguments: argparse.Namespace) -> int:
-    from pool_party.cli import top
+    from pool_party._cli import top
 
     return top.run(arguments)
 
@@ -113,8 +63,8 @@ def _add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_timeline(arguments: argparse.Namespace) -> int:
-    from pool_party._core.errors import PoolPartyError
-    from pool_party.observe import chrome, timeline
+    from pool_party._ground.errors import PoolPartyError
+    from pool_party._observe import chrome, timeline
 
     picture = arguments.output or arguments.trace.with_suffix(".svg")
     try:
@@ -132,8 +82,7 @@ def _run_timeline(arguments: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
-    "bench": _Command("the benchmarks, and a report of what they find", _add_bench_arguments, _run_bench),
-    "demo": _Command("a short tour on this machine", _add_demo_arguments, _run_demo),
+    "bench": _Command("the benchmarks, and a document of what they find", _add_bench_arguments, _run_bench),
     "doctor": _Command(
         "what pools find on this machine, and what is wrong with it", _add_doctor_arguments, _run_doctor
     ),
@@ -162,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names (by default the program's arguments). Return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:  # argparse would take the program's options for ours
-        from pool_party.running import command
+        from pool_party._running import command
 
         return command.main(argv[1:], "pool-party run")
     try:

@@ -1,6 +1,6 @@
 """Which packages with extension modules load in workers of kind "interp", for `pool-party doctor`.
 
-    python -c 'from pool_party.cli.packages import main; main()' PACKAGE
+    python -c 'from pool_party._cli.packages import main; main()' PACKAGE
 
 tries one package in a process of its own, which may crash, and prints the result as JSON.
 """
@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 
-from pool_party._core.errors import describe_exit
-from pool_party.cli.demo.report import format_table
-from pool_party.workers.interp.extensions import IS_SUPPORTED, what_is_missing
-from pool_party.workers.interp.known import PACKAGES, REFUSED, TESTED, why_refused
+from pool_party import _native
+from pool_party._ground.errors import describe_exit
+from pool_party._measuring.table import format_table
+from pool_party._workers.interp.extensions import IS_SUPPORTED, what_is_missing
+from pool_party._workers.interp.known import AT_RISK, PACKAGES, REFUSED, TESTED, why_refused
 
 _CHECK_LIMIT_S = 120.0
 _DISTRIBUTIONS = {  # package -> its distribution, if the names differ
@@ -40,7 +41,7 @@ _MODULES = {
     "sklearn": ("sklearn.linear_model", "sklearn.ensemble", "sklearn.cluster"),
 }
 # package -> the sentence with which interpreters refuse it, or the module in it that crashes
-_REFUSALS = {name.partition(".")[0]: why_refused(name) for name in REFUSED}
+_REFUSALS = {name.partition(".")[0]: why_refused(name) for name in (*REFUSED, *(AT_RISK if IS_SUPPORTED else ()))}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def judge(package: Package) -> str:
     if package.version is None:
         return "not installed"
     if package.refusal is not None:
-        return "no: it crashes"
+        return "only with extensions=" if package.name in AT_RISK else "no: it crashes"
     if package.tested is None:
         return "not known"
     if not IS_SUPPORTED:
@@ -121,7 +122,7 @@ def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
         headings.append("tried")
         for package, row in zip(packages, rows, strict=True):
             is_wanted = package.version is not None and (not checked or package.name in checked)
-            can_be_tried = not package.refusal and judge(package) != "no"
+            can_be_tried = (not package.refusal or package.name in AT_RISK) and judge(package) != "no"
             result = try_in_process(package.name) if is_wanted and can_be_tried else "-"
             cell, _, reason = result.partition(": ")
             row.append(cell)
@@ -136,7 +137,7 @@ def describe(checked: Sequence[str] | None = None) -> Iterator[str]:
 
 def try_in_process(name: str) -> str:
     """Import a package in an interpreter worker of another process. Return how long it took, or what went wrong."""
-    code = "from pool_party.cli.packages import main; main()"
+    code = "from pool_party._cli.packages import main; main()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     command = [sys.executable, "-c", code, name]
     try:
@@ -149,12 +150,18 @@ def try_in_process(name: str) -> str:
     return result
 
 
-def _import(modules: Iterable[str]) -> float:
-    """Import modules, in the worker. Return the seconds that it took."""
+def _import(modules: Iterable[str]) -> tuple[float, int, int]:
+    """Import modules, in the worker. Return the seconds that it took, and the mappings and bytes of static TLS."""
+    from pool_party._workers.interp import extensions
+    from pool_party._workers.interp.elf import Dynamic
+
     started_s = time.perf_counter()
+    before, _ = _native.count_mappings()
     for name in modules:
         __import__(name)
-    return time.perf_counter() - started_s
+    taken_s = time.perf_counter() - started_s
+    n_tls = sum(Dynamic(path).static_tls_bytes for path in extensions.copied())
+    return taken_s, _native.count_mappings()[0] - before, n_tls
 
 
 def try_here(name: str, extensions: Sequence[str] | None) -> str:
@@ -163,12 +170,23 @@ def try_here(name: str, extensions: Sequence[str] | None) -> str:
 
     with InterpreterPool(1, extensions=extensions) as pool:
         try:
-            taken_s = pool.apply(_import, (_MODULES.get(name, (name,)),))
-            text = f"imported in {taken_s:.2f} s"
+            taken_s, n_mappings, n_tls = pool.apply(_import, (_MODULES.get(name, (name,)),))
+            text = f"imported in {taken_s:.2f} s, {n_mappings} mappings"
+            if n_tls:
+                text += f", {n_tls} bytes of static TLS"
         except Exception as error:
             text = f"failed: {type(error).__name__}: {error}"
     pool.join()
-    return text
+    return f"{text}{''.join(_effects())}"
+
+
+def _effects() -> Iterator[str]:
+    """Yield what the copies of interpreters have done to this process."""
+    n_process, n_file, _ = _native.copies_locks()
+    if n_process or n_file:
+        yield f", locks files by {' and '.join(['fcntl'] * bool(n_process) + ['flock'] * bool(n_file))}"
+    if causes := sorted({os.path.basename(cause) for cause in _native.staying()}):
+        yield f", stays loaded ({', '.join(causes)})"
 
 
 def main() -> None:

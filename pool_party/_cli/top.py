@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pool_party.budget.programs import Program, Table, path_of_table
-from pool_party.budget.topology import cpu_count
-from pool_party.cli import values
-from pool_party.cli.demo.report import format_table
+from pool_party._budget.programs import Program, Table, path_of_table
+from pool_party._budget.topology import cpu_count
+from pool_party._cli import values
+from pool_party._measuring.table import format_table
 
 _HEADINGS = ("program", "pid", "pools", "workers", "active", "threads", "wanted", "waiting", "done", "tasks/s")
 _COMMAND_CHARACTERS = 48

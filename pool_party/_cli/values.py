@@ -28,16 +28,3 @@ def interval_s(text: str) -> float:
     if not 0.1 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
     return seconds
-
-
-def size_px(text: str) -> tuple[int, int]:
-    """Return the width and the height that a text such as "640x480" names, in pixels.
-
-    Raises:
-        argparse.ArgumentTypeError: It names none.
-    """
-    width, _, height = text.partition("x")
-    try:
-        return positive(width), positive(height)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 640x480") from None

@@ -8,7 +8,7 @@ A node has more tasks than workers, so that none of its workers waits for the ne
 worker that had nothing to do while tasks waited here doubles the number, and one in which half the tasks always waited
 lowers it. When workers are idle and no task waits here, tasks that have not begun are called back from nodes with more.
 
-A transport (`Transport`) carries the messages, which `nodes/session.py` describes. What it tells are tuples in `inbox`:
+A transport (`Transport`) carries the messages, which `node/session.py` describes. What it tells are tuples in `inbox`:
 
     ("joined", name, n_workers, send)    a node has opened its session; `send` sends it a message and does not block
     ("messages", name, list)             messages of its session
@@ -26,14 +26,14 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from pool_party import _native
-from pool_party._core.errors import worker_lost
-from pool_party._core.log import log_exception
-from pool_party._core.threads import start_thread
-from pool_party.wire import distant
-from pool_party.workers.cluster.functions import Functions
-from pool_party.workers.cluster.nodes import AHEAD, Node, Nodes
-from pool_party.workers.cluster.parts import Parts
-from pool_party.workers.cluster.slots import Limited, Packed, Slot, Task
+from pool_party._cluster import distant
+from pool_party._cluster.functions import Functions
+from pool_party._cluster.nodes import AHEAD, Node, Nodes
+from pool_party._cluster.parts import Parts
+from pool_party._cluster.slots import Limited, Packed, Slot, Task
+from pool_party._ground.errors import worker_lost
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import PoolThread, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ class Broker:
         self._parts = Parts(numbers)
         self._look_at = 0.0  # the receiver looks then at what nodes keep
         self._inbox: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
-        self._changed = threading.Condition()  # guards the next four
+        self._changed = threading.Condition(_native.Guard())  # guards the next four
         self._nodes = Nodes()
         self._waiting: deque[Task] = deque()  # encoded, and with no node
         # For each thread in `withdraw`, whether the tasks were withdrawn that it waits for. None: that is not decided.
         self._verdicts: list[dict[int, bool | None]] = []
         self._is_ending = False
-        self._dispatcher = threading.Thread(target=self._dispatch, name="pool_party-dispatcher")
-        self._receiver = threading.Thread(target=self._receive, name="pool_party-receiver")
+        self._dispatcher = PoolThread(self._dispatch, "pool_party-dispatcher", channel)
+        self._receiver = PoolThread(self._receive, "pool_party-receiver", channel)
 
     # ---- its life; the pool's background thread ----
 
@@ -308,7 +308,7 @@ class Broker:
             try:
                 self._take(told)
             except BaseException as error:  # some task may get no outcome any more, so all do now
-                log_exception("news of a cluster could not be handled")
+                log_exception("what a cluster told could not be handled")
                 self._break(error)
             del told  # before the wait: it may be large
 

@@ -1,7 +1,7 @@
 """Nodes that are workers of Dask (`dask.distributed`): finding them, and the connections to their sessions.
 
 Dask's own tasks are not used. The scheduler is asked which workers there are, and has each new one install our handler
-(`nodes/dask.py`). The program then connects to it directly, and tasks and outcomes pass without the scheduler. So
+(`node/dask.py`). The program then connects to it directly, and tasks and outcomes pass without the scheduler. So
 nothing is run again that may have run, and no keyword of a task is taken for one of Dask's.
 """
 
@@ -20,11 +20,11 @@ import distributed
 from distributed.comm import connect
 from distributed.protocol.serialize import ToPickle
 
-from pool_party._core.broken import ClusterLost
-from pool_party._core.errors import PoolPartyError
-from pool_party._core.log import log_exception
-from pool_party.wire.distant import Envelope
-from pool_party.workers.cluster.outbox import Outbox
+from pool_party._cluster.distant import Envelope, Terms
+from pool_party._cluster.outbox import Outbox
+from pool_party._ground.broken import ClusterLost
+from pool_party._ground.errors import PoolPartyError
+from pool_party._ground.log import log_exception
 
 LOOK_S = 0.5  # between questions to the scheduler which workers it has
 PATIENCE_S = 5.0  # how long the scheduler may not answer before the cluster is lost
@@ -37,7 +37,7 @@ N_TRIES = 3  # to use a worker that joins later, before it is left alone; one th
 
 def _install(dask_worker: Any) -> dict[str, Any]:
     """Run in each Dask worker, which has this module if it has pool_party."""
-    from pool_party.nodes.dask import install
+    from pool_party._cluster.node.dask import install
 
     return install(dask_worker)
 
@@ -70,14 +70,14 @@ class DaskTransport:
     Args:
         address: Of the scheduler, or a path of a scheduler file, or a cluster object; None: that of `client`.
         client: The program's own `distributed.Client`, which is left open.
-        terms: What sessions open their pools with; see `nodes/session.py`.
+        terms: What sessions open their pools with; see `distant.Terms`.
         insecure: Whether connections that others may read and change are used.
 
     Raises:
         ValueError: The loop of the client would wait for itself.
     """
 
-    def __init__(self, address: Any, client: Any, terms: dict[str, Any], insecure: bool) -> None:
+    def __init__(self, address: Any, client: Any, terms: Terms, insecure: bool) -> None:
         if client is not None and client.asynchronous:  # which it is only in the thread of its loop
             raise ValueError("client must not be asynchronous: the loop that it runs in would wait for itself")
         self._address = address

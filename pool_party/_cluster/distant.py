@@ -11,15 +11,18 @@ import _pickle
 import sys
 
 from pool_party import _native
-from pool_party.wire import codec
-from pool_party.wire.beside import keep_in_pickle
-from pool_party.wire.definitions import Receivers, replying
-from pool_party.wire.shared import share
+from pool_party._ground.records import NamedTuple
+from pool_party._wire import codec
+from pool_party._wire.beside import keep_in_pickle
+from pool_party._wire.definitions import Receivers, replying
+from pool_party._wire.shared import share
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from pool_party._config import PoolConfig
 
     # The pickle, and its buffers: of type PickleBuffer where the value was encoded, later anything with a buffer. What
     # `apart` of `encode` has returned stands for others.
@@ -49,6 +52,18 @@ class Envelope:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Envelope, (self.message,)
+
+
+class Terms(NamedTuple):
+    """What a session opens its pool with.
+
+    open_pool: makes the pool from the fields of a `PoolConfig`. config: these, but for what follows. initializer: the
+    pool's, encoded with its arguments, or None.
+    """
+
+    open_pool: Callable[..., Any]
+    config: PoolConfig
+    initializer: Frames | None
 
 
 class Shared:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 
-from pool_party.wire import distant
+from pool_party import _native
+from pool_party._cluster import distant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Functions:
     def __init__(self, receivers: distant.Machines, numbers: Iterator[int]) -> None:
         self._receivers = receivers
         self._numbers = numbers
-        self._lock = threading.Lock()  # guards changes of the next
+        self._lock = _native.Guard()  # guards changes of the next
         self._kept: OrderedDict[int, Function] = OrderedDict()
 
     def encode(self, function: Any, call: int) -> Function:

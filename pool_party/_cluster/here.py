@@ -10,7 +10,9 @@ import threading
 from queue import SimpleQueue
 from typing import Any
 
-from pool_party._core.threads import start_thread
+from pool_party._cluster.distant import Terms
+from pool_party._cluster.node.session import Session
+from pool_party._ground.threads import start_thread
 
 NAME = "inside this process"
 
@@ -26,18 +28,16 @@ class Here:
 
     Args:
         n_workers: The number of workers.
-        terms: What the session opens its pool with; see `nodes/session.py`.
+        terms: What the session opens its pool with; see `distant.Terms`.
     """
 
-    def __init__(self, n_workers: int, terms: dict[str, Any]) -> None:
+    def __init__(self, n_workers: int, terms: Terms) -> None:
         self._n_workers = n_workers
         self._terms = terms
         self._messages: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def open(self, inbox: SimpleQueue[Any]) -> None:
-        from pool_party.nodes.session import Session
-
         session = Session(
             _copied(self._terms), self._n_workers, lambda message: inbox.put(("messages", NAME, [_copied(message)]))
         )

@@ -16,11 +16,12 @@ from typing import Any
 from mpi4py import MPI, futures
 from mpi4py.futures import _core
 
-from pool_party._core.broken import ClusterLost
-from pool_party._core.errors import PoolPartyError
-from pool_party._core.log import log_exception
-from pool_party._core.threads import start_thread
-from pool_party.workers.cluster import ranks
+from pool_party._cluster import ranks
+from pool_party._cluster.distant import Terms
+from pool_party._ground.broken import ClusterLost
+from pool_party._ground.errors import PoolPartyError
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import PoolThread, start_thread
 
 OPEN_S = 30.0  # how long opening waits for the ranks
 TAG_MAX = 32767  # which every MPI library allows
@@ -55,7 +56,7 @@ def _look() -> list[int]:
 
 
 def _serve(members: list[int], tag: int) -> None:
-    from pool_party.nodes.mpi import serve
+    from pool_party._cluster.node.mpi import serve
 
     serve(members, tag)
 
@@ -65,13 +66,13 @@ class MpiTransport:
 
     Args:
         executor: The program's own, of mpi4py.futures, whose workers are the ranks. None: one is made for opening.
-        terms: What sessions open their pools with; see `nodes/session.py`.
+        terms: What sessions open their pools with; see `distant.Terms`.
 
     Raises:
         TypeError: It is no such executor.
     """
 
-    def __init__(self, executor: Any, terms: dict[str, Any]) -> None:
+    def __init__(self, executor: Any, terms: Terms) -> None:
         if executor is not None and not isinstance(executor, futures.MPIPoolExecutor):
             raise TypeError(f"client must be an executor of mpi4py.futures, not {executor!r}")
         self._owns_executor = executor is None
@@ -83,7 +84,7 @@ class MpiTransport:
         self._ending = threading.Lock()  # guards the next two
         self._mail: ranks.Mail | None = None
         self._drains: bool | None = None  # what the end was asked for with; None: it was not
-        self._thread = threading.Thread(target=self._run, name="pool_party-mail")
+        self._thread = PoolThread(self._run, "pool_party-mail", None)
 
     def open(self, inbox: SimpleQueue[Any]) -> None:
         self._inbox = inbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from heapq import nlargest
 
-from pool_party.wire import distant
+from pool_party._cluster import distant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from pool_party.workers.cluster.slots import Task
+    from pool_party._cluster.slots import Task
 
 AHEAD = 2  # tasks of a node for each of its workers, at least and at first
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from distributed.protocol.serialize import ToPickle
 
-from pool_party._core.log import log_exception
-from pool_party.wire.distant import Envelope
+from pool_party._cluster.distant import Envelope
+from pool_party._ground.log import log_exception
 
 
 class Outbox:

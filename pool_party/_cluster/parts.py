@@ -7,7 +7,6 @@ was changed gets another number, which nodes do not have yet.
 from __future__ import annotations
 
 import hashlib
-import threading
 import weakref
 from collections import OrderedDict
 from pickle import PickleBuffer
@@ -50,7 +49,7 @@ class Parts:
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
-        self._lock = threading.Lock()
+        self._lock = _native.Guard()
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # by name
 
     def part_of(self, view: memoryview, call: int | None) -> Part:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from pool_party._core.errors import PoolPartyError
+from pool_party._ground.errors import PoolPartyError
 
 HEAD, BODY = 1, 2  # tags: the pickle of a batch, with the sizes of its buffers; one of these
 BESIDE_MIN = 1 << 16  # bytes; smaller buffers are copied into the pickle; guess
@@ -62,7 +62,7 @@ def n_cpus_each(comm: Any) -> int:
 @functools.cache
 def _own_cpu_count() -> int:
     """Return the number of CPUs of this rank as it was before any session has reduced it."""
-    from pool_party.budget import topology
+    from pool_party._budget import topology
 
     return topology.cpu_count()
 

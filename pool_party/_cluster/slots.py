@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pool_party.workers.cluster.parts import Part
+from pool_party._cluster.parts import Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from pool_party._cluster.distant import Frames
+    from pool_party._cluster.functions import Function
+    from pool_party._cluster.nodes import Node
     from pool_party._native import Worker
-    from pool_party.wire.distant import Frames
-    from pool_party.workers.cluster.functions import Function
-    from pool_party.workers.cluster.nodes import Node
 
 
 class Limited:

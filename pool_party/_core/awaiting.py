@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.options import check_on_cancel
-from pool_party._core.threads import start_detached
+from pool_party._ground.threads import start_detached
 
 if TYPE_CHECKING:
     from pool_party._core.results import Call
@@ -35,23 +35,23 @@ class _Wakeups:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._due: deque[Deed] = deque()
-        self._is_roused = False  # `_catch_up` will run and look at `_due`
+        self._is_woken = False  # `_catch_up` will run and look at `_due`
 
     def tell(self, deed: Deed) -> None:
         """Have the loop call `deed` soon. A closed loop calls nothing, and nobody awaits anything in it."""
         self._due.append(deed)  # before the check: `_catch_up` clears the flag first, so it finds this or we see that
-        if not self._is_roused:
-            self._is_roused = True
+        if not self._is_woken:
+            self._is_woken = True
             loop = self._loop()
             try:
                 if loop is not None:
                     loop.call_soon_threadsafe(self._catch_up)
             except RuntimeError:
                 self._due.clear()
-                self._is_roused = False
+                self._is_woken = False
 
     def _catch_up(self) -> None:
-        self._is_roused = False
+        self._is_woken = False
         with suppress(IndexError):  # this ends: only calls that this loop awaits are told here
             while True:
                 self._due.popleft()()

@@ -10,8 +10,8 @@ import threading
 from threading import get_ident
 
 from pool_party import _native
-from pool_party._core.log import log_exception
-from pool_party._core.threads import start_thread
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import PoolThread, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ class Callbacks:
         self._channel = channel
         self._threads: set[threading.Thread] = set()  # the threads that must end before the pool has ended
         self.running: dict[int, _native.Job] = {}  # thread ident -> the call whose callbacks it runs
-        self._changed = threading.Condition()  # guards writes to `_threads`; reads take no lock
+        self._changed = threading.Condition(_native.Guard())  # guards writes to `_threads`; reads take no lock
 
     def start(self) -> None:
         """Start the thread. Raises RuntimeError if the system cannot provide one."""
-        thread = threading.Thread(target=self._run, name="pool_party-callbacks")
+        thread = PoolThread(self._run, "pool_party-callbacks", self._channel, _native.DUTY_TASKS)
         self._channel.run_deferred(True)
         self._threads.add(thread)
         try:
@@ -81,6 +81,10 @@ class Callbacks:
     def is_of(self, call: _native.Job) -> bool:
         """Whether the calling thread runs a callback of that call."""
         return self.running.get(get_ident()) is call
+
+    def are_running_here(self) -> bool:
+        """Whether the calling thread runs a callback."""
+        return get_ident() in self.running
 
     def delegate(self) -> None:
         """Let another thread take over the remaining callbacks, if the calling thread runs one.

@@ -41,7 +41,7 @@ class _Place(NamedTuple):
 
     def find(self) -> "ContextVar[Any] | None":
         """Return the variable, or None if something else or nothing is there."""
-        found: Any = import_module(self.module) if self.module not in sys.modules else sys.modules[self.module]
+        found: Any = import_module(self.module)
         for part in self.name.split("."):
             found = getattr(found, part, None)
         return found if isinstance(found, ContextVar) else None

@@ -8,8 +8,6 @@ requests and notify it (`Channel.notify`).
 from __future__ import annotations
 
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 
@@ -17,7 +15,12 @@ from pool_party import _native
 from pool_party._core import exit as _exit
 from pool_party._core import watching
 from pool_party._core.callbacks import Callbacks
-from pool_party._core.errors import (
+from pool_party._core.greenlets import check_threads
+from pool_party._core.outcomes import error_of
+from pool_party._core.submit import Submitter
+from pool_party._core.waiting import is_needed, refuse, wait_for_end
+from pool_party._core.workers import WorkerSet
+from pool_party._ground.errors import (
     PoolClosed,
     PoolPartyError,
     PoolTerminated,
@@ -26,13 +29,10 @@ from pool_party._core.errors import (
     pool_damaged,
     worker_lost,
 )
-from pool_party._core.log import log_exception
-from pool_party._core.outcomes import error_of
-from pool_party._core.submit import Submitter
-from pool_party._core.threads import start_thread
-from pool_party._core.workers import WorkerSet
-from pool_party.workers.base import Setup, Worker, start_method
-from pool_party.workers.preloading import describe_cause
+from pool_party._ground.log import attempt, log_exception
+from pool_party._ground.threads import PoolThread, start_thread
+from pool_party._workers.base import Setup, WorkerHandle, start_method
+from pool_party._workers.preloading import describe_cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import StreamCall
     from pool_party._core.supervisor import Supervisor
-    from pool_party.observe.progress import Bar
-    from pool_party.observe.trace import Tracing
-    from pool_party.wire.definitions import Receivers
+    from pool_party._observe.trace import Tracing
+    from pool_party._wire.definitions import Receivers
 
 RETRY_S = 0.002  # how soon the background thread retries something for which no notification will come
+RETRY_MAX_S = 1.0  # the same, once it has failed many times in a row
 END_PAUSE_S = 0.002  # between checks whether a worker still runs a task of a cancelled call, in a thread of its own
 TRIM_S = 0.3  # between checks for idle memory, which is given back after two of them,
 TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need the memory again; guess
@@ -58,15 +58,17 @@ TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need t
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
 
-def _receivers(method: str | None) -> Receivers:
-    from pool_party.wire.definitions import Receivers  # pools of threads do not need it
+def _receivers(method: str | None, by_value: bool) -> Receivers:
+    from pool_party._wire.definitions import Receivers  # pools of threads do not need it
 
-    return Receivers(method)
+    receivers = Receivers(method)
+    receivers.is_by_value = by_value
+    return receivers
 
 
-def _worker_set(kind: str, n_workers: int, setup: Setup, channel: _native.Channel) -> WorkerSet | RemoteSlots:
+def _worker_set(setup: Setup, channel: _native.Channel) -> WorkerSet | RemoteSlots:
     if setup.broker is None:
-        return WorkerSet(kind, n_workers, setup, channel)
+        return WorkerSet(setup, channel)
     from pool_party._core.remote_slots import RemoteSlots
 
     return RemoteSlots(setup.broker)
@@ -77,26 +79,24 @@ class Engine:
 
     def __init__(
         self,
-        kind: str,
-        n_workers: int,
         channel: _native.Channel,
-        backlog: deque[Any],
         setup: Setup,
         on_broken: Callable[[BaseException], object] | None = None,
         carrier: Carrier | None = None,
     ) -> None:
-        self.kind = kind
+        config = setup.config
+        self.kind = config.kind
         self.state = INIT
-        self.is_foreign = False  # this process is a child that was forked from the pool's process
+        self.is_inherited = False  # this process is a child that was forked from the pool's process
         self.drains_at_exit = False  # at exit, what was submitted runs to its end first
         self._on_broken = on_broken
         self._carrier = carrier  # wraps the functions of calls, so that they have the caller's context variables
         self._channel = channel
-        is_by_reference = kind == "thread" or setup.broker is not None
-        setup.receivers = None if is_by_reference else _receivers(start_method(setup.context))
-        self._submitter = Submitter(channel, setup.receivers, backlog, setup.broker)
+        is_by_reference = config.kind == "thread" or setup.broker is not None
+        setup.receivers = None if is_by_reference else _receivers(start_method(config.context), setup.by_value)
+        self._submitter = Submitter(channel, setup.receivers, setup.broker)
         self._callbacks = Callbacks(channel)
-        self._workers = _worker_set(kind, n_workers, setup, channel)
+        self._workers = _worker_set(setup, channel)
         self._broker = setup.broker
         self._supervisor: Supervisor | None = None  # made for the first call with options
         self._stopped = _native.Job()  # set once `terminate` has done its work
@@ -104,6 +104,8 @@ class Engine:
         self._cause: BaseException | None = None  # why the pool is broken
         self._trimmed_at = 0.0  # on the monotonic clock
         self._is_damaged = False  # somebody has overwritten the shared memory
+        self._must_look = False  # something has happened to a worker
+        self._n_failures = 0  # of the background thread's last rounds, in a row
         self._must_terminate = False  # some workers could not be interrupted; `terminate` must be called again
         self._interrupts = False  # the pool's end gives tasks a moment to clean up
         self._has_stopped = False  # the background thread has done what `terminate` asks for
@@ -115,9 +117,9 @@ class Engine:
         self._opened = _native.Job()  # set once the workers have been started, or one could not be; then:
         self._open_error: BaseException | None = None
         self._is_forking = False
-        self._tracing = threading.Lock()  # guards the beginning of a trace, and the next line; never taken in a handler
+        self._tracing = _native.Guard()  # guards the beginning of a trace, and the next line; never taken in a handler
         self._is_traceable = True  # until the pool's last trace was ended
-        self._background = threading.Thread(target=self._run, name="pool_party-background")
+        self._background = PoolThread(self._run, "pool_party-background", channel)
 
     def open(self, setup: Setup) -> _native.Keeper:
         """Start the workers, and return a keeper: the pool ends when the last reference to it is gone."""
@@ -132,7 +134,8 @@ class Engine:
 
         Forked ones start here, before the pool has threads; others start in the background thread.
         """
-        self._is_forking = setup.context is not None and setup.context.get_start_method() == "fork"
+        check_threads()
+        self._is_forking = setup.are_forked
         if self._is_forking:
             _native.call_apart(lambda: self._try(self._workers.prepare))  # it takes locks
             if self._open_error is None:
@@ -151,22 +154,14 @@ class Engine:
         if self._background.ident is not None:
             self.terminate()
             return
-        has_begun = False
 
         def undo() -> None:
-            nonlocal has_begun
-            has_begun = True
             try:
                 self._give_up()
             finally:
                 self._give_back()
 
-        try:
-            _native.call_apart(undo)  # a signal handler that raises must not end it halfway
-        except RuntimeError:
-            if has_begun:
-                raise
-            undo()  # no thread can be started, which may be why the pool could not open
+        _native.call_apart(undo)  # a signal handler that raises must not end it halfway
 
     def _give_up(self) -> None:
         """End the workers that were started, after another one failed to start."""
@@ -183,21 +178,21 @@ class Engine:
     @property
     def is_running(self) -> bool:
         """Whether calls can be submitted."""
-        return self.state == RUN and self._cause is None and not self.is_foreign
+        return self.state == RUN and self._cause is None and not self.is_inherited
 
     def check_running(self) -> None:
         """Raise an error that says why, if nothing can be submitted."""
-        if self.state != RUN or self._cause is not None or self.is_foreign:  # `is_running`, without its frame
+        if self.state != RUN or self._cause is not None or self.is_inherited:  # `is_running`, without its frame
             raise self._why_not_running()
 
     def _why_not_running(self) -> PoolPartyError:
-        if self.is_foreign:
-            return _foreign()
+        if self.is_inherited:
+            return _inherited()
         return PoolClosed("Pool not running") if self._cause is None else self._broken()
 
-    def _check_not_foreign(self) -> None:
-        if self.is_foreign:
-            raise _foreign()
+    def _check_not_inherited(self) -> None:
+        if self.is_inherited:
+            raise _inherited()
 
     def submit_call(
         self,
@@ -208,7 +203,7 @@ class Engine:
         options: Options | None = None,
     ) -> None:
         """Submit one call of fn. A pickling error is the call's outcome. Raises: PoolClosed and the like."""
-        if self.state != RUN or self._cause is not None or self.is_foreign:  # as `check_running`
+        if self.state != RUN or self._cause is not None or self.is_inherited:  # as `check_running`
             raise self._why_not_running()
         carried = fn
         if options is not None or self._carrier is not None:
@@ -221,8 +216,11 @@ class Engine:
         if options is not None:
             self.supervisor.note_admitted(call)
 
-    def submit_map(self, call: Call, fn: Any, items: list[Any], star: bool, options: Options | None = None) -> None:
-        """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`."""
+    def submit_map(self, call: Call, fn: Any, items: Any, star: bool, options: Options | None = None) -> None:
+        """Submit a call of fn for each item, in tasks of call.chunk items. Raises: as `submit_call`.
+
+        items: what `inputs.take` has returned.
+        """
         carried, options = self._prepared(fn, options)
         if options is not None:
             self.supervisor.oversee(call, options, lambda i: (carried, tuple(items[i]) if star else (items[i],), {}))
@@ -230,16 +228,20 @@ class Engine:
         if options is not None:
             self.supervisor.note_admitted(call)
 
-    def submit_stream(self, call: StreamCall, fn: Any, source: Iterator[Any], options: Options | None = None) -> None:
-        """Submit a call of fn for each item of an iterator.
+    def submit_input(
+        self, call: Call, fn: Any, source: Iterator[Any], star: bool, options: Options | None = None
+    ) -> None:
+        """Submit a call of fn for each item of an iterator, which is read while tasks run.
 
         Raises: as `submit_call`; RuntimeError without a thread.
         """
-        carried, options = self._carried(fn, options), options if options and options.is_watched else None
+        carried, options = self._prepared(fn, options)
         if options is not None:
             kept: dict[int, Any] = {}
-            self.supervisor.oversee(call, options, lambda index: (carried, (kept[index],), {}), kept)
-        self._note(self._submitter.stream(call, carried, source), call, fn)
+            self.supervisor.oversee(
+                call, options, lambda i: (carried, tuple(kept[i]) if star else (kept[i],), {}), kept
+            )
+        self._note(self._submitter.read(call, carried, source, star), call, fn)
         if options is not None:
             self.supervisor.note_admitted(call)
 
@@ -263,7 +265,7 @@ class Engine:
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (fn, (), {}))
             call.is_fed = True
-        self._note(self._channel.admit(call, None, 0), call, fn)
+        self._note(self._channel.admit(call), call, fn)
 
     def submit_to_feed(self, call: StreamCall, fn: Any, index: int, value: Any) -> None:
         """Add a call of fn. A pickling error is its outcome. Raises: as `submit_call`."""
@@ -271,7 +273,7 @@ class Engine:
         if not call.reserve():
             raise self._why_not_running()
         self._submitter.add(call, self._limit(self._carried(fn), call.limit_s), index, value)
-        if call.care is not None:
+        if call.supervision is not None:
             self.supervisor.note_admitted(call)
 
     def end_feed(self, call: StreamCall, n_tasks: int) -> None:
@@ -304,7 +306,7 @@ class Engine:
     def _limit(self, fn: Any, limit_s: float | None) -> Any:
         if limit_s is None:
             return fn
-        from pool_party.workers.cluster.slots import Limited
+        from pool_party._cluster.slots import Limited
 
         return Limited(fn, limit_s)
 
@@ -318,7 +320,7 @@ class Engine:
 
     def wait(self, job: _native.Job, timeout: float | None = None) -> bool:
         """Wait until a job is done. Return False after `timeout` seconds, even if other results arrive meanwhile."""
-        if self.is_foreign or self._is_exiting or self._callbacks.running:  # otherwise nothing is to be prepared
+        if self.is_inherited or self._is_exiting or self._callbacks.running:  # otherwise nothing is to be prepared
             return not self.begin_wait(job) or self._channel.wait(job, timeout)
         return self._channel.wait(job, timeout)
 
@@ -333,8 +335,8 @@ class Engine:
         Return False if it must not wait, since it runs a callback of that very job. Raise an error if the job will
         never be done.
         """
-        if self.is_foreign:
-            raise _foreign()
+        if self.is_inherited:
+            raise _inherited()
         if self._is_exiting and self._is_alone() and not job.done:
             raise PoolTerminated("Pool not running: the interpreter ended while this call was pending")
         if self._callbacks.running:
@@ -370,7 +372,7 @@ class Engine:
 
     def kill(self, call: Call) -> bool:
         """Cancel a call, and kill the processes that run tasks of it. Return False if it has its outcome."""
-        return not self.is_foreign and self.supervisor.kill(call)
+        return not self.is_inherited and self.supervisor.kill(call)
 
     def end(self, call: Call, kills: bool) -> None:
         """Withdraw the tasks of a call that no worker has begun, and wait until no worker runs one of the others.
@@ -398,11 +400,8 @@ class Engine:
         try:
             self._start_workers()
             while not self._workers.is_over():
-                self._channel.wait_background(self._retry_in_s())
-                try:
-                    self._attend()
-                except BaseException:
-                    log_exception("looking after the pool failed; it goes on")
+                self._channel.wait_background(self._pause_s())
+                self._n_failures = 0 if attempt(self._attend) else self._n_failures + 1
         finally:
             self._give_back()
 
@@ -424,8 +423,18 @@ class Engine:
             except BaseException as error:
                 self._open_error = error
 
+    def _pause_s(self) -> float | None:
+        """How long to sleep at most. It never raises: the channel must stay open while workers use it."""
+        try:
+            return self._retry_in_s()
+        except BaseException:
+            log_exception("looking after the pool failed; it goes on")
+            return RETRY_MAX_S
+
     def _retry_in_s(self) -> float | None:
-        if self._submitter.must_retry or self._must_terminate:
+        if self._n_failures:  # what was not done must be done, though nothing may wake this thread for it
+            return min(RETRY_MAX_S, RETRY_S * 2.0 ** min(self._n_failures, 10))
+        if self._channel.must_retry or self._must_terminate:
             return RETRY_S
         if self._channel.wants_trim:
             return min(TRIM_S, self._workers.retry_in_s() or TRIM_S)
@@ -438,8 +447,6 @@ class Engine:
         if now < self._trimmed_at + (TRIM_BUSY_S if n_pending else TRIM_S):
             return
         self._trimmed_at = now
-        if self._channel.has_pins:
-            self._channel.feed_again()  # releases retained references of tasks that have arrived
         self._channel.trim()
 
     def _attend(self) -> None:
@@ -447,9 +454,6 @@ class Engine:
         if channel.is_damaged:
             self._is_damaged = True
             self._break(pool_damaged())
-        if self._submitter.must_retry:
-            self._submitter.must_retry = False
-            channel.feed_again()
         channel.feed()
         channel.take_results()
         if self._supervisor is not None:
@@ -458,14 +462,16 @@ class Engine:
             self._start_callbacks()
         if channel.idle.done:
             self._workers.stop()
-        if channel.take_events():
+        self._must_look = channel.take_events() or self._must_look
+        if self._must_look:
             self._look_at_workers()
+            self._must_look = False  # unless that has raised
         for report in channel.take_reports():  # before slots are filled: it may be a worker's last message
             self._break(error_of(_native.STATUS_FAILED, report))
         if channel.idle.done:  # checked again, since workers may have ended because of it after the first check
             self._workers.stop()
         if not self._workers.is_stopping:
-            cause = self._workers.fill_places()
+            cause = self._workers.fill_slots()
             if cause is not None:
                 self._break(cause)
             self._workers.look_at_memory()
@@ -494,33 +500,42 @@ class Engine:
     def _look_at_workers(self) -> None:
         """Note which workers are ready, and reap those that have ended.
 
-        Only the task that a dead worker held fails.
+        Only the task that a dead worker held fails. It gets its outcome first, since what follows may raise: a
+        process may be of a class of the program's own.
         """
         if self._workers.enforcer is not None:
-            self._workers.enforcer.look()
-        self._workers.note_ready()
+            attempt(self._workers.enforcer.look)
+        attempt(self._workers.note_ready)
         for worker in self._workers.take_ended():
-            n_done = self._channel.n_done(worker.n)
-            lost = self._channel.reap(worker.n)
-            why = self._workers.remove(worker, n_done, lost is not None)
-            call, index = lost or (None, 0)
-            if call is not None:
-                self._deliver_loss(call, index, worker)
-            if why is not None:
-                self._break(worker_lost(why, worker.pid, worker.exitcode))
+            attempt(self._put_away, worker)
 
-    def _deliver_loss(self, call: Any, index: int, worker: Worker) -> None:
-        if call.care is not None:
+    def _put_away(self, worker: WorkerHandle) -> None:
+        n_done = self._channel.n_done(worker.n)
+        lost: tuple[Any, int] | None = (None, 0)
+        try:
+            lost = self._channel.reap(worker.n)
+            self._workers.remove(worker, lost is not None)
+            if lost is not None and lost[0] is not None:
+                self._deliver_loss(*lost, worker)
+        except BaseException as error:  # no memory: it is unknown which task is lost
+            self._break(error)
+        if (why := self._workers.put_away(worker, n_done)) is not None:
+            self._break(worker_lost(why, worker.pid, worker.exitcode))
+
+    def _deliver_loss(self, call: Any, index: int, worker: WorkerHandle) -> None:
+        if call.supervision is not None:
             self.supervisor.attend()  # an earlier task's outcome may have been taken only when the worker was reaped
             self.supervisor.note_outcome(call, index, _native.STATUS_RAISED, self._loss(worker), worker.n)
         else:
             self._channel.deliver(call, index, _native.STATUS_RAISED, self._loss(worker))
 
-    def _loss(self, worker: Worker) -> PoolPartyError:
+    def _loss(self, worker: WorkerHandle) -> PoolPartyError:
         """Return the error of the task that a dead worker held."""
         how = describe_exit(worker.exitcode)
+        if getattr(worker, "was_cut_off", False):
+            how += ", since the program has closed file descriptors of pool_party (as os.closerange does),"
         if n_bytes := getattr(worker, "burst_bytes", 0):
-            from pool_party.budget import memory
+            from pool_party._budget import memory
 
             limit = memory.format_bytes(self._workers.memory_limit)
             how = f"was killed because it had {memory.format_bytes(n_bytes)}, more than worker_memory_limit={limit},"
@@ -537,26 +552,19 @@ class Engine:
             return
         self._cause = cause
         self._channel.close_calls()
-        self._tell_broken(cause)
+        if self._on_broken is not None:
+            attempt(self._on_broken, cause)
         self._workers.stop()
         self._channel.stop(_native.STOP_NOW)
         self._fail_all(self._broken)
         self._must_terminate = not self._workers.terminate()
-
-    def _tell_broken(self, cause: BaseException) -> None:
-        """Tell whoever wants to know. If that fails, calls still get their outcomes."""
-        try:
-            if self._on_broken is not None:
-                self._on_broken(cause)
-        except Exception:
-            log_exception("it could not be logged that the pool is broken")
 
     def _broken(self) -> PoolPartyError:
         if self._is_damaged:
             return pool_damaged()
         assert self._cause is not None
         if self._broker is not None:
-            from pool_party._core.broken import ClusterLost
+            from pool_party._ground.broken import ClusterLost
 
             if isinstance(self._cause, ClusterLost):
                 return ClusterLost(str(self._cause))
@@ -566,7 +574,7 @@ class Engine:
 
     def _fail_all(self, make_error: Callable[[], BaseException]) -> None:
         for call in self._channel.jobs():
-            self._channel.settle(call, _native.STATUS_RAISED, make_error())
+            attempt(lambda call=call: self._channel.settle(call, _native.STATUS_RAISED, make_error()))
 
     def _stop(self) -> None:
         """Do what `terminate` asks for."""
@@ -578,11 +586,10 @@ class Engine:
         if not self._is_exiting:
             self._fail_all(self._lost if self._is_forced else _terminated)
         if self._interrupts:
-            self._workers.interrupt()
+            attempt(self._workers.interrupt)
         self._must_terminate = not self._end_workers(spares_idle=True)
-        self._workers.wait_ended()
-        self._flush_relay()
-        self._finish_trace()
+        for step in (self._workers.wait_ended, self._flush_relay, self._finish_trace):
+            attempt(step)
         self._channel.set(self._stopped)
 
     def _end_workers(self, spares_idle: bool = False) -> bool:
@@ -594,40 +601,60 @@ class Engine:
 
     def _give_back(self) -> None:
         """End the other threads after the last worker has ended, and release memory and descriptors."""
-        try:
-            with self._tracing:
-                self._is_traceable = False
-            self._finish_trace()
-            if not self._is_exiting:
-                self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
-            if self._channel.wants_runner:
-                self._start_callbacks()
-            self._callbacks.end()
-            if self._supervisor is not None:
-                self._supervisor.end()
-            if self.state != INIT:
-                self._final = self._workers.budget()
-                watching.tell(watching.on_end, self)
-            self._workers.end_threads()
-            self._submitter.clear()
-        except BaseException:
-            log_exception("a pool could not be cleaned up")
+        with self._tracing:
+            self._is_traceable = False
+        for step in (self._finish_trace, self._end_callbacks, self._note_end, self._workers.end_threads):
+            attempt(step)
+        attempt(self._submitter.clear)
         self._channel.set(self._stopped)
         self._channel.set(self._ended)
         if not self._is_exiting:  # at exit, daemon threads that wait for results keep waiting until the process ends
             self._channel.close()
 
+    def _end_callbacks(self) -> None:
+        """Let callbacks run, and end what may still give a call an outcome."""
+        if not self._is_exiting:
+            self._fail_all(lambda: PoolTerminated("Pool not running: it has ended"))
+        if self._channel.wants_runner:
+            self._start_callbacks()
+        self._callbacks.end()
+        if self._supervisor is not None:
+            self._supervisor.end()
+
+    def _note_end(self) -> None:
+        if self.state != INIT:
+            self._final = self._workers.budget()
+            watching.tell(watching.on_end, self)
+
     # ---- the end ----
 
     def close(self) -> None:
         """Accept no more calls. Workers end when the last pending one is done."""
-        if not self.is_foreign and self.state in (INIT, RUN):
+        if not self.is_inherited and self.state in (INIT, RUN):
             self._channel.close_calls()
             self.state = CLOSE
 
+    def check_may_wait(self) -> None:
+        """Raise an error if the calling thread must not wait for the pool's end: CannotWait if that end needs it."""
+        self._check_not_inherited()
+        if not self._is_alone() and self._is_needed():
+            raise refuse()
+
+    def _is_needed(self) -> bool:
+        is_terminated = self.state == TERMINATE or self._cause is not None
+        return is_needed(self._channel, is_terminated, self._has_delegated)
+
+    def _has_delegated(self) -> bool:
+        relay = self._workers.relay
+        return self._callbacks.are_running_here() or (relay is not None and relay.is_handling())
+
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end of a closed pool. Return False after `timeout` seconds."""
-        self._check_not_foreign()
+        """Wait for the end of a closed pool. Return False after `timeout` seconds. Raises: as `check_may_wait`."""
+        self.check_may_wait()
+        return wait_for_end(self._channel, self.await_end, timeout)
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """As `join`, in a thread which that end certainly does not need."""
         if self._is_alone():
             return True
         deadline = None if timeout is None else monotonic() + timeout
@@ -636,19 +663,19 @@ class Engine:
             call.lift_window()
         if not self._wait_for_end(self._ended, timeout):
             return False
-        if self._background is not threading.current_thread():
-            self._background.join(None if deadline is None else max(0.0, deadline - monotonic()))
+        self._background.join(None if deadline is None else max(0.0, deadline - monotonic()))
         return not self._background.is_alive()
 
     def terminate(self) -> None:
         """Stop workers in the middle of their tasks. Pending calls fail with PoolTerminated.
 
-        Waits until processes are dead, and threads and interpreters without a task have ended.
+        Waits until processes are dead, and threads and interpreters without a task have ended, unless the pool's end
+        needs the calling thread.
         """
-        if self.is_foreign:
+        if self.is_inherited:
             return
         self._ask_for_end()
-        if self._background is not threading.current_thread() and not self._is_alone():
+        if not self._is_alone() and not self._is_needed():
             self._wait_for_end(self._stopped)
 
     def _wait_for_end(self, event: _native.Job, timeout: float | None = None) -> bool:
@@ -670,7 +697,7 @@ class Engine:
 
     def end_workers(self, kills: bool) -> None:
         """As `terminate`, but do not wait, and let pending calls fail with WorkerLost."""
-        if not self.is_foreign and self.state != TERMINATE:
+        if not self.is_inherited and self.state != TERMINATE:
             self._kills = kills
             self._is_forced = True
             self._ask_for_end()
@@ -686,31 +713,46 @@ class Engine:
     def end_at_exit(self) -> None:
         """End a pool that is still open when the interpreter ends.
 
-        Its interpreters and processes must have ended by then.
+        Its interpreters and processes must have ended by then. CPython hangs or crashes if interpreters have not, so
+        they end also if a signal handler raises meanwhile, as that of Ctrl-C does.
         """
+        try:
+            self._end_at_exit()
+        finally:
+            if self.kind == "interp":
+                self._end_interpreters()
+
+    def _end_interpreters(self) -> None:
+        try:
+            self.terminate()
+            while not self.await_end(0.25):
+                self._workers.terminate()  # again, since a task may have swallowed the exception
+        except BaseException:
+            self._end_interpreters()
+            raise
+
+    def _end_at_exit(self) -> None:
         drains = self.drains_at_exit and self._cause is None and self.state != TERMINATE
         if drains and not _is_interrupted():
             self.close()
-            self.join()
+            self.await_end()
             return
         self._interrupts = drains
         self._is_exiting = self._background.daemon and not drains  # threads of the program may still wait for futures
         self.terminate()
         if self.kind == "process":
-            self.join()
-        while self.kind == "interp" and not self.join(0.25):
-            self._workers.terminate()  # again, since a task may have swallowed the exception
+            self.await_end()
 
     def disown(self) -> None:
         """Called in a forked child, where the workers belong to the parent process."""
-        self.is_foreign = True
+        self.is_inherited = True
         self._workers.tracing = None
 
     # ---- looking ----
 
     def trace(self, path: str | os.PathLike[str], max_events: int) -> Tracing:
         """Start recording what the workers do."""
-        from pool_party.observe.trace import Tracing
+        from pool_party._observe.trace import Tracing
 
         if self._broker is not None:
             raise PoolPartyError(f"a pool of kind={self.kind!r} cannot be traced: its workers are on other machines")
@@ -719,7 +761,7 @@ class Engine:
         self.check_running()
         workers = self._workers
         about = {"kind": self.kind, "policy": workers.enforcer and workers.enforcer.policy}
-        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace, workers.places)
+        tracing = Tracing(path, max_events, self._channel, self.n_workers, about, self._forget_trace, workers.slots)
         _native.call_apart(lambda: self._enter_trace(tracing))
         try:
             tracing.start(lambda: self.workers, lambda: workers.budget()[1])
@@ -749,28 +791,13 @@ class Engine:
             tracing.finish()
 
     @property
-    def workers(self) -> list[Worker]:
+    def workers(self) -> list[WorkerHandle]:
         """The living workers that have a pid, so that the system knows them."""
-        return [worker for worker in self._workers.places if worker is not None and worker.pid is not None]
+        return [worker for worker in self._workers.slots if worker is not None and worker.pid is not None]
 
     def calls(self) -> list[Call]:
         """The calls in progress."""
         return self._channel.jobs()  # type: ignore[return-value]  # nothing else is admitted
-
-    def show_bars(self) -> None:
-        """Have the tasks of later calls note how far their loops are."""
-        self._channel.show_bars()
-
-    def bars(self, shown_by: object) -> list[Bar]:
-        """What the loops of tasks show now, for calls that have this attribute."""
-        from pool_party.observe.progress import Bar
-
-        found: list[Bar] = []
-        for worker in self._workers.places:
-            shown = None if worker is None else self._channel.bars_of(worker.n)
-            if worker is not None and shown is not None and getattr(shown[0], "shown_by", None) is shown_by:
-                found += [Bar(worker.name, desc, done, total, number) for number, done, total, desc in shown[2]]
-        return found
 
     def statistics(self) -> Statistics:
         """The pool's counts at this moment."""
@@ -815,7 +842,7 @@ def _is_interrupted() -> bool:
     return isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt) and not hasattr(sys, "ps1")
 
 
-def _foreign() -> PoolPartyError:
+def _inherited() -> PoolPartyError:
     return PoolPartyError("this pool belongs to the process that made it; a forked child must make a pool of its own")
 
 

@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
-from pool_party._core.threads import start_thread
+from pool_party._core.inputs import length_of
+from pool_party._ground.threads import start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pool_party._core.engine import Engine
-    from pool_party._core.results import MapResult
+    from pool_party._core.results import AsyncResult
     from pool_party._core.streams import StreamCall
-    from pool_party.observe.progress import Bar, Progress, Watch
+    from pool_party._observe.progress import Progress, Watch
 
 REST = 10  # the thread sleeps at least this many times as long as its last round took, so that it takes little of a CPU
 
@@ -30,20 +31,9 @@ REST = 10  # the thread sleeps at least this many times as long as its last roun
 class Follower:
     """Shows the progress of one call until `finish` or `stop`. Any thread may call these."""
 
-    def __init__(
-        self,
-        watch: Watch,
-        total: int | None,
-        count: Callable[[], int],
-        is_over: Callable[[], bool],
-        bars: Callable[[object], list[Bar]],
-    ) -> None:
-        """count: returns how many items are done. is_over: returns whether that number will not change any more.
-
-        bars: `Engine.bars`. The call is marked with the watch.
-        """
+    def __init__(self, watch: Watch, total: int | None, count: Callable[[], int], is_over: Callable[[], bool]) -> None:
+        """count: returns how many items are done. is_over: returns whether that number will not change any more."""
         self._watch = watch
-        self._bars = bars
         self._count = count
         self._is_over = is_over
         self._stopped = threading.Event()
@@ -62,7 +52,6 @@ class Follower:
         while not self._stopped.wait(pause_s) and not is_over:
             began = monotonic()
             is_over = self._is_over()  # asked before, so that the last count is final
-            self._watch.show_bars(self._bars(self._watch))
             self._watch.show(self._count())
             pause_s = max(self._watch.interval_s, REST * (monotonic() - began))
         if self._is_dropped:
@@ -86,27 +75,13 @@ class Follower:
             self._stopped.set()
 
 
-def open_watch(progress: Progress, engine: Engine | None = None) -> Watch | None:
-    """Return a watch for the argument `progress` of a call, or None. Raises: TypeError and ValueError.
-
-    engine: the engine to which the call will be submitted, so that its tasks note how far their loops are.
-    """
+def open_watch(progress: Progress) -> Watch | None:
+    """Return a watch for the argument `progress` of a call, or None. Raises: TypeError and ValueError."""
     if progress is None or progress is False:
         return None
-    from pool_party.observe import progress as displays
+    from pool_party._observe import progress as displays
 
-    watch = displays.open_watch(progress)
-    if watch is not None and engine is not None:
-        engine.show_bars()
-    return watch
-
-
-def length_of(iterable: Iterable[Any]) -> int | None:
-    """Return the length of an iterable, or None if it has none. That of a tqdm, for example, depends on its own."""
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+    return displays.open_watch(progress)
 
 
 def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
@@ -116,21 +91,25 @@ def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
     return min(known, default=0) if len(known) == len(lengths) else None
 
 
-def get(result: MapResult, watch: Watch | None) -> list[Any]:
-    """Return the values of a map. The final count is shown before."""
-    if watch is not None:
-        _wait_and_show(result, watch)
-    values: list[Any]
+def get(result: AsyncResult, watch: Watch | None = None) -> Any:
+    """Return the value of a call to which nobody else has a handle. The final count is shown before.
+
+    If anything but the outcome ends this wait, such as Ctrl-C, its tasks that have not begun are withdrawn.
+    """
     try:
-        values = result.get()
-        return values
+        if watch is not None:
+            _wait_and_show(result, watch)
+        return result.get()
+    except BaseException:
+        if not result.settled and not result.engine.is_inherited:
+            result.cancel_as(None)
+        raise
     finally:
         del result  # breaks the reference cycle of exception, traceback and this frame
 
 
-def _wait_and_show(result: MapResult, watch: Watch) -> None:
-    result.shown_by = watch
-    follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done, result.engine.bars)
+def _wait_and_show(result: AsyncResult, watch: Watch) -> None:
+    follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done)
     try:
         result.wait()
     finally:
@@ -140,8 +119,7 @@ def _wait_and_show(result: MapResult, watch: Watch) -> None:
 def follow_stream(call: StreamCall, total: int | None, watch: Watch | None) -> Follower | None:
     if watch is None:
         return None
-    call.shown_by = watch
-    return Follower(watch, total, lambda: call.n_done, lambda: call.done, call.engine.bars)
+    return Follower(watch, total, lambda: call.n_done, lambda: call.done)
 
 
 class FollowedFutures:
@@ -154,14 +132,7 @@ class FollowedFutures:
         self._futures = futures
         self._chunk = chunk
         self._n_workers = engine.n_workers
-        self._watch = watch
-        for future in list(futures):
-            self.note(future)
-        self._follower = Follower(watch, total, self._count, lambda: not engine.is_running, engine.bars)
-
-    def note(self, future: Future[Any]) -> None:
-        """Mark the call of a future that was added."""
-        future._call.shown_by = self._watch  # type: ignore[attr-defined]
+        self._follower = Follower(watch, total, self._count, lambda: not engine.is_running)
 
     def _count(self) -> int:
         """Count the items that are done. The last chunk counts as if it were full, unless the total is known.

@@ -18,10 +18,12 @@ from pool_party import _native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
 _MAX_OBJECTS = 10_000  # guess: looking at so many takes a millisecond, and such a function is slow to pickle anyway
 _ATOMS = {int, float, complex, bool, str, bytes, type(None), type}
+_Function = types.FunctionType
+_ASYNC = 0x80 | 0x200  # flags of the code of coroutine functions and of asynchronous generators, from `inspect`
 MAX_KEPT = 128  # published functions that are kept; guess: programs seldom use more at a time
 
 
@@ -34,6 +36,31 @@ class _Kept:
         self.function = function  # a reference, so that its id is not reused
         self.pickle = _pickle_of(payload)
         self.published = published
+
+
+def check_runs(function: Any) -> None:
+    """Raise TypeError for a coroutine function, or an asynchronous generator: calling it runs nothing."""
+    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+    if type(flags) is int and flags & _ASYNC:
+        raise TypeError(
+            f"{getattr(function, '__qualname__', function)} is asynchronous, and workers have no event loop: pass a "
+            "function that runs one, as `asyncio.run` does"
+        )
+
+
+def check_callable(function: Any) -> None:
+    """Raise TypeError unless the function can be called."""
+    if not callable(function):
+        name = type(function).__name__
+        raise TypeError(f"{name!r} object is not callable: the first argument is the function to run")
+
+
+def check(function: Any) -> None:
+    """Raise TypeError unless a worker can run the function."""
+    if type(function) is _Function and not function.__code__.co_flags & _ASYNC:
+        return  # so for most calls, each of which pays for this check
+    check_callable(function)
+    check_runs(function)
 
 
 def is_global(function: Any) -> bool:
@@ -56,7 +83,7 @@ def is_for_one(function: Any) -> bool:
     This is so if the function holds an object with a registered reducer, such as a connection: a descriptor is sent
     once. The search goes level by level, through at most `_MAX_OBJECTS` objects.
     """
-    from pool_party.wire.beside import for_one
+    from pool_party._wire.beside import for_one
 
     kinds = for_one()
     return bool(kinds) and _holds(function, kinds)
@@ -95,13 +122,19 @@ class Functions:
         self._channel = channel
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
-    def open(self, function: Any) -> _native.Published | None:
-        """Return the published function, or None if there is no room now. Raises whatever pickling raises."""
-        if not is_global(function):
-            return self._channel.publish(self._channel.encode(function))
-        kept = self._kept.get(id(function))
+    def open(self, function: Any, may_pickle: bool = True) -> _native.Published | Literal[False] | None:
+        """Return the published function. None: there is no room now. False: it must be pickled, and must not be.
+
+        Raises: whatever pickling raises.
+        """
+        is_lasting = is_global(function)
+        kept = self._kept.get(id(function)) if is_lasting else None
         if kept is not None and not _is_of_main(function):
             return kept.published
+        if not may_pickle:
+            return False
+        if not is_lasting:
+            return self._channel.publish(self._channel.encode(function))
         payload = self._channel.encode(
             function if _is_of_main(function) else (function.__module__, function.__qualname__)
         )
@@ -111,10 +144,6 @@ class Functions:
         if published is not None:
             self._keep(_Kept(function, payload, published))
         return published
-
-    def has(self, function: Any) -> bool:
-        """Whether `open` returns a function that it need not pickle."""
-        return id(function) in self._kept and is_global(function) and not _is_of_main(function)
 
     def _keep(self, kept: _Kept) -> None:
         self._kept[id(kept.function)] = kept

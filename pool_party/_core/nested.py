@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pool_party._core.errors import PoolClosed
+from pool_party._ground.errors import PoolClosed
 
 if TYPE_CHECKING:
-    from pool_party.observe.progress import Watch
+    from pool_party._observe.progress import Watch
 
 type Submit = Callable[[Callable[[], None]], Future[None]]
 

@@ -117,7 +117,7 @@ def check_on_cancel(on_cancel: str, kind: str) -> None:
         raise ValueError(f'on_cancel="kill" is for kind="process": no worker of kind={kind!r} can be killed')
 
 
-class Care:
+class Supervision:
     """What the supervisor knows of a call with options.
 
     Args:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from pool_party import _native
-from pool_party._core.errors import RemoteError
+from pool_party._ground.errors import RemoteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from pool_party.wire.codec import Payload
+    from pool_party._wire.codec import Payload
 
 
 def error_of(status: int, value: Any) -> BaseException:
@@ -67,7 +69,7 @@ def _rebuild(payload: Payload | str | None, text: str, traceback_text: str) -> B
     """
     error: BaseException
     try:
-        from pool_party.wire import codec
+        from pool_party._wire import codec
 
         if payload is None:
             raise TypeError("its worker could not encode it")
@@ -81,4 +83,23 @@ def _rebuild(payload: Payload | str | None, text: str, traceback_text: str) -> B
     except BaseException as reason:
         error = RemoteError(f"a task raised {text}, which could not be rebuilt here: {reason!r}")
     error.__cause__ = _remote_traceback(traceback_text)
+    if isinstance(error, NameError | KeyError | AttributeError):
+        _add_hint(error, traceback_text)
     return error
+
+
+def _add_hint(error: BaseException, traceback_text: str) -> None:
+    """Say what to do if a task has asked for a global of the caller's `__main__` in a way that does not name it."""
+    text = str(error)
+    name = text.strip("'") if isinstance(error, KeyError) else text.rpartition(" '")[2].rstrip("'")
+    if isinstance(error, NameError):
+        name = text.removeprefix("name '").partition("'")[0]
+    elif isinstance(error, KeyError) and "globals()" not in traceback_text and "__main__" not in traceback_text:
+        return
+    elif isinstance(error, AttributeError) and not text.startswith("module '__m"):
+        return
+    if name in vars(sys.modules["__main__"]):
+        error.add_note(
+            f"pool_party: workers get the globals of __main__ that the code of functions names, and {name!r} is not "
+            "among them; name it in the function, or pass it as an argument"
+        )

@@ -5,14 +5,14 @@ Its workers are the slots of a broker, which live as long as the pool. A node th
 
 from __future__ import annotations
 
-from pool_party.workers.base import Worker
+from pool_party._workers.base import WorkerHandle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from pool_party.observe.trace import Tracing
-    from pool_party.workers.cluster.broker import Broker
+    from pool_party._cluster.broker import Broker
+    from pool_party._observe.trace import Tracing
 
 END_S = 12.0  # how long the pool's end waits for the sessions on nodes
 
@@ -26,7 +26,7 @@ class RemoteSlots:
     n_starting = 0  # nodes join with workers that may still start
 
     def __init__(self, broker: Broker) -> None:
-        self.places: list[Worker | None] = [None] * broker.n_slots
+        self.slots: list[WorkerHandle | None] = [None] * broker.n_slots
         self.is_stopping = False
         self.tracing: Tracing | None = None
         self._broker = broker
@@ -49,15 +49,19 @@ class RemoteSlots:
     def note_ready(self) -> None:
         """Do nothing: all slots are ready from their start."""
 
-    def take_ended(self) -> list[Worker]:
+    def take_ended(self) -> list[WorkerHandle]:
         """Return nothing: no slot ends before the pool."""
         return []
 
-    def remove(self, worker: Worker, n_done: int, was_lost: bool) -> str | None:
+    def remove(self, worker: WorkerHandle, was_lost: bool) -> None:
         """Never called, since no slot ends."""
         raise NotImplementedError
 
-    def fill_places(self) -> Exception | None:
+    def put_away(self, worker: WorkerHandle, n_done: int) -> str | None:
+        """Never called, since no slot ends."""
+        raise NotImplementedError
+
+    def fill_slots(self) -> Exception | None:
         """Do nothing: the broker finds new nodes."""
         return None
 

@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 
 from pool_party import _native
-from pool_party._core.log import log_exception
 from pool_party._core.outcomes import error_of
+from pool_party._ground.log import log_exception
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from pool_party._core.engine import Engine
-    from pool_party._core.options import Care
+    from pool_party._core.options import Supervision
 
 type Callback = Callable[[Any], object] | None
 
@@ -44,8 +44,10 @@ class Call(_native.Job):
     """A call in progress."""
 
     has_parts = False  # whether several workers may run tasks of it
-    care: Care | None = None  # for the supervisor, if the call has options
-    shown_by: object = None  # the watch that shows how far loops of its tasks are
+    n_missing = 0  # of an input that was read while tasks ran: how many items its last task has less than `chunk`
+    small_ahead = 0  # `ahead` for tasks with small arguments
+    large_bytes = 0  # larger arguments have a limit of their own, of all such tasks together; 0: they have none
+    supervision: Supervision | None = None  # for the supervisor, if the call has options
     _failure: BaseException | None = None  # made once by `error`, so that every caller gets the same exception
 
     def __init__(self, engine: Engine, n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None:
@@ -70,7 +72,7 @@ class Call(_native.Job):
     @property
     def on_cancel(self) -> str:
         """What happens to a task that a worker has begun when the call is cancelled, unless that says otherwise."""
-        return "abandon" if self.care is None else self.care.options.on_cancel
+        return "abandon" if self.supervision is None else self.supervision.options.on_cancel
 
     def cancel_as(self, on_cancel: str | None) -> bool:
         """Cancel the call: `AsyncResult.cancel`. Return False if that is impossible."""
@@ -157,8 +159,9 @@ class AsyncResult(Call):
         n_items: int = 1,
         chunk: int = 1,
         kind: int = 0,
+        window: int = 0,
     ) -> None:
-        super().__init__(engine, n_items, chunk, kind)
+        super().__init__(engine, n_items, chunk, kind, window)
         self.owner = owner  # keeps the pool alive until the outcome is there
         if callback is not None or error_callback is not None:
             self._callback = callback

@@ -1,6 +1,5 @@
 """The iterators of `imap` and `imap_unordered`, and the calls behind them."""
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ class StreamCall(Call):
     def __init__(self, engine: "Engine", n_items: int, chunk: int, ordered: bool, window: int = 0) -> None:
         super().__init__(engine, n_items, chunk, _native.JOB_STREAM, window)
         self.ordered = ordered
-        self.n_missing = 0  # how many items the last task of an input of unknown length has less than `chunk`
 
     @property
     def n_done(self) -> int:
@@ -57,9 +55,6 @@ class IMapIterator(Iterator[Any]):
     def __iter__(self) -> "IMapIterator":
         return self
 
-    def __next__(self) -> Any:
-        return self.next()
-
     def next(self, timeout: float | None = None) -> Any:
         """Return the next result. Blocks until it is there.
 
@@ -72,12 +67,15 @@ class IMapIterator(Iterator[Any]):
         Raises:
             StopIteration: There are no more results.
             multiprocessing.TimeoutError: There is no result after `timeout` seconds. It can be asked for again.
+            RuntimeError: The task raised StopIteration, which is the cause.
             Exception: Whatever the task raised. The iteration can go on after it.
         """
         while True:
             if self._items:
-                with contextlib.suppress(IndexError):  # another thread has taken the rest of the chunk
+                try:
                     return self._items.popleft()
+                except IndexError:  # another thread has taken the rest of the chunk
+                    pass
             outcome = self._engine.next(self._call, timeout)
             if outcome is None:
                 self._owner = None
@@ -87,16 +85,21 @@ class IMapIterator(Iterator[Any]):
             if outcome is False:
                 raise timed_out()
             status, value, index = outcome
-            if self._call.care is not None:
-                self._call.care.forget(index)
+            if self._call.supervision is not None:
+                self._call.supervision.forget(index)
             if status != _native.STATUS_OK:
+                error = error_of(status, value)
                 try:
-                    raise error_of(status, value)
+                    if isinstance(error, StopIteration):  # it would look like the end of the results, as in PEP 479
+                        raise RuntimeError(f"a task raised {type(error).__name__}") from error
+                    raise error
                 finally:
-                    del outcome, value  # breaks the reference cycle of exception, traceback and this frame
+                    del outcome, value, error  # breaks the reference cycle of exception, traceback and this frame
             if self._call.chunk == 1:
                 return value
             self._items.extend(value)
+
+    __next__ = next
 
     def __del__(self) -> None:
         call = self.__dict__.get("_call")

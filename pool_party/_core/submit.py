@@ -1,69 +1,43 @@
-"""From arguments to tasks: encodes the arguments, and moves waiting tasks from the backlog into the channel.
+"""From arguments to what waits to be put: entries of the channel's backlog.
 
-The caller's arguments are encoded first. Then one step enters the call in the channel's table and its tasks in the
-backlog, so an exception leaves either both there or neither. Any thread that finds tasks in the backlog and no other
-thread putting them puts them (`Channel.feed`). No thread waits for another one's pickling.
+The arguments of a single call are encoded first. Then one step enters the call in the channel's table and its entry in
+the backlog, so an exception leaves either both there or neither. Any thread that finds entries there, and no other
+thread putting them, puts them (`native/python/putting.c`). No thread waits for another one's pickling.
 """
 
 from __future__ import annotations
 
 import operator
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from threading import get_ident
+from itertools import islice
 
 from pool_party import _native
 from pool_party._core.functions import Functions, is_for_one, is_global
-from pool_party._core.results import Call
-from pool_party._core.threads import start_detached
+from pool_party._core.inputs import limit_reading
+from pool_party._ground.threads import PoolThread, start_detached
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from pool_party._cluster.broker import Broker
+    from pool_party._core.results import Call
     from pool_party._core.streams import StreamCall
-    from pool_party.wire.definitions import Receivers
-    from pool_party.workers.cluster.broker import Broker
-
-
-N_TRIES = 3  # attempts to put a task when the channel is full and no worker will notify us of new room
-
-
-class _Map:
-    """The tasks of a map that have not been put, from the call's cursor on. They are encoded as they are put."""
-
-    __slots__ = ("function", "items", "job", "mode")
-
-    def __init__(self, job: Call, items: list[Any], mode: int, function: Any) -> None:
-        self.job = job
-        self.items = items
-        self.mode = mode
-        self.function = function
+    from pool_party._wire.definitions import Receivers
 
 
 class Submitter:
-    """Makes tasks of calls. Thread-safe. The channel calls `put_waiting`, in one thread at a time."""
+    """Makes entries of calls. Thread-safe. The channel calls `Functions.open`, in one thread at a time."""
 
-    def __init__(
-        self,
-        channel: _native.Channel,
-        receivers: Receivers | None,
-        backlog: deque[_native.Task | _Map],
-        broker: Broker | None = None,
-    ) -> None:
+    def __init__(self, channel: _native.Channel, receivers: Receivers | None, broker: Broker | None = None) -> None:
         """receivers: what the workers have of `__main__`; None if they share our objects, or are behind a broker."""
         self._channel = channel
         self._receivers = receivers
         self._by_reference = receivers is None
         self._broker = broker
         self._encodes = receivers is not None or broker is not None  # otherwise workers get the objects themselves
-        self._backlog = backlog
         self._functions = Functions(channel)
-        self._putting: tuple[_native.Task | _Map, ...] = ()  # entries being put; several if pickling one uses the pool
-        self.must_retry = False  # asks the background thread to put the backlog again a little later
-        self._entering: dict[int, Call] = {}  # thread ident -> the call that it is submitting
-        channel.put_waiting = self.put_waiting
+        channel.open_function = self._functions.open
         channel.receivers = receivers
 
     def call(self, job: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -72,7 +46,7 @@ class Submitter:
         False: the table takes no more calls. If pickling fails, that error is the call's outcome.
         """
         if not self._encodes:
-            return self._enter(job, _native.Task(job, 0, fn, (args, kwargs)), 1)
+            return self._channel.submit(_native.Entry(job, fn, (args, kwargs)))
         try:
             task = self._task(job, 0, fn, args, kwargs)
         except Exception as error:
@@ -80,40 +54,23 @@ class Submitter:
                 raise
             self._channel.settle(job, _native.STATUS_RAISED, error)
             return True
-        return self._enter(job, task, 1)
+        return self._channel.submit(task)
 
-    def _enter(self, job: Call, entry: _native.Task | _Map, n_tasks: int) -> bool:
-        """Enter a call in the table, and begin to put it.
-
-        After an exception, tasks that were not put are withdrawn.
-        """
-        channel = self._channel
-        if not channel.admit(job, entry, n_tasks):
-            return False
-        if self._encodes:
-            self._entering[get_ident()] = job
-        try:
-            channel.feed()
-        except BaseException as error:
-            channel.settle(job, _native.STATUS_RAISED, error)
-            raise
-        finally:
-            if self._encodes:
-                self._entering.pop(get_ident(), None)
-        return True
-
-    def _task(self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Task:
+    def _task(self, job: Call, index: int, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Entry:
         if self._broker is not None:
-            return _native.Task(job, index, *self._broker.pack(fn, args, kwargs))
+            return _native.Entry(job, *self._broker.pack(fn, args, kwargs), index)
         if self._by_reference:
-            return _native.Task(job, index, fn, (args, kwargs))
+            return _native.Entry(job, fn, (args, kwargs), index)
         if is_global(fn):
-            return _native.Task(job, index, fn, self._channel.encode((args, kwargs), job))
-        return _native.Task(job, index, None, self._channel.encode((fn, args, kwargs), job))
+            return _native.Entry(job, fn, self._channel.encode((args, kwargs), job), index)
+        return _native.Entry(job, None, self._channel.encode((fn, args, kwargs), job), index)
 
-    def map(self, job: Call, fn: Any, items: list[Any], star: bool) -> bool:
-        """Submit a call of fn for each item, in tasks of job.chunk items. False: the table takes no more calls."""
-        if not items:
+    def map(self, job: Call, fn: Any, items: Any, star: bool) -> bool:
+        """Submit a call of fn for each item, in tasks of job.chunk items. False: the table takes no more calls.
+
+        items: what `inputs.take` has returned.
+        """
+        if job.n_items == 0:
             self._channel.settle(job, _native.STATUS_OK, [])
             return True
         if not self._by_reference and not is_global(fn) and is_for_one(fn):
@@ -123,34 +80,38 @@ class Submitter:
             mode = _native.MODE_STAR if star else _native.MODE_ITEM
         else:
             mode = _native.MODE_STARCHUNK if star else _native.MODE_CHUNK
-        return self._enter(job, _Map(job, items, mode, fn), -(-len(items) // job.chunk))
+        return self._channel.submit(_native.Entry(job, fn, items, 0, mode))
 
-    def stream(self, job: StreamCall, fn: Any, source: Iterator[Any]) -> bool:
-        """Submit a call of fn for each item of an iterator, which a separate thread reads a window ahead."""
-        thread = threading.Thread(target=self._read_stream, args=(job, fn, source), name="pool_party-imap")
+    def read(self, job: Call, fn: Any, source: Iterator[Any], star: bool) -> bool:
+        """Submit a call of fn for each item of an iterator, which a separate thread reads while tasks run."""
+        thread = PoolThread(
+            lambda: self._read(job, fn, source, star), "pool_party-input", self._channel, _native.DUTY_INPUT
+        )
         try:
             start_detached(thread)  # it reads nothing before the call is admitted
-            return self._channel.admit(job, None, 0)
+            return self._channel.admit(job)
         finally:
             if job.id == 0:
                 job.abandon()
 
-    def _read_stream(self, job: StreamCall, fn: Any, source: Iterator[Any]) -> None:
-        n_tasks = 0
+    def _read(self, job: Call, fn: Any, source: Iterator[Any], star: bool) -> None:
+        n_tasks = n_missing = 0
         while job.reserve():
-            items, error = _read(source, job.chunk)
-            if items and error is None:  # otherwise the incomplete chunk is dropped, as in multiprocessing.Pool
-                self._put_stream_task(job, fn, n_tasks, items)
-                n_tasks += 1
-            if error is not None:  # it comes after the outcomes of all items before it
-                self._channel.end_input(job, n_tasks, error)
+            try:
+                items = list(islice(source, job.chunk))
+            except BaseException as error:  # as in multiprocessing.Pool, the items of an incomplete chunk are dropped
+                self._channel.end_input(job, n_tasks, 0, error)
                 return
+            if items:
+                self._put_chunk(job, fn, n_tasks, items, star)
+                n_tasks += 1
             if len(items) < job.chunk:
-                job.n_missing = -len(items) % job.chunk
+                n_missing = -len(items) % job.chunk
                 break
             del items  # release them before waiting for room
         if job.id:
-            self._channel.end_input(job, n_tasks)
+            job.n_missing = n_missing
+            self._channel.end_input(job, n_tasks, n_missing)
 
     def add(self, job: StreamCall, fn: Any, index: int, value: Any) -> None:
         """Add a call of fn(value) to an admitted stream. A pickling error is the outcome of that task."""
@@ -162,7 +123,6 @@ class Submitter:
             self._channel.deliver(job, index, _native.STATUS_RAISED, error)
             return
         self._channel.enqueue(task)
-        self._channel.feed()
 
     def add_again(self, job: Call, index: int) -> None:
         """Add a task of an admitted call that has failed. Its function and arguments are encoded once more.
@@ -170,159 +130,43 @@ class Submitter:
         If that fails, the error is its outcome.
         """
         try:
-            assert job.care is not None and job.care.again is not None
-            task = self._task(job, index, *job.care.again(index))
+            assert job.supervision is not None and job.supervision.again is not None
+            task = self._task(job, index, *job.supervision.again(index))
         except BaseException as error:
             self._channel.deliver(job, index, _native.STATUS_RAISED, error)
             return
         self._channel.enqueue_again(task)
-        self._channel.feed()
 
-    def _put_stream_task(self, job: StreamCall, fn: Any, index: int, items: list[Any]) -> None:
-        if job.care is not None:
-            job.care.keep(index, items)
+    def _put_chunk(self, job: Call, fn: Any, index: int, items: list[Any], star: bool) -> None:
+        """Add a task of an input that is being read. It is encoded at once, since the input may change its items."""
+        if job.supervision is not None:
+            job.supervision.keep(index, items)
         try:
             if job.chunk == 1:
-                task = self._task(job, index, fn, (items[0],), {})
+                task = self._task(job, index, fn, tuple(items[0]) if star else (items[0],), {})
             else:
-                task = self._task(job, index, _call_each, (fn, items), {})
+                task = self._task(job, index, _call_each_star if star else _call_each, (fn, items), {})
+            if job.large_bytes and not self._by_reference:
+                payload = task.payload
+                if type(payload) is not bytes or len(payload) > job.large_bytes or job.ahead != job.small_ahead:
+                    limit_reading(job, payload)
         except BaseException as error:
             self._channel.deliver(job, index, _native.STATUS_RAISED, error)
             return
         self._channel.enqueue(task)
-        self._channel.feed()
-
-    # ---- putting, by one thread at a time ----
-
-    def put_waiting(self, is_nested: bool, until_ns: int) -> bool:
-        """Move the backlog into the channel while there is room. After an exception it can be called again.
-
-        is_nested: this thread is already putting, and pickling made it use the pool. It then skips the entries that its
-        outer frames are putting. If an exception leaves entries in `_putting`, the outer frame overwrites them.
-
-        until_ns: a time to stop, on the monotonic clock, or -1. With it, False tells that the time has passed or that
-        the next task must be pickled, which may take long: another thread is to go on.
-        """
-        further_out = self._putting if is_nested else ()
-        if self._channel.has_pins:
-            self._channel.unpin()
-        n_refused = 0
-        is_put: bool | None = True
-        try:
-            while (entry := self._next_entry(further_out)) is not None:
-                self._putting = (*further_out, entry)
-                is_put = self._put(entry, until_ns)
-                if is_put:
-                    self._drop(entry)
-                elif is_put is None or self._channel.is_starved:  # a worker that makes room will notify us
-                    break
-                elif (n_refused := n_refused + 1) > N_TRIES:  # a retained block is in the way; nothing tells its end
-                    self.must_retry = True
-                    self._channel.notify()
-                    break
-        except IndexError:
-            pass  # the pool has ended meanwhile, in a signal handler or another thread, which cleared the backlog
-        self._putting = further_out
-        return is_put is not None
-
-    def _next_entry(self, putting: tuple[_native.Task | _Map, ...]) -> _native.Task | _Map | None:
-        """Return the oldest entry that no outer frame is putting."""
-        if not self._backlog:
-            return None
-        if not putting:
-            return self._backlog[0]
-        entries = (self._backlog[i] for i in range(min(len(self._backlog), len(putting) + 1)))
-        return next((entry for entry in entries if entry not in putting), None)
-
-    def _drop(self, entry: _native.Task | _Map) -> None:
-        if self._backlog[0] is entry:
-            self._backlog.popleft()
-        else:
-            try:
-                self._backlog.remove(entry)
-            except ValueError:
-                pass  # the pool has ended meanwhile and cleared the backlog
-
-    def _put(self, entry: _native.Task | _Map, until_ns: int) -> bool | None:
-        """Put the given entry. Return False if there is no room, and None if there is no time."""
-        while not entry.job.settled:
-            try:
-                if until_ns >= 0 and self._must_publish(entry) and not self._functions.has(entry.function):
-                    return None
-                return self._put_map(entry, until_ns) if isinstance(entry, _Map) else self._put_task(entry, until_ns)
-            except BaseException as error:
-                if self._is_for_caller(error, entry.job):
-                    raise
-                self._refuse(entry, error)
-                if not isinstance(entry, _Map):
-                    return True
-        return True
-
-    def _must_publish(self, entry: _native.Task | _Map) -> bool:
-        return not (self._by_reference or entry.function is None or isinstance(entry.function, _native.Published))
-
-    def _put_task(self, task: _native.Task, until_ns: int) -> bool | None:
-        if self._must_publish(task):
-            published = task.job.function or self._functions.open(task.function)  # a stream has one for all tasks
-            if published is None:
-                return False
-            task.job.function = task.function = published
-        return self._channel.put(task, until_ns)
-
-    def _put_map(self, entry: _Map, until_ns: int) -> bool | None:
-        if self._must_publish(entry):
-            published = self._functions.open(entry.function)
-            if published is None:
-                return False
-            entry.job.function = entry.function = published
-        return self._channel.put_many(entry.job, entry.items, entry.mode, entry.function, until_ns)
-
-    def _is_for_caller(self, error: BaseException, job: _native.Job) -> bool:
-        """Whether the thread that puts must raise this error, rather than the one that waits for the call.
-
-        This is so for errors from signal handlers. It is also so for a BaseException that is no Exception, if the
-        thread is submitting this very call.
-        """
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            return True
-        if isinstance(error, Exception):
-            return _is_from_handler(error)
-        return self._entering.get(get_ident()) is job
-
-    def _refuse(self, entry: _native.Task | _Map, error: BaseException) -> None:
-        """Make a pickling error the outcome of its task or, for a map's function, of the whole call."""
-        if not isinstance(entry, _Map):
-            self._channel.refuse(entry, error)
-        elif not self._by_reference and not isinstance(entry.function, _native.Published):
-            self._channel.settle(entry.job, _native.STATUS_RAISED, error)
-        else:
-            self._channel.skip(entry.job, error)
 
     def clear(self) -> None:
         """Forget what has not been put, after the end of the pool."""
-        self._backlog.clear()
+        self._channel.clear_backlog()
         self._functions.clear()
         if self._receivers is not None:
             self._receivers.forget()
 
 
 def _is_from_handler(error: BaseException) -> bool:
-    from pool_party.wire.interrupts import is_from_handler  # seldom needed
+    from pool_party._wire.interrupts import is_from_handler  # seldom needed
 
     return is_from_handler(error)
-
-
-def _read(source: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:
-    """Read at most n items. Return them, with whatever the iterator raised other than its end."""
-    items: list[Any] = []
-    try:
-        for _ in range(n):
-            items.append(next(source))
-    except StopIteration:
-        pass
-    except BaseException as error:
-        return items, error
-    return items, None
 
 
 def _call_star(fn: Callable[..., Any], args: Iterable[Any]) -> Any:
@@ -330,5 +174,9 @@ def _call_star(fn: Callable[..., Any], args: Iterable[Any]) -> Any:
 
 
 def _call_each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Run a chunk of imap."""
+    """Run a chunk of an input that is read while tasks run."""
     return [fn(item) for item in items]
+
+
+def _call_each_star(fn: Callable[..., Any], items: list[Iterable[Any]]) -> list[Any]:
+    return [fn(*item) for item in items]

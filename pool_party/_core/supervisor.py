@@ -21,11 +21,11 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._core.broken import TaskTimeout, WorkerLost
-from pool_party._core.log import log_exception
-from pool_party._core.options import Again, Care, Exceptions, Options
-from pool_party._core.threads import start_thread
-from pool_party.workers.loop import safe_repr
+from pool_party._core.options import Again, Exceptions, Options, Supervision
+from pool_party._ground.broken import TaskTimeout, WorkerLost
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import PoolThread, start_thread
+from pool_party._workers.loop import safe_repr
 
 if TYPE_CHECKING:
     from pool_party._core.remote_slots import RemoteSlots
@@ -42,18 +42,22 @@ NEVER = float("inf")
 type Held = tuple[int, int, int]  # the task that a worker runs: id of its call, index, begun_ns
 
 
-def care_of(call: "Call") -> Care:
+def supervision_of(call: "Call") -> Supervision:
     """Return what is known of a call that has options."""
-    assert call.care is not None, "the supervisor looks at no other calls"
-    return call.care
+    assert call.supervision is not None, "the supervisor looks at no other calls"
+    return call.supervision
 
 
 def _timeout_of(call: Any) -> float:
     """Return the timeout of a pending call; NEVER if no task of it can become due."""
-    care: Care | None = getattr(call, "care", None)
-    if care is None or care.options.timeout_s is None or (getattr(call, "is_fed", False) and call.remaining == 0):
+    supervision: Supervision | None = getattr(call, "supervision", None)
+    if (
+        supervision is None
+        or supervision.options.timeout_s is None
+        or (getattr(call, "is_fed", False) and call.remaining == 0)
+    ):
         return NEVER
-    return care.options.timeout_s
+    return supervision.options.timeout_s
 
 
 def _is_of(error: BaseException, retry_on: Exceptions | None) -> bool:
@@ -110,9 +114,9 @@ class Supervisor:
     def oversee(self, call: "Call", options: Options, again: Again, kept: dict[int, Any] | None = None) -> None:
         """Prepare a call with options, before it is admitted. Raises RuntimeError if no thread can start.
 
-        again, kept: see `Care`.
+        again, kept: see `Supervision`.
         """
-        call.care = Care(options, again, kept)
+        call.supervision = Supervision(options, again, kept)
         call.is_timed = True
         if options.retries:
             self._channel.intercept(call, _native.INTERCEPT_FAILURES)
@@ -121,10 +125,10 @@ class Supervisor:
 
     def note_admitted(self, call: "Call") -> None:
         """Begin to watch the time of a call that `oversee` has prepared."""
-        care = care_of(call)
-        timeout_s = care.options.timeout_s
-        if care.due_s is not None and call.id:  # a call that could not be encoded has its outcome, and no id
-            self._inbox.put(partial(self._add_deadline, care.due_s, call.id, weakref.ref(call)))
+        supervision = supervision_of(call)
+        timeout_s = supervision.options.timeout_s
+        if supervision.due_s is not None and call.id:  # a call that could not be encoded has its outcome, and no id
+            self._inbox.put(partial(self._add_deadline, supervision.due_s, call.id, weakref.ref(call)))
         # The call is in the table before this check. So either it is seen here that `_review` has raised the figure,
         # or `_review`, which raises it before it reads the table, finds the call.
         if timeout_s is not None and timeout_s < self._shortest_s:
@@ -145,7 +149,7 @@ class Supervisor:
     def _start(self) -> None:
         if self._thread is not None:
             return
-        thread = threading.Thread(target=self._run, name="pool_party-supervisor")
+        thread = PoolThread(self._run, "pool_party-supervisor", self._channel)
         if self.__dict__.setdefault("_started", thread) is thread:  # of several callers, the first starts it
             try:
                 start_thread(thread)
@@ -165,7 +169,7 @@ class Supervisor:
 
     def note_outcome(self, call: "Call", index: int, status: int, value: Any, n: int) -> None:
         """Decide about the outcome of an attempt that worker n has made: it is delivered, tried again, or dropped."""
-        superseded = care_of(call).superseded
+        superseded = supervision_of(call).superseded
         with self._deciding:
             if (n, index) in superseded:
                 superseded.discard((n, index))
@@ -191,28 +195,32 @@ class Supervisor:
 
         The attempt is nobody else's to decide: it has ended, or is superseded.
         """
-        care = care_of(call)
-        causes = care.causes.get(index, [])
-        if len(causes) < care.options.retries and _is_of(error, care.options.retry_on) and not call.settled:
-            care.causes.setdefault(index, causes).append(error)
+        supervision = supervision_of(call)
+        causes = supervision.causes.get(index, [])
+        if (
+            len(causes) < supervision.options.retries
+            and _is_of(error, supervision.options.retry_on)
+            and not call.settled
+        ):
+            supervision.causes.setdefault(index, causes).append(error)
             self.n_retried += 1
             self._again.append((call, index))
             self._channel.notify()
             return
-        care.causes.pop(index, None)
+        supervision.causes.pop(index, None)
         _note_causes(error, causes)
         self._channel.deliver(call, index, _native.STATUS_RAISED, error)
 
     def _time_out(self, n: int, call: "Call", held: Held) -> None:
         """Fail the attempt that worker n is making, unless it has ended just now."""
-        care = care_of(call)
+        supervision = supervision_of(call)
         with self._deciding:
             self._channel.intercept(call, _native.INTERCEPT_ALL)  # from here on its outcome comes to `note_outcome`,
             if not self._runs(n, held):  # unless it was on its way before
                 return
-            care.superseded.add((n, held[1]))
+            supervision.superseded.add((n, held[1]))
         self._give_up(n, held, kills=False)
-        self._fail(call, held[1], TaskTimeout(f"the task ran for more than {care.options.timeout_s:g} s"))
+        self._fail(call, held[1], TaskTimeout(f"the task ran for more than {supervision.options.timeout_s:g} s"))
 
     # ---- the thread ----
 
@@ -265,14 +273,19 @@ class Supervisor:
     def _look_at_workers(self, now_s: float) -> float:
         """Time out tasks. Return when the next of those that run will be due."""
         next_s = NEVER
-        for n in range(len(self._workers.places)):
+        for n in range(len(self._workers.slots)):
             if (task := self._channel.task_of(n)) is None:
                 continue
             held, call = task[:3], task[3]
-            care: Care | None = getattr(call, "care", None)
-            if care is None or care.options.timeout_s is None or call.settled or (n, held[1]) in care.superseded:
+            supervision: Supervision | None = getattr(call, "supervision", None)
+            if (
+                supervision is None
+                or supervision.options.timeout_s is None
+                or call.settled
+                or (n, held[1]) in supervision.superseded
+            ):
                 continue
-            due_s = held[2] / 1e9 + care.options.timeout_s
+            due_s = held[2] / 1e9 + supervision.options.timeout_s
             if due_s <= now_s:
                 self._time_out(n, call, held)
             else:
@@ -282,10 +295,10 @@ class Supervisor:
     def _miss_deadline(self, call: "Call | None") -> None:
         if call is None or call.settled:
             return
-        care = care_of(call)
-        error = TaskTimeout(f"the deadline has passed: {care.options.deadline_s:g} s after the call")
+        supervision = supervision_of(call)
+        error = TaskTimeout(f"the deadline has passed: {supervision.options.deadline_s:g} s after the call")
         if not call.has_parts:
-            _note_causes(error, care.causes.get(0, []))
+            _note_causes(error, supervision.causes.get(0, []))
         if self._channel.settle(call, _native.STATUS_RAISED, error):
             self._end_tasks(call, kills=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_party._core.log import log_exception
+from pool_party._ground.log import log_exception
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

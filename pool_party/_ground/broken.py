@@ -3,7 +3,7 @@
 import multiprocessing
 from concurrent.futures.process import BrokenProcessPool
 
-from pool_party._core.errors import PoolPartyError
+from pool_party._ground.errors import PoolPartyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class WorkerLost(PoolPartyError, BrokenProcessPool):
         exitcode: The number that `multiprocessing.Process.exitcode` gives: negative for a signal. None if unknown.
     """
 
+    __module__ = "pool_party"
+
     def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
         super().__init__(message)
         self.pid = pid
@@ -44,6 +46,8 @@ class InitializerFailed(PoolPartyError, BrokenProcessPool, BrokenThreadPool):
     every call of the pool raises it.
     """
 
+    __module__ = "pool_party"
+
 
 class TaskTimeout(PoolPartyError, multiprocessing.TimeoutError, TimeoutError):
     """The time of a task is up: its `timeout_s`, or the `deadline_s` of its call. Other tasks are not affected.
@@ -52,6 +56,8 @@ class TaskTimeout(PoolPartyError, multiprocessing.TimeoutError, TimeoutError):
     pickled.
     """
 
+    __module__ = "pool_party"
+
 
 class ClusterLost(PoolPartyError, BrokenProcessPool):
     """The cluster that ran a pool's tasks cannot be reached any more. It is also a `BrokenProcessPool`.
@@ -59,3 +65,5 @@ class ClusterLost(PoolPartyError, BrokenProcessPool):
     All pending calls raise it, and so does every later one. It is unknown which of the pending tasks have run. Open a
     new pool once the cluster is there again.
     """
+
+    __module__ = "pool_party"

@@ -1,6 +1,7 @@
 """The errors of pool_party. Those that derive from errors of `concurrent.futures` are in broken.py.
 
-Each class also derives from the error that the standard library raises in the same situation.
+Each class also derives from the error that the standard library raises in the same situation. Their module is
+`pool_party`, for tracebacks and pickles, also before anybody has used the public name.
 """
 
 
@@ -8,9 +9,11 @@ class PoolPartyError(Exception):
     """The root of all errors that pool_party itself raises. It is also an `Exception`.
 
     The pool raises this class itself in a forked child, when a pool is traced twice, when its shared memory was
-    overwritten, when an interpreter is to be started while `tracemalloc` traces, and in the place of an error whose
-    module cannot be imported, since no descriptor or memory is left.
+    overwritten or its file descriptors were closed, when an interpreter is to be started while `tracemalloc` traces,
+    and in the place of an error whose module cannot be imported, since no descriptor or memory is left.
     """
+
+    __module__ = "pool_party"
 
 
 class PoolClosed(PoolPartyError, ValueError, RuntimeError):
@@ -19,12 +22,26 @@ class PoolClosed(PoolPartyError, ValueError, RuntimeError):
     It is also a `ValueError`, as `multiprocessing.Pool` raises it, and a `RuntimeError`, as executors do.
     """
 
+    __module__ = "pool_party"
+
 
 class PoolTerminated(PoolClosed):
     """You terminated the pool while this result was pending. It is a `PoolClosed`.
 
     It is unknown whether the task ran, or had begun to run.
     """
+
+    __module__ = "pool_party"
+
+
+class CannotWait(PoolPartyError, RuntimeError):
+    """A thread was to wait for the end of a pool, which needs that thread. It is also a `RuntimeError`.
+
+    For example, a task of a pool of threads has joined that pool. `threading.Thread.join` raises a RuntimeError then,
+    and so do the pools of the standard library.
+    """
+
+    __module__ = "pool_party"
 
 
 class RemoteError(PoolPartyError):
@@ -33,11 +50,13 @@ class RemoteError(PoolPartyError):
     The message says what the worker sent, and the cause has the worker's traceback or the error of unpickling.
     """
 
+    __module__ = "pool_party"
+
 
 def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPartyError:
     """Make a WorkerLost, or what `_substitute` returns if that cannot be imported. It never raises."""
     try:
-        from pool_party._core.broken import WorkerLost
+        from pool_party._ground.broken import WorkerLost
     except Exception as reason:
         return _substitute(message, reason)
     return WorkerLost(message, pid, exitcode)
@@ -46,7 +65,7 @@ def worker_lost(message: str, pid: int | None, exitcode: int | None) -> PoolPart
 def initializer_failed(message: str) -> PoolPartyError:
     """Make an InitializerFailed, or what `_substitute` returns if that cannot be imported. It never raises."""
     try:
-        from pool_party._core.broken import InitializerFailed
+        from pool_party._ground.broken import InitializerFailed
     except Exception as reason:
         return _substitute(message, reason)
     return InitializerFailed(message)
@@ -68,6 +87,24 @@ def pool_damaged() -> PoolPartyError:
     return PoolPartyError(
         "the pool is broken: its shared memory was overwritten, as by a write to a file descriptor that was not the "
         "writer's own"
+    )
+
+
+def descriptor_closed() -> PoolPartyError:
+    """Make the error for a pool, or in a worker process, one of whose file descriptors was closed. It never raises."""
+    from pool_party._ground.imports import loaded
+
+    loop = loaded("pool_party._workers.loop")
+    if loop is not None and loop.is_remote and not loop._is_interpreter:
+        return worker_lost(
+            "a task has closed file descriptors that were not its own (as os.closerange does), so this worker can no "
+            "longer pass large values; the pool replaces it. Close only descriptors that the task has opened",
+            None,
+            None,
+        )
+    return PoolPartyError(
+        "the program has closed file descriptors of pool_party (as os.closerange does), so the pool can no longer pass "
+        "large values. Close descriptors before pools are opened, and open a new pool"
     )
 
 

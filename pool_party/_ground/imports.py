@@ -1,4 +1,4 @@
-"""Runs a function right after a module was imported, before the importing code goes on."""
+"""Modules that have been imported, and functions that run right after an import, before the importing code goes on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
+
+
+def loaded(name: str) -> Any:
+    """Return a module if it has been imported, otherwise None.
+
+    If another thread is importing it, wait for that, as an import does: `sys.modules` has only a part of it. In a
+    forked child that thread is missing, so this must not be called there before the child runs the program's code.
+    """
+    if name not in sys.modules:
+        return None
+    __import__(name)
+    return sys.modules.get(name)
 
 
 def find_spec(name: str, this: object, then: Callable[[], object], path: object = None) -> ModuleSpec | None:

@@ -2,6 +2,10 @@
 
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def log_exception(message: str, *args: object) -> None:
     """Log an error, with the exception that is being handled. It never raises, since the pool's threads must go on."""
@@ -11,6 +15,19 @@ def log_exception(message: str, *args: object) -> None:
         logging.getLogger("pool_party").exception(message, *args, stacklevel=2)
     except Exception:  # no descriptor or no memory is left for the import
         _write(message % args if args else message, sys.exception())
+
+
+def attempt(step: "Callable[..., object]", *args: object) -> bool:
+    """Do one step of several, of which each must be done even if another one raises. Log what it raises.
+
+    Return whether it has succeeded. For threads in which no signal handler runs.
+    """
+    try:
+        step(*args)
+    except BaseException:
+        log_exception("looking after the pool failed; it goes on")
+        return False
+    return True
 
 
 def _write(message: str, error: BaseException | None) -> None:

@@ -15,7 +15,7 @@ from pool_party._core.options import Options
 from pool_party._core.outcomes import error_of
 from pool_party._core.results import call_back
 from pool_party._core.streams import StreamCall
-from pool_party._core.threads import start_thread
+from pool_party._ground.threads import start_thread
 from pool_party._pool import ComposablePool
 
 type Callback = Callable[[Any], object]

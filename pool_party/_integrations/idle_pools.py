@@ -10,9 +10,9 @@ from time import monotonic
 from typing import NamedTuple
 
 from pool_party import _native
-from pool_party._core.threads import start_thread
-from pool_party.budget.topology import cpu_count
-from pool_party.integrations.feed import FedPool
+from pool_party._budget.topology import cpu_count
+from pool_party._ground.threads import PoolThread, start_thread
+from pool_party._integrations.feed import FedPool
 
 
 class _Idle(NamedTuple):
@@ -21,7 +21,7 @@ class _Idle(NamedTuple):
     ends_at: float  # on the monotonic clock
 
 
-_changed = threading.Condition()  # guards what follows; reentrant, as a signal handler may take a pool
+_changed = threading.Condition(_native.Guard())  # guards what follows; reentrant, as a signal handler may take a pool
 _idle: list[_Idle] = []  # those that were used last are at the end
 _is_watched = False  # a thread waits for the time at which the first of them ends
 _is_hooked = False  # the hooks for forks are registered
@@ -72,7 +72,7 @@ def _choose_surplus(kind: str) -> list[_Idle]:
 def _start_watching() -> None:
     global _is_watched
     try:
-        start_thread(threading.Thread(target=_watch, name="pool_party-idle"))
+        start_thread(PoolThread(_watch, "pool_party-idle", None))
     except RuntimeError:  # no thread can be started now: the pools stay until another one is kept, or until the end
         _is_watched = False
 
@@ -104,7 +104,7 @@ def end_all(kind: str | None = None) -> None:
             _idle.remove(idle)
     for idle in ending:
         idle.fed.terminate()
-        idle.fed.pool.join()
+        idle.fed.pool._engine.await_end()
 
 
 def _before_fork() -> None:
@@ -116,7 +116,7 @@ def _before_fork() -> None:
 def _forget() -> None:
     """Called in a forked child, where the pools are the parent's."""
     global _changed, _is_watched
-    _changed = threading.Condition()
+    _changed = threading.Condition(_native.Guard())
     _is_watched = False
     _idle.clear()
 

@@ -5,10 +5,15 @@ and two of them may be under way at the same time, so `configure` has joblib use
 """
 
 import functools
+import itertools
 import os
 import threading
 import traceback
+import types
+from collections import OrderedDict
+from collections.abc import Callable
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]  # not in its stubs
+from pickle import loads
 from typing import Any
 
 import joblib
@@ -23,23 +28,25 @@ from joblib.parallel import (
 )
 
 from pool_party import _native
-from pool_party._core.broken import InitializerFailed
-from pool_party._core.errors import PoolClosed, PoolPartyError
+from pool_party._budget.policies import for_kind
+from pool_party._budget.topology import cpu_count
+from pool_party._config import resolve_context, resolve_kind
+from pool_party._core.functions import is_global
 from pool_party._core.options import changed
 from pool_party._default import end_idle_interpreters
-from pool_party._options import resolve_context, resolve_kind
+from pool_party._ground.broken import InitializerFailed
+from pool_party._ground.errors import PoolClosed, PoolPartyError
+from pool_party._integrations import idle_pools
+from pool_party._integrations.feed import Callback, FedPool
 from pool_party._pool import ComposablePool
-from pool_party.budget.policies import for_kind
-from pool_party.budget.topology import cpu_count
-from pool_party.integrations import idle_pools
-from pool_party.integrations.feed import Callback, FedPool
+from pool_party._wire import codec
 
 NAME = "pool_party"
 IDLE_S = 300.0  # as loky
 OPTIONS = frozenset(
     (
         *("initializer", "initargs", "maxtasksperchild", "context", "policy", "threads_per_worker", "oversubscription"),
-        *("affinity", "scope", "extensions", "preload", "reuse"),
+        *("affinity", "scope", "extensions", "preload"),
     )
 )
 ON_ERROR = ("raise", "return")
@@ -103,6 +110,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._options = options
         self._key: Any = None
         self._pool: FedPool | None = None
+        self._functions: dict[int, _Encoded] = {}  # of this call of `Parallel`, by id
         self.parallel: Any = None  # the last `Parallel` that this object served
         self._user: Any = None  # the one that it serves now; set under `_claiming`
         self._made_for: Any = None  # the one with whose options this object was made
@@ -247,7 +255,8 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
                 end_idle_interpreters()
         if self.inner_max_num_threads is not None:
             options["threads_per_worker"] = self.inner_max_num_threads
-        return FedPool(ComposablePool(n, kind=self._kind, **options), _run, self._call_options)
+        pool = ByValuePool(n, kind=self._kind, **options)
+        return FedPool(pool, _run if self._kind == "thread" else _run_by_value, self._call_options)
 
     def _release(self) -> None:
         """Leave the pool, all of whose tasks are done, to the next call, or close it."""
@@ -267,6 +276,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         batches = self.parallel._ready_batches
         while not batches.empty():
             batches.get()
+        self._functions = {}
 
     def terminate(self) -> None:
         """Called by joblib at the end of a call, or of a `with Parallel` block."""
@@ -291,12 +301,34 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             return  # the call is being aborted
         try:
             if self._is_each:
-                _Each(pool, func, callback, self._on_error == "raise")
+                _Each(pool, func, callback, self._on_error == "raise", self.pack)
             else:
-                pool.submit(_pack(func), callback)
+                pool.submit(self.pack(func), callback)
         except PoolClosed:
             if self._pool is pool:
                 raise
+
+    def pack(self, batch: Any) -> Any:
+        """Return what `_run` takes for a batch: usually only its calls and what nested calls use, which pickle faster.
+
+        A function of `__main__` is pickled once for a call of `Parallel`. This is not done where its arguments may be
+        objects that it names as well, which must be in one pickle to be the same objects in the worker.
+        """
+        nested_as = getattr(batch._backend, "nested_as", None)
+        if self._kind == "thread" or nested_as is None:
+            return batch if nested_as is None else (batch.items, nested_as)
+        items = [
+            (self._encoded(call), args, kwargs) if _is_by_value(call) and _are_plain(args, kwargs) else item
+            for item in batch.items
+            for call, args, kwargs in (item,)
+        ]
+        return items, nested_as
+
+    def _encoded(self, function: Any) -> Any:
+        known = self._functions.get(id(function))
+        if known is None:
+            known = self._functions.setdefault(id(function), _Encoded(function))
+        return known
 
     def retrieve_result_callback(self, out: Any) -> Any:
         """Return a batch's results, or raise its failure."""
@@ -318,10 +350,55 @@ def _capped(n_cpus: int) -> int:
     return min(n_cpus, joblib.cpu_count()) if "LOKY_MAX_CPU_COUNT" in os.environ else n_cpus
 
 
-def _pack(batch: Any) -> Any:
-    """Return what `_run` takes for a batch: usually only its calls and what nested calls use, which pickle faster."""
-    nested_as = getattr(batch._backend, "nested_as", None)
-    return batch if nested_as is None else (batch.items, nested_as)
+class ByValuePool(ComposablePool):
+    """A pool to which functions and classes of `__main__` travel as to loky's workers, which this one stands in for."""
+
+    _sends_by_value = True
+
+
+_PLAIN = frozenset((int, float, complex, bool, str, bytes, type(None)))
+_N_FUNCTIONS = 64  # functions that a worker keeps; guess
+
+_numbers = itertools.count()  # one for each function and call, unique in this process
+_received: OrderedDict[int, Any] = OrderedDict()  # in a worker
+
+
+def _is_by_value(function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and (
+        function.__module__ in ("__main__", "__mp_main__") or not is_global(function)
+    )
+
+
+def _are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return _PLAIN.issuperset(map(type, args)) and (not kwargs or _PLAIN.issuperset(map(type, kwargs.values())))
+
+
+class _Encoded:
+    """A function of `__main__`, which is pickled once for a call of `Parallel`, and unpickled once in each worker."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function  # retained, so that its id is not used again
+        self._number = next(_numbers)
+        self._pickle: bytes | None = None
+
+    def __reduce__(self) -> Any:
+        if self._pickle is None:
+            self._pickle = codec.dumps_current(self._function)
+        return _receive, (self._number, self._pickle)
+
+
+def _receive(number: int, pickle: bytes) -> Any:
+    function = _received.get(number)
+    if function is None:
+        function = _received[number] = loads(pickle)
+        if len(_received) > _N_FUNCTIONS:
+            _received.popitem(last=False)
+    return function
+
+
+def _run_by_value(batch: Any) -> Any:
+    codec.reply_with_definitions()
+    return _run(batch)
 
 
 def _run(batch: Any) -> Any:
@@ -358,7 +435,7 @@ class _Each:
     raises: whether the failure of one is that of the batch.
     """
 
-    def __init__(self, pool: FedPool, batch: Any, callback: Callback, raises: bool) -> None:
+    def __init__(self, pool: FedPool, batch: Any, callback: Callback, raises: bool, pack: Callable[[Any], Any]) -> None:
         self._callback = callback
         self._raises = raises
         self._outcomes: list[Any] = [None] * len(batch.items)
@@ -366,7 +443,7 @@ class _Each:
         self._failure: BaseException | None = None  # one that is not a task's own
         for n, item in enumerate(batch.items):
             task = BatchedCalls([item], (batch._backend, batch._n_jobs), None, batch._pickle_cache)
-            pool.submit(_pack(task), functools.partial(self._note, n))
+            pool.submit(pack(task), functools.partial(self._note, n))
 
     def _note(self, n: int, out: Any) -> None:
         """Note the outcome of task n: a list of its only result, or an exception. A pool has one thread for that."""

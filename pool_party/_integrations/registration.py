@@ -22,6 +22,6 @@ def register_joblib_backend(make_default: bool = False) -> None:
         raise ImportError(
             "register_joblib_backend needs joblib, which is not installed: pip install 'composable-pool[joblib]'"
         ) from error
-    from pool_party.integrations import joblib as backend
+    from pool_party._integrations import joblib as backend
 
     backend.register(make_default)

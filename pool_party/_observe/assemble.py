@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pool_party import _native
-from pool_party.observe import delays
-from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Budget, Span
+from pool_party._observe import delays
+from pool_party._observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Budget, Span
 
 _FAILURES = {
     _native.STATUS_FAILED: "raised",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from pool_party.observe.events import KINDS, TASK, Budget, Mark, Span, Trace
+from pool_party._observe.events import KINDS, TASK, Budget, Mark, Span, Trace
 
 _LINES_AT_ONCE = 1000
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP, Span, Trace
+from pool_party._observe.events import PREEMPTED, TASK, WAKE_UP, Span, Trace
 
 
 def _by_worker(spans: Iterable[Span], kind: str) -> dict[int, int]:
@@ -29,11 +29,6 @@ def busy_ns(spans: Iterable[Span]) -> dict[int, int]:
 def preempted_ns(spans: Iterable[Span]) -> dict[int, int]:
     """Return, for each worker, the part of its time in tasks in which it had no CPU."""
     return _by_worker(spans, PREEMPTED)
-
-
-def waiting_ns(spans: Iterable[Span]) -> dict[int, int]:
-    """Return, for each worker, its time without a task."""
-    return _by_worker(spans, WAIT)
 
 
 def _handed_out_ns(task: Span) -> float:

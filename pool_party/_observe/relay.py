@@ -15,10 +15,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from threading import get_ident
 
-from pool_party._core.log import log_exception
-from pool_party._core.threads import start_thread
-from pool_party.observe import messages
+from pool_party import _native
+from pool_party._ground.descriptors import Owned
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import PoolThread, start_thread
+from pool_party._observe import messages
 
 PATIENCE_S = 3.0  # the pool's end stops waiting for a handler that takes longer than this for one record
 BUFFER_BYTES = 1 << 20  # what may be on its way; the system may allow less
@@ -35,31 +38,34 @@ class Relay:
         self.logs = logs
         self.prints = prints
         self.lives = [0] * n_workers  # of each slot: the number of its worker, counted from the pool's begin
-        self.sending_fd = self.counting_fd = -1
+        self.sending = self.counting = self._receiving = Owned(-1)
         self.n_lost = 0  # messages that workers which have ended had begun to send and that did not arrive
-        self._receiving_fd = -1
+        self._is_ended = False
         self._n_lives = 0
         self._ended: deque[int] = deque()  # lives whose losses have not been counted yet
         self._n_ended = self._n_settled = 0  # lives that were ever added to it, and taken from it
         self._owes_mark = False  # one could not be sent, since there was no room
         self._n_received: dict[int, int] = {}  # by life
         self._parts: dict[tuple[int, int, int], bytearray] = {}  # incomplete messages, by life, pid and number
-        self._changed = threading.Condition()  # guards what follows, and writes to `sending_fd`
+        self._changed = threading.Condition(_native.Guard())  # guards what follows, and writes to `sending`
         self._n_marks = self._n_seen = 0  # marks that a thread waits for, and those of them that have arrived
         self._n_handled = 0  # messages; tells whether a handler is stuck
         self._n_away = 0  # handlers that wait for the pool's end, which therefore does not wait for them
-        self._thread = threading.Thread(target=self._run, name="pool_party-relay")
+        self._thread: threading.Thread | None = None
+        self._handler: int | None = None  # the ident of the thread while a handler of the program runs in it
 
     def open(self) -> None:
         """Make the socket, before the first worker starts."""
+        _native.occupy_standard()
         receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        counting = os.memfd_create("pool_party-relay", os.MFD_CLOEXEC)
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         sender.setblocking(False)
-        self._receiving_fd, self.sending_fd = receiver.detach(), sender.detach()
-        self.counting_fd = os.memfd_create("pool_party-relay", os.MFD_CLOEXEC)
+        self._receiving, self.sending, self.counting = map(Owned, (receiver.detach(), sender.detach(), counting))
 
-    def start(self) -> None:
+    def start(self, channel: _native.Channel) -> None:
         """Start the thread, after the first workers were forked."""
+        self._thread = PoolThread(self._run, "pool_party-relay", channel, _native.DUTY_TASKS)
         start_thread(self._thread)
 
     def note_start(self, n: int) -> None:
@@ -79,10 +85,10 @@ class Relay:
         """Send a mark without waiting. If there is no room, the thread sends one that counts losses a little later."""
         packet = messages.HEADER.pack(messages.MARK, 0, self._n_ended, 0, number)
         with self._changed:
-            if self.sending_fd < 0:
+            if (fd := self.sending.fd) < 0:
                 return False
             try:
-                os.write(self.sending_fd, packet)
+                os.write(fd, packet)
             except BlockingIOError:
                 self._owes_mark = True
                 return False
@@ -90,7 +96,8 @@ class Relay:
 
     def flush(self) -> None:
         """Wait until everything that was sent so far has been handled, unless a handler takes too long."""
-        if self._thread.ident is None or not self._thread.is_alive() or self._thread is threading.current_thread():
+        thread = self._thread
+        if thread is None or not thread.is_alive() or thread.ident == get_ident():
             return
         with self._changed:
             self._n_marks += 1
@@ -106,40 +113,45 @@ class Relay:
                     return
 
     def _await_room(self) -> None:
-        poll = select.poll()
-        poll.register(self.sending_fd, select.POLLOUT)
-        poll.poll(PATIENCE_S * 1000)
+        if (fd := self.sending.fd) >= 0:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll(PATIENCE_S * 1000)
 
     def end(self) -> None:
         """Handle what is left after the end of the last worker, and release everything.
 
         If a handler takes too long, the thread goes on without being waited for.
         """
-        if self.sending_fd < 0:
+        if self._is_ended:
             return
+        self._is_ended = True
         self.flush()
-        is_started = self._thread.ident is not None
-        if is_started:
-            os.set_blocking(self._receiving_fd, False)  # the thread ends once it finds nothing more,
+        thread = self._thread
+        if thread is not None and (fd := self._receiving.fd) >= 0:
+            os.set_blocking(fd, False)  # the thread ends once it finds nothing more,
             self._send_mark(0)  # and this wakes it if it sleeps, when there is room
         with self._changed:
-            os.close(self.sending_fd)
-            self.sending_fd = -1
-        if not is_started:
+            self.sending.close()
+        if thread is None:
             self._release()
         elif self._n_away == 0 and self._n_seen == self._n_marks:
-            self._thread.join()
+            thread.join()
 
     def _release(self) -> None:
-        os.close(self._receiving_fd)
-        os.close(self.counting_fd)
+        self._receiving.close()
+        self.counting.close()
 
     # ---- any thread ----
 
+    def is_handling(self) -> bool:
+        """Whether the calling thread runs a handler of the program's for this."""
+        return self._handler == get_ident()
+
     @contextlib.contextmanager
     def waiting_for_end(self) -> Iterator[None]:
-        """While the calling thread waits for the pool's end: if it is the relay's, that end does not wait for it."""
-        if self._thread is not threading.current_thread():
+        """While the calling thread waits for the pool's end: if it runs a handler, that end does not wait for it."""
+        if not self.is_handling():
             yield
             return
         with self._changed:
@@ -167,8 +179,9 @@ class Relay:
 
     def _read(self) -> bytes | None:
         """Return the next packet, or None after the last one."""
+        fd = self._receiving.fd  # somebody may have closed it
         try:
-            return os.read(self._receiving_fd, messages.PACKET_MAX) or None
+            return (os.read(fd, messages.PACKET_MAX) if fd >= 0 else None) or None
         except BlockingIOError:
             return None
 
@@ -192,8 +205,9 @@ class Relay:
         while self._n_settled < n_ended:
             self._n_settled += 1
             life = self._ended.popleft()
-            n_begun = int.from_bytes(os.pread(self.counting_fd, 8, 8 * life), sys.byteorder)
-            self.n_lost += n_begun - self._n_received.pop(life, 0)
+            n_received = self._n_received.pop(life, 0)
+            if (fd := self.counting.fd) >= 0:
+                self.n_lost += int.from_bytes(os.pread(fd, 8, 8 * life), sys.byteorder) - n_received
             self._parts = {key: parts for key, parts in self._parts.items() if key[0] != life}
         with self._changed:
             self._n_seen = max(self._n_seen, number)
@@ -201,6 +215,7 @@ class Relay:
 
     def _handle(self, what: int, data: bytes) -> None:
         """Handle one message. What a handler of the program raises is logged, and the next message follows."""
+        self._handler = get_ident()
         try:
             if what == messages.RECORD:
                 _handle_record(logging.makeLogRecord(messages.decode_record(data)))
@@ -208,6 +223,8 @@ class Relay:
                 _print(sys.stdout if what == messages.STDOUT else sys.stderr, data)
         except BaseException:
             _report("a log record or a line of output of a worker could not be handled")
+        finally:
+            self._handler = None
 
 
 def _report(message: str) -> None:
@@ -223,6 +240,6 @@ def _handle_record(record: logging.LogRecord) -> None:
 
 
 def _print(stream: "object", data: bytes) -> None:
-    if stream is not None:  # a program without a console has none
+    if stream is not None and not getattr(stream, "closed", False):  # a program without a console has none
         stream.write(data.decode("utf-8", "backslashreplace"))  # type: ignore[attr-defined]
         stream.flush()  # type: ignore[attr-defined]

@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from pool_party._core.errors import PoolPartyError
-from pool_party.observe.events import PREEMPTED, TASK, WAIT, Span, Trace
-from pool_party.observe.metrics import Summary, busy_ns, summarize
+from pool_party._ground.errors import PoolPartyError
+from pool_party._observe.events import PREEMPTED, TASK, WAIT, Span, Trace
+from pool_party._observe.metrics import Summary, busy_ns, summarize
 
 COLOURS = {TASK: "#3a9d4c", PREEMPTED: "#f2c12e", WAIT: "#5b8fd9"}
 LABELS = {TASK: "in a task", PREEMPTED: "preempted", WAIT: "waiting"}
@@ -22,6 +22,7 @@ STACK = (TASK, PREEMPTED, WAIT)  # from the bottom of a row
 
 WIDTH, LEFT, RIGHT = 1200, 90, 70  # in pixels: of the bars, and of the margins beside them
 TOP, ROW, BAR, BOTTOM = 62, 30, 22, 40
+MOST_TICKS = 10
 INK, GREY = "#222222", "#cccccc"
 
 
@@ -103,12 +104,12 @@ def _bars(row: list[Column], y: float) -> Iterator[Rectangle]:
         x += n
 
 
-def _step_ns(span_ns: float, most: int = 10) -> int:
+def _step_ns(span_ns: float) -> int:
     """Return a round distance between ticks."""
     step = 1
-    while span_ns / step > most:
+    while span_ns / step > MOST_TICKS:
         for factor in (2, 5, 10):
-            if span_ns / (step * factor) <= most:
+            if span_ns / (step * factor) <= MOST_TICKS:
                 return step * factor
         step *= 10
     return step

@@ -17,14 +17,14 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pool_party import _native
-from pool_party._core.threads import start_thread
-from pool_party.observe import assemble, chrome
-from pool_party.observe.assemble import Life, Present
-from pool_party.observe.delays import Look, read_delay
-from pool_party.observe.events import Budget, Mark, Trace
+from pool_party._ground.threads import PoolThread, start_thread
+from pool_party._observe import assemble, chrome
+from pool_party._observe.assemble import Life, Present
+from pool_party._observe.delays import Look, read_delay
+from pool_party._observe.events import Budget, Mark, Trace
 
 if TYPE_CHECKING:
-    from pool_party.workers.base import Worker
+    from pool_party._workers.base import WorkerHandle
 
 _log = logging.getLogger("pool_party")
 
@@ -81,7 +81,7 @@ class Tracing:
         n_workers: int,
         about: dict[str, Any],
         on_stop: Callable[[], object],
-        places: "Sequence[Worker | None]",
+        places: "Sequence[WorkerHandle | None]",
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._max_events = max_events
@@ -91,14 +91,14 @@ class Tracing:
         self._on_stop = on_stop
         self._places = places  # the worker in each slot, which may not have been noted yet
         self._pid = os.getpid()
-        self._stopping = threading.Lock()  # held while the trace begins or ends
+        self._stopping = _native.Guard()  # held while the trace begins or ends
         self._is_over = threading.Event()
         self._writing = threading.Lock()  # held by the thread that writes the file
         self._writer: int | None = None  # that thread's ident
         self._names: deque[tuple[int, str]] = deque(maxlen=max_events)  # names of calls, by number; callers append
-        self._lock = threading.RLock()  # guards what follows; no signal handler runs while it is held
+        self._lock = _native.Guard()  # guards what follows; no signal handler runs while it is held
         self._is_complete = False  # nothing more is recorded
-        self._workers: list[Worker | None] = [None] * n_workers
+        self._workers: list[WorkerHandle | None] = [None] * n_workers
         self._lives: list[Life | None] = [None] * n_workers  # the workers' lives, until they end
         self._next = [0] * n_workers  # number of the next event to read, per worker
         self._passes: deque[list[tuple[Life, bytes]]] = deque([[]])  # what was read, a list for each pass over all
@@ -107,18 +107,18 @@ class Tracing:
         self._marks: deque[Mark] = deque(maxlen=max_events)
         self._grants: deque[Budget] = deque(maxlen=max_events)
         self._start_ns = 0
-        self._thread = threading.Thread(target=self._run, name="pool_party-trace")
+        self._thread = PoolThread(self._run, "pool_party-trace", channel)
 
     # ---- the beginning and the end ----
 
-    def start(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
+    def start(self, workers: "Callable[[], Iterable[WorkerHandle]]", budget: "Callable[[], Sequence[int]]") -> None:
         """Start recording. workers: the living ones. budget: gives the threads of each.
 
         Calls of `note_...` before this are ignored.
         """
         _native.call_apart(lambda: self._start(workers, budget))
 
-    def _start(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
+    def _start(self, workers: "Callable[[], Iterable[WorkerHandle]]", budget: "Callable[[], Sequence[int]]") -> None:
         with self._stopping:
             if self._is_over.is_set():  # the pool has ended meanwhile, and the file is complete
                 return
@@ -127,7 +127,7 @@ class Tracing:
             self._begin(workers, budget)
             start_thread(self._thread)
 
-    def _begin(self, workers: "Callable[[], Iterable[Worker]]", budget: "Callable[[], Sequence[int]]") -> None:
+    def _begin(self, workers: "Callable[[], Iterable[WorkerHandle]]", budget: "Callable[[], Sequence[int]]") -> None:
         with self._lock:
             self._next = [self._present(n).n_events for n in range(self._n_workers)]
             self._start_ns = monotonic_ns()
@@ -254,7 +254,7 @@ class Tracing:
         """Note a call that was submitted."""
         self._names.append((call, name_of(fn, args)))
 
-    def note_start(self, worker: "Worker") -> None:
+    def note_start(self, worker: "WorkerHandle") -> None:
         """Note a worker that was started in place of another."""
         with self._lock:
             if not self._is_noting or self._workers[worker.n] is worker:
@@ -262,12 +262,12 @@ class Tracing:
             life = self._enter(worker)
             self._append(self._marks, Mark(worker.n, monotonic_ns(), "worker started", _who(life)))
 
-    def _enter(self, worker: "Worker") -> Life:
+    def _enter(self, worker: "WorkerHandle") -> Life:
         self._workers[worker.n] = worker
         self._lives[worker.n] = life = Life(worker.n, worker.pid or 0, worker.name)
         return life
 
-    def note_end(self, worker: "Worker") -> None:
+    def note_end(self, worker: "WorkerHandle") -> None:
         """Note a worker that has ended, before the channel empties its slot."""
         n, now_ns = worker.n, monotonic_ns()
         with self._lock:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import sys
 
-from pool_party.budget import imports
-from pool_party.patching import state
-from pool_party.patching.parts import PARTS
-from pool_party.patching.table import PATCHES, Patch
-from pool_party.workers.interp.steps import drop_step, set_step
+from pool_party._ground import imports
+from pool_party._patching import state
+from pool_party._patching.parts import PARTS
+from pool_party._patching.table import PATCHES, Patch
+from pool_party._workers.interp.steps import drop_step, set_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-    from pool_party.patching.settings import Settings
+    from pool_party._patching.settings import Settings
 
 _undoers: dict[Patch, Callable[[], object]] = {}  # of the patches that are installed
 
@@ -52,7 +52,7 @@ def apply(settings: Settings) -> None:
 
 def apply_fields(*fields: Any) -> None:
     """Do the same in a new interpreter of this process. fields: of the `Settings`."""
-    from pool_party.patching.settings import Settings
+    from pool_party._patching.settings import Settings
 
     apply(Settings(*fields))
 
@@ -116,9 +116,9 @@ def _is_nearest(original: type, cls: type) -> bool:
 
 
 def _become_ours(pool: Any, original: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if original.__name__ == "Pool" and "pool_party.patching.replacing" not in sys.modules:
+    if original.__name__ == "Pool" and "pool_party._patching.replacing" not in sys.modules:
         _start_helpers(*args, **kwargs)
-    from pool_party.patching import replacing
+    from pool_party._patching import replacing
 
     return replacing.become_ours(pool, original, args, kwargs)
 
@@ -132,7 +132,7 @@ def _start_helpers(*args: Any, **kwargs: Any) -> None:
     from multiprocessing import context as contexts
     from multiprocessing import get_context
 
-    from pool_party.workers import process_helpers
+    from pool_party._workers import process_helpers
 
     if context is None or isinstance(context, contexts.BaseContext):
         process_helpers.start_early((context or get_context()).get_start_method())
@@ -153,7 +153,7 @@ def _stand_in(name: str, original: type, backends: dict[str, Any]) -> type:
     """Return a class that gives way to our backend, which is imported when joblib asks for the first object."""
 
     def __new__(cls: type, *args: Any, **options: Any) -> Any:
-        from pool_party.patching.backends import make
+        from pool_party._patching.backends import make
 
         ours = make(name, original)
         if backends.get(name) is cls:

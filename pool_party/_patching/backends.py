@@ -4,9 +4,9 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from pool_party._options import resolve_kind
-from pool_party.integrations.joblib import OPTIONS, PoolPartyBackend
-from pool_party.patching import replacing, usage
+from pool_party._config import resolve_kind
+from pool_party._integrations.joblib import OPTIONS, PoolPartyBackend
+from pool_party._patching import replacing, usage
 
 _OF_BACKEND = ("kind", "idle_worker_timeout", "nesting_level", "inner_max_num_threads", "on_error", "task_timeout_s")
 _KNOWN = OPTIONS.union(_OF_BACKEND)

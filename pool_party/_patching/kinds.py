@@ -8,10 +8,10 @@ from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pool_party.patching.subclasses import names_in
-from pool_party.workers.interp.extensions import IS_SUPPORTED
-from pool_party.workers.interp.known import PACKAGES
-from pool_party.workers.interp.starting import is_traced
+from pool_party._patching.subclasses import names_in
+from pool_party._workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.known import PACKAGES
+from pool_party._workers.interp.starting import is_traced
 
 # Modules whose functions act on the whole process, or that CPython does not load in interpreters.
 _OF_PROCESS = frozenset(

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pool_party.patching import apply, state
-from pool_party.patching.settings import Settings
+from pool_party._patching import apply, state
+from pool_party._patching.settings import Settings
 
 KINDS = ("process", "thread", "interp", "auto")
 
@@ -109,7 +109,7 @@ def _checked(settings: Settings) -> Settings:
             raise TypeError(f"n_workers must be an int or None, not {settings.n_workers!r}")
         if settings.n_workers < 1:
             raise ValueError(f"n_workers must be at least 1, not {settings.n_workers}")
-    from pool_party.budget import policies
+    from pool_party._budget import policies
 
     policies.resolve("dynamic" if settings.policy is None else settings.policy)
     if settings.scope not in policies.SCOPES:

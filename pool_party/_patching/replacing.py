@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from pool_party import _native
-from pool_party._core.errors import PoolClosed
+from pool_party._budget.policies import for_kind
+from pool_party._budget.topology import cpu_count
+from pool_party._config import arguments_of
+from pool_party._core import functions
 from pool_party._executor import ComposableExecutor
-from pool_party._options import arguments_of
+from pool_party._ground.errors import PoolClosed
+from pool_party._patching import kinds, state, subclasses, usage
+from pool_party._patching.settings import Settings
+from pool_party._patching.subclasses import LeaveAlone
 from pool_party._pool import ComposablePool
-from pool_party.budget.policies import for_kind
-from pool_party.budget.topology import cpu_count
-from pool_party.patching import kinds, state, subclasses, usage
-from pool_party.patching.settings import Settings
-from pool_party.patching.subclasses import LeaveAlone
 
 # Packages that open pools for the program. A pool that one of them opens belongs to its part.
 _LIBRARIES = {name: name for name in ("asyncio", "joblib", "dask", "scipy")}
@@ -131,6 +132,7 @@ def _note(request: Request, kind: str, n_workers: int) -> None:
 
 class _AnyPool(ComposablePool):
     _request: Request
+    _check = staticmethod(functions.check_callable)  # coroutine functions are taken, as by the standard library
 
     def _open_pool(
         self,
@@ -183,6 +185,7 @@ class _AnyExecutor(ComposableExecutor):
     Until then it is a description of itself in `_to_open`.
     """
 
+    _check = staticmethod(id)  # which refuses nothing, as the standard library does
     _request: Request
     _is_shut = False  # before it had workers
 

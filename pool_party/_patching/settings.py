@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_party._core.records import NamedTuple
+from pool_party._ground.records import NamedTuple
 
 
 class Settings(NamedTuple):

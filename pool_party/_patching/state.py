@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pool_party.patching.settings import Settings
+    from pool_party._patching.settings import Settings
 
 _settings: Settings | None = None
 

@@ -1,9 +1,10 @@
 """What became of the pools that a program asked for, counted for the report at its end."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
+
+from pool_party import _native
 
 
 class Replaced(NamedTuple):
@@ -25,7 +26,7 @@ class LeftAlone(NamedTuple):
     reason: str  # a full sentence
 
 
-_lock = threading.RLock()  # reentrant, since a signal handler may open a pool
+_lock = _native.Guard()  # reentrant, since a signal handler may open a pool
 _counts: Counter[Replaced | LeftAlone] = Counter()
 on_note: list[Callable[[], object]] = []  # called after each pool that was counted
 
@@ -41,7 +42,7 @@ def note(event: Replaced | LeftAlone) -> None:
 def forget() -> None:
     """Begin anew, in a child that was forked. Another thread of the parent may have held the lock."""
     global _lock
-    _lock = threading.RLock()
+    _lock = _native.Guard()
     _counts.clear()
 
 

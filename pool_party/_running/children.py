@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import sys
 
-from pool_party.budget import imports
-from pool_party.patching import apply, state
-from pool_party.patching.settings import Settings
-from pool_party.running import spinning
-from pool_party.workers.interp.steps import set_step
+from pool_party._ground import imports
+from pool_party._patching import apply, state
+from pool_party._patching.settings import Settings
+from pool_party._running import spinning
+from pool_party._workers.interp.steps import set_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from pool_party.running.journal import Address
+    from pool_party._running.journal import Address
 
 _KEY = "pool_party"  # in the preparation data, whose readers ignore keys that they do not know
 _FOR_SERVER = "ignore"  # the name for which a fork server's data are made
@@ -33,7 +33,7 @@ _INSTALL = """
 import sys
 sys.path.append(folder)  # the preparation data replace sys.path next
 try:
-    from pool_party.running.children import install_from
+    from pool_party._running.children import install_from
 except ImportError:  # the program has chosen another interpreter for its children
     pass
 else:
@@ -72,7 +72,7 @@ def install_from(fields: tuple[Any, ...], journal: Address | None) -> None:
     """Do the same in a child process. fields: of the `Settings`."""
     install(Settings(*fields), journal)
     if journal is not None:
-        from pool_party.running import report
+        from pool_party._running import report
 
         report.join(journal)
 
@@ -110,7 +110,7 @@ def _follow(name: str) -> None:
 
 def _call() -> tuple[str, dict[str, Any]]:
     """Return the arguments for `exec` that install us in another process, which may not find us in its `sys.path`."""
-    folder = __file__.removesuffix("/pool_party/running/children.py")
+    folder = __file__.removesuffix("/pool_party/_running/children.py")
     return _INSTALL, {"folder": folder, "settings": tuple(state.current() or ()), "journal": _journal}
 
 

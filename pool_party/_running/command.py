@@ -16,7 +16,7 @@ def main(argv: Sequence[str], name: str) -> int:
 
     argv: the command line without the name of the runner. name: how the runner was called, for its messages.
     """
-    from pool_party.running import options
+    from pool_party._running import options
 
     if argv and argv[0] in ("-h", "--help", "--version"):
         return _tell(argv[0], name)
@@ -25,15 +25,15 @@ def main(argv: Sequence[str], name: str) -> int:
     except options.UsageError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return _USAGE_ERROR
-    from pool_party.running import children, program
+    from pool_party._running import children, program
 
     journal = None
     if request.report is not None:
-        from pool_party.running import report
+        from pool_party._running import report
 
         journal = report.arrange(request.report)
     if request.trace is not None:
-        from pool_party.running import traces
+        from pool_party._running import traces
 
         traces.arrange(request.trace)
     children.install(request.settings, journal)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str], name: str) -> int:
 
 def _tell(option: str, name: str) -> int:
     from pool_party import __version__
-    from pool_party.running import options
+    from pool_party._running import options
 
     text = f"pool-party {__version__}\n" if option == "--version" else options.help_text(name)
     sys.stdout.write(text)

@@ -2,14 +2,14 @@
 
 import os
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pool_party import _native
 from pool_party._core import watching
-from pool_party.patching import usage
+from pool_party._patching import usage
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
@@ -18,7 +18,7 @@ COUNTS = ("pools", "tasks", "failed", "workers", "lost", "lends")
 THREADS = ("limited", "threads", "unlimited")
 
 # Held by background threads of pools, and by the thread that ends the program.
-_lock = threading.RLock()
+_lock = _native.Guard()
 _open: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 _ended: "weakref.WeakSet[Engine]" = weakref.WeakSet()  # those whose counts are in the totals
 _totals: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def count(then: Callable[[], object]) -> None:
 def forget() -> None:
     """Begin anew, in a child that was forked. Another thread of the parent may have held the locks."""
     global _lock
-    _lock = threading.RLock()
+    _lock = _native.Guard()
     _open.clear()
     _ended.clear()
     _totals.clear()
@@ -79,7 +79,7 @@ def _counts_of(engine: "Engine") -> dict[str, int]:
 
 def _n_library_threads() -> int:
     """Return how many threads a BLAS or OpenMP library uses by default in a process: one for each CPU."""
-    from pool_party.budget.topology import cpu_count
+    from pool_party._budget.topology import cpu_count
 
     return cpu_count()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 
+from pool_party import _native
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -22,6 +24,7 @@ _MAX_BYTES = 64 << 20  # guess: notes of a hundred thousand pools; later ones ar
 
 def make() -> Address:
     """Make an empty journal, which this process keeps until it ends."""
+    _native.occupy_standard()
     fd = os.memfd_create("pool_party-report")
     status = os.fstat(fd)
     return os.getpid(), fd, status.st_dev, status.st_ino
@@ -36,6 +39,7 @@ def _open(address: Address, flags: int) -> int | None:
     pid, fd, *identity = address
     for process in ("self", pid):
         try:
+            _native.occupy_standard()
             opened = os.open(f"/proc/{process}/fd/{fd}", flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             continue

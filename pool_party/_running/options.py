@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pool_party.patching.settings import Settings
+from pool_party._patching.settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class Request:
 
 def policies() -> tuple[str, ...]:
     """Return the names of policies. Imported when asked for."""
-    from pool_party.budget.policies import NAMES
+    from pool_party._budget.policies import NAMES
 
     return NAMES
 
 
 def _parts() -> tuple[str, ...]:
-    from pool_party.patching.parts import PARTS
+    from pool_party._patching.parts import PARTS
 
     return PARTS
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-    from pool_party.running.options import Program
+    from pool_party._running.options import Program
 
 _CANNOT_OPEN = 2  # exit status
 # Whether uncaught errors are reported after `__file__` is gone (CPython issue 152132, of July 2026).
 _FORGETS_EARLY = sys.version_info >= (3, 14, 7) or (3, 13, 15) <= sys.version_info < (3, 14)
-_OURS = __file__.removesuffix("running/program.py")  # the folder of our own code
+_OURS = __file__.removesuffix("_running/program.py")  # the folder of our own code
 _files: Any = sys.modules["_frozen_importlib_external"]
 _builtin_loader: Any = sys.modules["_frozen_importlib"].BuiltinImporter
 

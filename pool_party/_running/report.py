@@ -9,10 +9,11 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pool_party.running import figures, journal
+from pool_party._ground.imports import loaded
+from pool_party._running import figures, journal
 
 if TYPE_CHECKING:
-    from pool_party.running.journal import Address
+    from pool_party._running.journal import Address
 
 _VERSION = 2  # of the JSON: raised when a field changes its meaning
 _BEFORE_LAST = -1000  # priority among the finalizers of multiprocessing, which end the pools of a process first
@@ -42,7 +43,7 @@ class _Child:
     def _leave_word(self) -> None:
         """Have the end of the process noted: multiprocessing's processes run no exit handlers."""
         atexit.register(self._end)
-        util = sys.modules.get("multiprocessing.util")
+        util = loaded("multiprocessing.util")
         if util is not None:
             util.Finalize(None, self._end, exitpriority=_BEFORE_LAST)
 
@@ -97,7 +98,7 @@ def _note() -> None:
 
 
 def _process_name() -> str:
-    process: Any = sys.modules.get("multiprocessing.process")
+    process = loaded("multiprocessing.process")
     return "" if process is None else str(process.current_process().name)
 
 
@@ -133,7 +134,7 @@ def _write() -> None:
 
 def collect() -> dict[str, Any]:
     """Return what is known of this process and its children, in plain types."""
-    from pool_party.budget.topology import cpu_count
+    from pool_party._budget.topology import cpu_count
 
     own = figures.collect()
     return {

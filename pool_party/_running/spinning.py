@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pool_party.budget import imports
+from pool_party._ground import imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _Finder:
 
 
 def _load(load: Callable[[ModuleType], None], module: ModuleType) -> None:
-    from pool_party.budget.environment import OPENBLAS_TIMEOUT
+    from pool_party._budget.environment import OPENBLAS_TIMEOUT
 
     os.putenv(_VARIABLE, OPENBLAS_TIMEOUT)  # as workers have it
     try:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import _pickle
 import sys
 
-from pool_party.wire.beside import Replaced, collector, load, names_of
-from pool_party.wire.definitions import complete
+from pool_party import _native
+from pool_party._ground.imports import loaded
+from pool_party._wire.beside import Replaced, collector, load, names_of
+from pool_party._wire.definitions import complete, replying
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    from pool_party.wire.definitions import Receivers
+    from pool_party._wire.definitions import Receivers
 
 # A pickle alone, or a pickle with its buffers in shared memory: as views, which are sent to the receiver, or by name.
 type Payload = bytes | tuple[bytes, list[memoryview | bytes]]
@@ -36,7 +38,7 @@ def reducers(is_local: bool, others: Iterable[Any]) -> Any:
     pickler = getattr(reduction, "ForkingPickler", None)  # None: nothing can be registered yet
     if pickler is None:
         return ChainMap(*others)
-    from pool_party.wire.fd_handle import local_reducers
+    from pool_party._wire.fd_handle import local_reducers
 
     return ChainMap(local_reducers()[0] if is_local else {}, pickler._extra_reducers, *others)
 
@@ -62,9 +64,36 @@ def _dumps_by_value(
     value: object, buffer_callback: Callable[[Any], Any] | None, is_local: bool
 ) -> tuple[bytes, Iterable[str], Iterable[str]]:
     """Return the pickle, and `read` and `named` as in `complete`."""
-    from pool_party.wire.main_module import BY_VALUE, Pickler
+    from pool_party._wire.main_module import BY_VALUE, Pickler
 
     return Pickler.dumps(value, buffer_callback, reducers(is_local, BY_VALUE.maps))
+
+
+def dumps_current(value: object, buffer_callback: Callable[[Any], Any] | None = None, is_local: bool = False) -> bytes:
+    """Pickle a value together with what it needs of `__main__`, as that is now. Raises: whatever pickling raises.
+
+    This is for pools whose workers have nothing of the program's `__main__`, as loky's. cloudpickle decides what
+    travels. A class that travels back is the program's own. buffer_callback, is_local: as in `dumps_plainly`.
+    """
+    import copyreg
+    import io
+
+    from cloudpickle import Pickler  # takes some 40 ms
+
+    with io.BytesIO() as file:
+        pickler = Pickler(file, 5, buffer_callback)
+        pickler.dispatch_table = reducers(is_local, [Pickler._dispatch_table, copyreg.dispatch_table])
+        pickler.dump(value)
+        return file.getvalue()
+
+
+def reply_with_definitions() -> None:
+    """Have this worker send its results by `dumps_current` if they name something of `__main__`. A task calls this."""
+    replying().is_by_value = True
+
+
+def _is_by_value(receivers: Receivers | None) -> bool:
+    return (receivers or _native.receivers() or replying()).is_by_value
 
 
 def _fails(value: object) -> bool:
@@ -79,7 +108,7 @@ def _fails(value: object) -> bool:
 
 def _settle(are_sent: bool) -> None:
     """Call `fd_handle.settle_duplicates` if that module has been imported."""
-    if (handles := sys.modules.get("pool_party.wire.fd_handle")) is not None:
+    if (handles := loaded("pool_party._wire.fd_handle")) is not None:
         handles.settle_duplicates(are_sent)
 
 
@@ -96,7 +125,7 @@ def dumps(
     Raises: the exception of the object that does not pickle, with a note that gives its path in `value`. An exception
         that a signal handler raised is passed on unchanged.
     """
-    from pool_party.wire.interrupts import is_from_handler
+    from pool_party._wire.interrupts import is_from_handler
 
     _settle(False)
     if refusal is not None and is_from_handler(refusal):
@@ -104,13 +133,16 @@ def dumps(
     if isinstance(value, Replaced):
         value = value.value
     try:
-        pickle, read, named = _dumps_by_value(value, buffer_callback, is_local)
-        whole = complete(pickle, buffer_callback, receivers, read, named)
+        if _is_by_value(receivers):
+            whole = dumps_current(value, buffer_callback, is_local)
+        else:
+            pickle, read, named = _dumps_by_value(value, buffer_callback, is_local)
+            whole = complete(pickle, buffer_callback, receivers, read, named)
     except Exception as failure:
         _settle(False)
         if is_from_handler(failure):
             raise
-        from pool_party.wire.explain import advice, explain
+        from pool_party._wire.explain import advice, explain
 
         for note in (explain(value, _fails), advice(failure, is_local)):
             if note:
@@ -134,7 +166,11 @@ def encode(value: object, receivers: Receivers | None = None, is_local: bool = F
         shared.clear()
         pickle = dumps(value, collect, refusal, is_local, receivers)
     else:
-        pickle = with_definitions(pickle, collect, receivers)
+        if b"_main__" in pickle and _is_by_value(receivers):
+            shared.clear()
+            pickle = dumps(value, collect, None, is_local, receivers)
+        else:
+            pickle = with_definitions(pickle, collect, receivers)
     return (pickle, shared) if shared else pickle
 
 

@@ -21,9 +21,9 @@ from collections import deque
 from itertools import chain, islice
 
 from pool_party import _native
-from pool_party.wire.beside import Replaced, for_one
-from pool_party.wire.codec import reducers
-from pool_party.wire.definitions import complete
+from pool_party._wire.beside import Replaced, for_one
+from pool_party._wire.codec import reducers
+from pool_party._wire.definitions import complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _MEMBERS_MAX = 64  # parts of a base that one task uses; finding more takes as l
 _DEPTH_MAX = 8
 _FRAME = 0x95  # the opcode before a frame of eight bytes
 _GETS = b"hj"  # the opcodes of a pickle that fetch an object from the memo, with its place in 1 and 4 bytes
+_MUTABLE = frozenset({list, dict, set, bytearray})
 _HEAP_TYPE = 1 << 9  # tp_flags of classes that Python code has made
 
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), type(...)})
@@ -86,7 +87,7 @@ def _parts(value: "Any") -> "Iterable[Any]":
     """Return objects that are certainly pickled with an object."""
     kind = type(value)
     if kind is tuple or kind is list:
-        return list(value)
+        return value[:_LOOKED_AT_MAX]  # type: ignore[no-any-return]
     if kind is dict:
         return list(value.values())
     return list(_attributes(value).values()) if _is_plain(kind) else ()
@@ -146,8 +147,10 @@ def _constants() -> "tuple[Any, ...]":
 class Commons:
     """Finds common objects in the tasks of one call. Used by the thread that encodes them."""
 
-    def __init__(self, takes_mutable: bool) -> None:
+    def __init__(self, takes_mutable: bool, is_chunked: bool) -> None:
+        """is_chunked: the arguments are lists that were made for the tasks, so that no two are the same."""
         self._takes_mutable = takes_mutable
+        self._is_chunked = is_chunked
         self._seen: dict[int, Any] = {}  # objects of earlier tasks by id, retained so that no id is used again
         self._bases: dict[frozenset[int], _Base] = {}
         self._n_vain = 0
@@ -167,7 +170,7 @@ class Commons:
         """Return the outermost objects of an argument that earlier tasks have named. Remember all others."""
         common: dict[int, Any] = {}
         new: dict[int, Any] = {}
-        todo: deque[Any] = deque([(value,)])
+        todo: deque[Any] = deque([value if self._is_chunked else (value,)])
         while todo and len(new) < _LOOKED_AT_MAX:
             for part in islice(_parts(todo.popleft()), _LOOKED_AT_MAX):
                 if type(part) in _ATOMS or type(part) in _BY_NAME or id(part) in new:
@@ -177,7 +180,9 @@ class Commons:
                     todo.append(part)
                 elif self._takes_mutable or _is_immutable((part,)):
                     common[id(part)] = part
-        self._seen |= new
+        self._seen |= (
+            new if self._takes_mutable else {key: part for key, part in new.items() if type(part) not in _MUTABLE}
+        )
         for key in list(islice(self._seen, max(0, len(self._seen) - _SEEN_MAX))):
             del self._seen[key]
         return list(common.values())
@@ -193,7 +198,7 @@ class Commons:
         self._bases.clear()
 
     def _reduce(self, value: "Any", common: "list[Any]") -> "tuple[Any, ...]":
-        from pool_party.wire.interrupts import is_from_handler
+        from pool_party._wire.interrupts import is_from_handler
 
         if not self._is_over:
             try:
@@ -246,7 +251,7 @@ class _Base:
         pickle = _completed(self._file.getvalue(), shared)
         self.buffers += shared  # last, because nothing in the pickle names them
         self.pickle = pickle[:-1] + b"0"  # instead of STOP: drop the value, and go on
-        self._references = [self.pickle] * 8  # so that `is_common` (common.c) knows it at the first task
+        self._references = [self.pickle] * 8  # so that `is_probably_common` (common.c) knows it at the first task
         self.is_for_one = bool(reduced) or b"resource_sharer" in pickle
         self._members = _native.members(self._pickler)
         self.is_copied = all(map(_is_copied, _native.kinds(self._pickler)))

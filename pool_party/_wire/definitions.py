@@ -12,9 +12,16 @@ caller's. The rule:
     changed in the caller stay as the worker has left them.
 
 A pickle that names something of `__main__` is preceded by a *prelude*, which is itself the beginning of a pickle. It
-makes the receiver check a *package* of definitions and values, each with a pickle and a hash of its own, and unpickle
-those that it does not have. If the receivers have all of them, there is no prelude. So no value is pickled twice. A
-package is put into shared memory once, and each pickle contains only its place there. A large one has memory of its
+makes the receiver check a *package* of globals, each with a pickle and a hash of its own, and unpickle those that it
+does not have. If the receivers have all of them, there is no prelude. So no value is pickled twice.
+
+The globals are one graph. Where one refers to another, or to an object that is part of another, its pickle contains the
+name of that one, and the place of the object in its pickle. So two references to an object are references to one object
+in the receiver, too, whenever they arrive. Globals that refer to each other in a circle are in one pickle. The hash of
+a global covers all that it refers to: if that becomes another object, so does the global. Functions and classes keep
+their identity when they change.
+
+A package is put into shared memory once, and each pickle contains only its place there. A large one has memory of its
 own, which travels beside the pickle, and the others are on the channel's shelf. A reply, from a worker to its caller,
 changes nothing that the caller has.
 
@@ -31,17 +38,14 @@ from _thread import RLock
 from _weakref import ref
 
 from pool_party import _native
-from pool_party.wire.namespace import (
-    Function,
-    bases_of,
+from pool_party._wire.making import Made, adopt, install, made, unbind
+from pool_party._wire.namespace import (
     digest,
-    install,
     is_definition,
     is_of_main,
-    is_replaced,
     is_session,
     leaves,
-    marks,
+    named_values,
     namespace,
     reads,
 )
@@ -51,11 +55,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from pool_party.wire.main_module import Apart
+    from pool_party._wire.main_module import Part
+    from pool_party._wire.making import Entry
+    from pool_party._wire.script import Script
 
     # A package, or b"", in shared memory if it is large; its hash; the shared memory that must live until it arrives;
     # the prelude's bytes if these suffice, or None.
     type _Prelude = tuple[bytes | memoryview, bytes, list[memoryview], bytes | None]
+    type _Names = tuple[str, ...]
     # The namespaces in which a prelude was made, its definitions, and the prelude; see `_native.recall`.
     type _Kept = tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, Callable[[], object] | None], ...], _Prelude]
 
@@ -68,9 +75,9 @@ _LARGE = 1 << 20  # bytes; a larger prelude evicts all others, because each prel
 # ---- sending ----
 
 
-def _reference(value: object) -> "Callable[[], object]":
+def _reference(value: object, at_end: "Callable[[Any], object] | None" = None) -> "Callable[[], object]":
     try:
-        return ref(value)
+        return ref(value, at_end)
     except TypeError:
         return lambda: value
 
@@ -92,66 +99,8 @@ def _strings_in(pickle: bytes, main: "dict[str, Any]") -> "list[str]":
     ]
 
 
-def _has_import() -> "str | None":
-    """Return the text of the file that spawned processes import as `__main__`, or None if it cannot be read."""
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if file is None or (spec is not None and (spec.name == "__main__" or spec.name.endswith(".__main__"))):
-        return None
-    try:
-        with open(file, encoding="utf-8", errors="replace") as source:
-            return source.read()
-    except OSError:
-        return None
-
-
-# No regular expressions here: to compile one for a name takes as long as a call of `multiprocessing.Pool`.
-
-_NOT_SETTING = ("def", "class", "async", "if", "elif", "else")  # how lines begin that mention a global, but set none
-
-
-def _mentions(text: str, name: str) -> "Iterator[tuple[str, str]]":
-    """Yield what is before and after the name in its line, for each place in a program's text."""
-    at = text.find(name)
-    while at >= 0:
-        end, after = text.find("\n", at), at + len(name)
-        yield text[text.rfind("\n", 0, at) + 1 : at], text[after : end if end >= 0 else None]
-        at = text.find(name, after)
-
-
-def _continues_name(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-def _may_set(before: str, after: str) -> bool:
-    """Whether a mention may be in a statement that binds the name at the outermost level."""
-    word = next((word for word in _NOT_SETTING if before.startswith(word)), None)
-    return not (
-        before[:1].isspace()
-        or before.startswith("@")
-        or (word is not None and not _continues_name(before[len(word) :][:1]))
-        or "#" in before
-        or before.endswith(".")
-        or _continues_name(before[-1:])
-        or _continues_name(after[:1])
-    )
-
-
-def _indent_of_definition(before: str, after: str) -> str | None:
-    """Return the indent of the line if it defines the name, by `def`, `class` or an assignment, otherwise None."""
-    words = before.split()
-    if words in (["def"], ["class"], ["async", "def"]):
-        is_definition = before[-1] in " \t" and not _continues_name(after[:1])
-    else:
-        value = after.lstrip(" \t")
-        if value.startswith(":"):  # an annotation, which contains no "="
-            value = value[value.find("=") :] if "=" in value else ""
-        is_definition = not words and value.startswith("=") and not value.startswith("==")
-    return before[: len(before) - len(before.lstrip(" \t"))] if is_definition else None
-
-
 def _in_shared_memory(package: bytes) -> "memoryview | None":
-    from pool_party.wire.shared import share
+    from pool_party._wire.shared import share
 
     try:
         memory: memoryview = share(package, readonly=True)
@@ -160,34 +109,44 @@ def _in_shared_memory(package: bytes) -> "memoryview | None":
     return memory
 
 
+def _script() -> "Script | None":
+    from pool_party._wire.script import Script  # which workers do not need
+
+    return Script.of_main()
+
+
 class Receivers:
     """Tracks the definitions and values of `__main__` that all workers of one pool have.
 
     method: how processes are started; None for interpreters, which begin with nothing.
+    follows: send definitions and values of a script as they are at each call, too, as loky does.
     """
 
     is_reply = False
+    is_by_value = False  # each pickle has what it needs of `__main__`; see `codec.dumps_current`
     has_our_memory = True  # they can open shared memory by its name
 
-    def __init__(self, method: "str | None") -> None:
-        self.is_session = is_session()
+    def __init__(self, method: "str | None", *, follows: bool = False) -> None:
+        self.is_session = follows or is_session()
         self._inherited = self._inherit() if method == "fork" else {}
-        self._text = _has_import() if method in ("forkserver", "spawn") and not self.is_session else None
-        self.has_nothing = not self._inherited and self._text is None
+        self._script = _script() if method in ("forkserver", "spawn") and not self.is_session else None
+        self.has_nothing = not self._inherited and self._script is None
         self.is_local = method is None
         self._sent: set[str] = set()
         self.kept: dict[frozenset[str], _Kept] = {}  # by the names in a pickle; `codec.c` looks here first
-        self._values: dict[str, Apart] = {}
+        self._parts: dict[str, Part] = {}  # what was pickled last, by name
+        self._sources: dict[str, Callable[[], object]] = {}  # the definitions that these are of
+        self._owners: dict[int, tuple[str, int]] = {}  # which of these have an object, and where, by its id
+        self._serials: dict[str, int] = {}  # in which order globals were first sent
         self._places: dict[bytes, int] = {}  # places of packages on the shelf, by hash
         self._unchanged: dict[Any, tuple[list[str], list[Any], _Prelude]] = {}
-        self._entries: dict[str, tuple[Callable[[], object], Apart]] = {}
 
     def forget(self) -> None:
         """Release what refers to the program's namespace, at the end of the pool. The ended pool may live longer.
 
         Another thread may be pickling a call just then, so the dictionaries that it looks into stay as they are.
         """
-        self.kept, self._values, self._unchanged, self._entries = {}, {}, {}, {}
+        self.kept, self._parts, self._unchanged, self._sources, self._owners = {}, {}, {}, {}, {}
 
     @staticmethod
     def _inherit() -> "dict[str, Callable[[], object] | None]":
@@ -200,7 +159,7 @@ class Receivers:
         if name in self._inherited:
             inherited = self._inherited[name]
             return not is_of_main(value) if inherited is None else inherited() is value
-        return self._text is not None and self._is_in_file(name, value)
+        return self._script is not None and self._script.defines(name, value)
 
     def is_definition(self, name: str, value: "Any") -> bool:
         """Return whether a value is a definition or pickles as a name. Skips `__reduce__` if workers keep a global."""
@@ -210,21 +169,11 @@ class Receivers:
         """Return whether every worker has a global of its own with that name, which it keeps."""
         if self.is_session or name in self._sent:
             return False
-        return name in self._inherited or (self._text is not None and self._sets(name))
+        return name in self._inherited or (self._script is not None and self._script.sets(name))
 
-    def _sets(self, name: str) -> bool:
-        """Return whether importing the file binds the name, judged by an unindented line that mentions it."""
-        return any(_may_set(before, after) for before, after in _mentions(self._text or "", name))
-
-    def _is_in_file(self, name: str, value: "Any") -> bool:
-        """Return whether the file defines the name once, at its outermost level, and `value` is that definition."""
-        indents = (_indent_of_definition(before, after) for before, after in _mentions(self._text or "", name))
-        if [indent for indent in indents if indent is not None] != [""]:
-            return False
-        while hasattr(value, "__wrapped__"):
-            value = value.__wrapped__
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        return type(value) is not Function or (value.__qualname__ == name and value.__code__.co_filename == file)
+    def had(self, name: str) -> bool:
+        """Return whether a worker may have a global because the caller had it."""
+        return name in self._serials or name in self._inherited
 
     # ---- packages ----
 
@@ -260,7 +209,7 @@ class Receivers:
             if len(self.kept) >= _KEPT_MAX or len(data) > _LARGE:
                 self.kept.clear()
             self.kept[key] = sys.modules["__main__"].__dict__, namespace(), tuple(package.seen), prelude
-        self._sent |= package.definitions.keys()
+        self._sent |= package.definitions
         return prelude
 
     def _front(self, package: bytes, mark: bytes) -> bytes:
@@ -305,35 +254,53 @@ class Receivers:
             if value is not _MISSING and type(value) is not _Module and self.is_definition(name, value):
                 yield name
 
-    def define(self, name: str, value: "Any") -> "Apart":
-        """Return a definition in a pickle of its own.
+    def group(self, name: str) -> "_Names":
+        """Return the globals that are in one pickle with this one, since they referred to each other last time."""
+        known = self._parts.get(name)
+        main = namespace()
+        return known.names if known is not None and all(other in main for other in known.names) else (name,)
 
-        Outside a session it is pickled once, when it is first sent; later a worker's copy may differ from the caller's.
+    def part(self, names: "_Names", values: "dict[int, str]", named: "Iterable[str]") -> "Part":
+        """Return globals in one pickle.
+
+        Outside a session a definition is pickled once, and all workers get the value that another global had first.
         """
-        known = self._entries.get(name)
-        if known is not None and known[0]() is value:
-            return known[1]
-        from pool_party.wire.main_module import pickle_definition
+        main = namespace()
+        known = self._parts.get(names[0])
+        if known is not None and known.names == names and all(self._is_kept(name, main[name]) for name in names):
+            return known
+        from pool_party._wire.main_module import pickle_part
 
-        entry = pickle_definition(name, value, self.is_local, self.has_our_memory)
-        if not self.is_session:
-            self._entries[name] = _reference(value), entry
-        return entry
+        part = pickle_part(names, self._owners, values, named, self.is_local, self.has_our_memory)
+        for name in names:
+            self.drop(name)
+            self._parts[name] = part
+            self._sources[name] = _reference(main[name], lambda _, name=name: self.drop(name))  # type: ignore[misc]
+            self._serials.setdefault(name, len(self._serials))
+        for key, place in part.places.items():
+            self._owners.setdefault(key, (names[0], place))
+        if self is not _own:
+            part.let_go([main[name] for name in names if type(self._sources[name]) is ref])
+        return part
 
-    def evaluate(self, name: str, value: "Any", named: "set[str]") -> "tuple[Apart, bool]":
-        """Return another global in a pickle of its own, and whether it replaces the value of a worker.
+    def drop(self, name: str) -> None:
+        """Forget what was pickled for a global."""
+        part = self._parts.pop(name, None)
+        for key in () if part is None else part.places:
+            if self._owners.get(key, ("",))[0] in part.names:  # type: ignore[union-attr]
+                del self._owners[key]
 
-        Outside a session all workers get the value that was sent first, unless the name was a definition's.
-        """
-        is_newest = self.is_session or is_of_main(value) or name in self._sent
-        if not is_newest and (known := self._values.get(name)) is not None:  # `forget` may come between two looks
-            return known, False
-        from pool_party.wire.main_module import pickle_global
+    def _is_kept(self, name: str, value: object) -> bool:
+        if self.is_session:
+            return False
+        return not self.is_newest(name, value) or self._sources[name]() is value
 
-        part = pickle_global(name, value, named, self.is_local, self.has_our_memory)
-        if not is_newest:
-            self._values[name] = part
-        return part, is_newest
+    def is_newest(self, name: str, value: "Any") -> bool:
+        """Return whether a global replaces a worker's: a session's does, and a definition."""
+        return self.is_session or is_of_main(value) or name in self._sent or self.is_definition(name, value)
+
+    def serial(self, part: "Part") -> int:
+        return min(self._serials[name] for name in part.names)
 
 
 class _Caller(Receivers):
@@ -359,70 +326,164 @@ class _Package:
         self._receivers = receivers
         self._named = set(named)
         self._todo = list(roots)
-        self.definitions: dict[str, Any] = {}
-        self.values: dict[str, Any] = {}
-        self.shared: list[memoryview] = []
+        self._values = named_values()
+        self._parts: dict[str, Part] = {}
+        self._marks: dict[tuple[str, ...], bytes] = {}
+        self._absent: list[str] = []
+        self.definitions: set[str] = set()
         self.visited: set[str] = set()
         self.seen: list[tuple[str, Callable[[], object] | None]] = []
         self._collect()
+        while cycles := self._cycles():
+            for names in cycles:
+                self._take(names)
+            self._collect()
 
     def _collect(self) -> None:
         main = namespace()
-        visited = self.visited
-        values: dict[str, Any] = {}
-        while self._todo or values:
+        modules: list[str] = []
+        while self._todo or modules:
             while self._todo:
                 name = self._todo.pop()
-                if name in visited:
+                if name in self.visited:
                     continue
-                visited.add(name)
+                self.visited.add(name)
                 value = main.get(name, _MISSING)
-                if value is _MISSING or self._receivers.is_definition(name, value):
+                is_definition = value is not _MISSING and self._receivers.is_definition(name, value)
+                if value is _MISSING or is_definition:
                     self.seen.append((name, None if value is _MISSING else _reference(value)))
-                if value is not _MISSING:
-                    self._take(name, value, values)
-            while values and not self._todo:  # last, because modules are sent with the submodules that code names
-                self._take_value(*values.popitem())
+                if value is _MISSING:
+                    self._note_absent(name)
+                    self._receivers.drop(name)
+                    self._take_again((name,), {})
+                elif self._has(name, value, is_definition):
+                    self._add_read(*reads(value) if is_definition else ((), ()))
+                elif type(value) is _Module:
+                    modules.append(name)
+                else:
+                    self._take(self._receivers.group(name))
+            if modules:  # last, because modules are sent with the submodules that code names
+                self._take(self._receivers.group(modules.pop()))
 
-    def _take(self, name: str, value: "Any", values: "dict[str, Any]") -> None:
-        if not self._receivers.is_definition(name, value):
-            if not self._receivers.has_value(name):
-                values[name] = value
-            return
-        if self._receivers.has(name, value):
-            self._add_read(*reads(value))
-            return
-        part = self._receivers.define(name, value)
-        self._add(part)
-        self.definitions[name] = part.mark, part.token, part.body, part.error and repr(part.error), bases_of(value)
+    def _has(self, name: str, value: object, is_definition: bool) -> bool:
+        return self._receivers.has(name, value) if is_definition else self._receivers.has_value(name)
 
-    def _take_value(self, name: str, value: "Any") -> None:
-        part, is_newest = self._receivers.evaluate(name, value, self._named)
-        self._add(part)
-        self.values[name] = part.mark, part.body, part.error and repr(part.error), is_newest
+    def _note_absent(self, name: str) -> None:
+        if self._receivers.is_session and self._receivers.had(name):
+            self._absent.append(name)
 
-    def _add(self, part: "Apart") -> None:
+    def _take(self, names: "_Names") -> None:
+        part = self._receivers.part(names, self._values, self._named)
         if part.error is not None and self._receivers.has_nothing:
             raise part.error
-        if part.body is not None:
-            self._todo += self._receivers._named_in(part.body)
-        self.shared += part.shared
+        self._take_again(names, part.places)
+        self.visited.update(names)
+        for name in names:
+            self._parts[name] = part
+            if self._receivers.is_definition(name, namespace()[name]):
+                self.definitions.add(name)
+        self._todo += part.refs
         self._add_read(part.read, part.named)
+
+    def _take_again(self, names: "_Names", places: "dict[int, int]") -> None:
+        """Have parts pickled again that refer to objects in these globals, but not to where these objects are now."""
+        for other in list(self._parts.values()):
+            if any(name in names and places.get(key) != place for name, key, place in other.placed):
+                self.visited.difference_update(other.names)
+                self._todo += other.names
 
     def _add_read(self, read: "Iterable[str]", named: "Iterable[str]") -> None:
         self._todo += read
         self._named.update(named)
 
+    def _cycles(self) -> "list[_Names]":
+        """Return the names of parts that refer to each other, bases before classes, to be pickled as one."""
+        graph = {
+            part.names: {self._parts[name].names for name in part.refs if name in self._parts}
+            for part in self._parts.values()
+        }
+        found = [{name for names in groups for name in names} for groups in _components(graph) if len(groups) > 1]
+        main = list(namespace())
+        return [tuple(sorted(names, key=lambda name: (_n_bases(name), main.index(name)))) for names in found]
+
+    def _mark(self, part: "Part") -> bytes:
+        """Return a hash of a part, and of all that it refers to, except what is changed in place."""
+        if part.names not in self._marks:
+            marks = [part.content, *part.tokens]
+            for name in sorted(part.refs):
+                other = self._parts.get(name)
+                token = b"" if other is None else other.tokens[other.names.index(name)]
+                marks += [name.encode(), token or (b"" if other is None else self._mark(other))]
+            self._marks[part.names] = digest(b"\0".join(marks))
+        return self._marks[part.names]
+
+    def _entry(self, part: "Part") -> "Entry":
+        from pool_party._wire.making import Entry
+
+        main = namespace()
+        owned = tuple(name for name in part.names if not self._receivers.is_newest(name, main[name]))
+        reason = None if part.error is None else repr(part.error)
+        refs = tuple(sorted(part.refs))
+        return Entry(
+            *(part.names, self._mark(part), part.content, part.tokens, owned, refs, part.body, reason, part.buffers)
+        )
+
+    def parts(self) -> "list[Part]":
+        found = {id(part): part for part in self._parts.values()}
+        return sorted(found.values(), key=self._receivers.serial)
+
+    @property
+    def shared(self) -> "list[memoryview]":
+        return [memory for part in self.parts() for memory in part.shared]
+
     def pickle(self) -> bytes:
-        if not self.definitions and not self.values:
+        entries = [self._entry(part) for part in self.parts()]
+        if not entries and not self._absent:
             return b""
-        return _pickle.dumps((self._receivers.is_reply, self.definitions, self.values), 5)
+        return _pickle.dumps((self._receivers.is_reply, entries, sorted(self._absent)), 5)
+
+
+def _n_bases(name: str) -> float:
+    value = namespace()[name]
+    return len(value.__mro__) if isinstance(value, type) else float("inf")
+
+
+def _components(graph: "dict[_Names, set[_Names]]") -> "list[list[_Names]]":
+    """Return the strongly connected components of a graph (Tarjan, 1972), each after those that it leads to."""
+    numbers: dict[_Names, int] = {}
+    lows: dict[_Names, int] = {}
+    path: list[_Names] = []
+    found: list[list[_Names]] = []
+    for start in graph:
+        work = [(start, iter(graph[start]))] if start not in numbers else []
+        while work:
+            node, others = work[-1]
+            if node not in numbers:
+                numbers[node] = lows[node] = len(numbers)
+                path.append(node)
+            for other in others:
+                if other not in numbers:
+                    work.append((other, iter(graph[other])))
+                    break
+                if other in path:
+                    lows[node] = min(lows[node], numbers[other])
+            else:
+                work.pop()
+                if work:
+                    lows[work[-1][0]] = min(lows[work[-1][0]], lows[node])
+                if lows[node] == numbers[node]:
+                    at = path.index(node)
+                    found.append(path[at:])
+                    del path[at:]
+    return found
 
 
 # ---- receiving ----
 
 _of_caller: "set[str]" = set()  # names that the caller has as well
 _caller: "_Caller | None" = None  # in a worker, once it has sent a reply that names __main__
+_own: "Receivers | None" = None  # in a worker: what it has inherited or imported, as its caller would pickle it
+_noted: "dict[tuple[str, ...], Part]" = {}  # what it had before its initializer ran
 _settled: "set[bytes]" = set()  # hashes of packages whose contents we have completely
 _lock = RLock()
 
@@ -438,18 +499,16 @@ def note_own(function: "Any") -> None:
     Called before the initializer runs.
     """
     if is_session():
-        receivers = Receivers(None)
-        receivers.is_local = receivers.has_nothing = False  # values that do not pickle are never sent
-        package = _Package(receivers, reads(function)[0], ())
-        marks.update({name: entry[0] for name, entry in (package.definitions | package.values).items()})
+        for part in _Package(_own_receivers(), reads(function)[0], ()).parts():
+            _noted[part.names] = part
 
 
 def receive(key: bytes, package: "bytes | memoryview") -> None:
     """Take a package. Unpickling calls this before it reads the value that needs the package."""
     if key not in _settled:
         with _lock:
-            is_reply, definitions, values = _pickle.loads(package)
-            _take_reply(definitions, values) if is_reply else _take(definitions, values)
+            is_reply, entries, absent = _pickle.loads(package)
+            _take_reply(entries) if is_reply else _take(entries, absent)
             _settled.add(key)
 
 
@@ -465,63 +524,74 @@ def open_package(key: bytes, name: bytes) -> None:
         receive(key, _native.open_shared(name))
 
 
-def _take(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
-    stale = {name: entry for name, entry in definitions.items() if _mark_of(name) != entry[0]}
-    replaced = _add_dependents(stale, definitions)
-    fresh = {name: entry for name, entry in values.items() if _wants(name, replaced, *entry)}
-    if stale or fresh:
+def _take(entries: "list[Entry]", absent: "list[str]") -> None:
+    by_name = {name: entry for entry in entries for name in entry.names}
+    known: dict[int, bool] = {}
+
+    def is_stale(entry: "Entry") -> bool:
+        if id(entry) not in known:
+            known[id(entry)] = False  # they do not refer to each other in circles, but for safety
+            known[id(entry)] = _differs(entry) or any(is_stale(by_name[name]) for name in _unknown_refs(entry, by_name))
+            if not known[id(entry)] and any(name not in made for name in _newest(entry)):
+                known[id(entry)] = not _is_as_own(entry)
+        return known[id(entry)]
+
+    stale = [entry for entry in entries if is_stale(entry)]
+    gone = [name for name in absent if name in _of_caller and name in namespace()]
+    if stale or gone:
         _settled.clear()  # earlier packages may contain older definitions
-    install(stale, fresh)
-    _of_caller.update(definitions, values)
+    for name in gone:
+        unbind(name)
+    install(stale, entries)
+    _of_caller.update(by_name)
 
 
-def _add_dependents(stale: "dict[str, Any]", definitions: "dict[str, Any]") -> "list[bytes]":
-    """Return the names of all classes to be replaced. Definitions of classes that refer to one become stale, too."""
-    replaced = [name.encode() for name, (_, token, *_) in stale.items() if is_replaced(name, token)]
-    for cls in replaced:
-        for name, entry in definitions.items():
-            if name not in stale and entry[1] is not None and cls in (entry[2] or b""):
-                stale[name] = entry
-                replaced.append(name.encode())
-    return replaced
+def _newest(entry: "Entry") -> "list[str]":
+    return [name for name in entry.names if name not in entry.owned]
 
 
-def _mark_of(name: str) -> "bytes | None":
-    """Return the hash of the definition that this process has under a name, whether received or its own."""
+def _differs(entry: "Entry") -> bool:
+    """Return whether an entry is not what was received last."""
     main = namespace()
-    if name not in marks and name in main:
-        from pool_party.wire.main_module import pickle_definition
-
-        marks[name] = pickle_definition(name, main[name]).mark
-    return marks.get(name)
-
-
-def _wants(
-    name: str,
-    replaced: "list[bytes]",
-    mark: "bytes | None",
-    body: "bytes | None",
-    error: "str | None",
-    is_newest: bool,
-) -> bool:
-    """Return whether to unpickle a value: it is missing, it has changed, or it refers to a replaced class."""
-    main = namespace()
-    if name not in main:
+    if any(name not in main for name in entry.names):
         return True
-    if not is_newest or body is None:
+    return entry.body is not None and any(made[name].mark != entry.mark for name in _newest(entry) if name in made)
+
+
+def _unknown_refs(entry: "Entry", by_name: "dict[str, Entry]") -> "Iterable[str]":
+    """Return what an entry refers to, if it has never been received, and may be inherited by fork."""
+    if all(name in made for name in _newest(entry)):
+        return ()
+    return [name for name in entry.refs if name in by_name]
+
+
+def _is_as_own(entry: "Entry") -> bool:
+    """Return whether this process has the same under these names, inherited by fork or imported."""
+    if entry.body is None:
+        return True
+    part = _noted.get(entry.names)
+    if part is None:
+        part = _own_receivers().part(entry.names, named_values(), ())
+    if part.body is None or part.content != entry.content:
         return False
-    if any(cls in body for cls in replaced):
-        return True
-    if name not in marks:  # inherited by fork, and unchanged since then
-        from pool_party.wire.main_module import pickle_global
-
-        marks[name] = pickle_global(name, main[name], ()).mark
-    return marks[name] != mark
+    adopt(part.body, entry.body)
+    memo = dict(part.pickler.memo.copy().values())
+    for name in entry.names:
+        made[name] = Made(entry.mark, memo)
+    return True
 
 
-def _take_reply(definitions: "dict[str, Any]", values: "dict[str, Any]") -> None:
+def _own_receivers() -> Receivers:
+    global _own
+    if _own is None:
+        _own = Receivers(None, follows=True)
+        _own.is_local = _own.has_nothing = False  # values that do not pickle are never sent
+    return _own
+
+
+def _take_reply(entries: "list[Entry]") -> None:
     main = namespace()
-    install(*({name: entry for name, entry in part.items() if name not in main} for part in (definitions, values)))
+    install([entry for entry in entries if any(name not in main for name in entry.names)], entries)
 
 
 # ---- both ----
@@ -535,14 +605,14 @@ def _front(package: "bytes | memoryview", key: bytes, name: "bytes | None" = Non
     if not package:
         return b""
     function, data = (b"receive", bytes(package)) if name is None else (b"open_package", name)
-    head = b"\x80\x05cpool_party.wire.definitions\n" + function + b"\nC" + bytes([len(key)]) + key
+    head = b"\x80\x05cpool_party._wire.definitions\n" + function + b"\nC" + bytes([len(key)]) + key
     return head + b"\x8e" + len(data).to_bytes(8, "little") + data + b"\x86R0"
 
 
 def _brief_front(package: bytes, key: bytes, at: int) -> bytes:
     """Return the same for a package that the receiver finds on its channel's shelf."""
     place = b"J" + at.to_bytes(4, "little") + b"J" + len(package).to_bytes(4, "little")
-    return b"\x80\x05cpool_party.wire.definitions\nfetch\nC" + bytes([len(key)]) + key + place + b"\x87R0"
+    return b"\x80\x05cpool_party._wire.definitions\nfetch\nC" + bytes([len(key)]) + key + place + b"\x87R0"
 
 
 def complete(

@@ -10,6 +10,8 @@ import sys
 from multiprocessing import reduction
 from threading import get_ident
 
+from pool_party import _native
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,7 @@ class Handle:
 
     def open(self) -> int:
         """Return a descriptor that belongs to the worker."""
+        _native.occupy_standard()
         return os.dup(self._fd) if isinstance(self._fd, int) else self._fd.detach()
 
 
@@ -62,6 +65,7 @@ class _Lent(Duplicate):
     """A descriptor that receivers duplicate, any number of times, while it is open."""
 
     def detach(self) -> int:
+        _native.occupy_standard()
         return os.dup(super().detach())
 
 
@@ -71,6 +75,7 @@ def _file_of(fd: int) -> tuple[int, int]:
 
 
 def _duplicate(fd: int) -> Duplicate:
+    _native.occupy_standard()
     made = os.dup(fd)
     _on_their_way.setdefault(get_ident(), []).append(made)
     return Duplicate(made, _file_of(made))
@@ -103,6 +108,11 @@ def _reducers(handle: Callable[[int], Duplicate]) -> dict[type, Callable[[Any], 
     if (connection_type := getattr(sys.modules.get("multiprocessing.connection"), "Connection", None)) is not None:
         reducers[connection_type] = reduce_connection
     return reducers
+
+
+def is_handle(value: object) -> bool:
+    """Return whether a value is a connection or a socket, which a process gets with a call, and not as a global."""
+    return type(value) in _reducers(_refuse)
 
 
 def lasting_reducers(is_local: bool) -> dict[type, Callable[[Any], Any]]:

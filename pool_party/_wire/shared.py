@@ -92,7 +92,9 @@ def reduce_view(view: memoryview) -> Any:
 
     if not _native.is_shared(view):
         raise TypeError("cannot pickle 'memoryview' object")
-    return _restore, (PickleBuffer(view.cast("B")), view.format, view.shape)
+    # Of the memory itself: CPython 3.12 crashes if it collects a view together with what exports it.
+    memory = _native.open_shared(_native.name_shared(view)).obj
+    return _restore, (PickleBuffer(memory), view.format, view.shape)
 
 
 copyreg.pickle(memoryview, reduce_view)

@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from pool_party._native import Gate, Interpreter
-    from pool_party.budget.plan import Plan
-    from pool_party.observe.relay import Relay
-    from pool_party.wire.definitions import Receivers
-    from pool_party.workers.cluster.broker import Broker
+    from pool_party._budget.gate import Entry
+    from pool_party._budget.plan import Plan
+    from pool_party._cluster.broker import Broker
+    from pool_party._config import PoolConfig
+    from pool_party._native import Interpreter
+    from pool_party._observe.relay import Relay
+    from pool_party._wire.definitions import Receivers
 else:
     Protocol = object
 
@@ -21,63 +23,57 @@ else:
 class Setup:
     """What all workers of a pool start with.
 
-    max_tasks: the number of tasks after which a worker is replaced; 0 for never. context: a multiprocessing context,
-    for processes.
-    plan: the plan of thread budgets; None leaves libraries as they are. gate: the gate for libraries' parallel regions.
-    extensions: packages whose extension modules interpreters load as private copies.
-    preload: modules to import before the initializer. begun: interpreters that were made early, until a worker takes
-    them. relay: what handles what workers log and print; None: nothing does. names_records: threads name themselves on
-    what they log. memory_limit: the bytes that a worker process may have; 0: any number. broker: what runs tasks on
-    other machines, which know the rest; None: workers are on this one. reuse: interpreters are kept for the next pool.
+    config: the pool's arguments, checked. plan: the plan of thread budgets; None leaves libraries as they are. entry:
+    what the plan's policy has worker processes do at their start, besides. begun: interpreters that were made early,
+    until a worker takes them. relay: what handles what workers log and print; None: nothing does. broker: what runs
+    tasks on other machines; None: workers are on this one. by_value: workers have nothing of the program's `__main__`;
+    see `codec.dumps_current`.
     """
 
     def __init__(
         self,
-        initializer: Callable[..., object] | None,
-        initargs: tuple[Any, ...],
-        max_tasks: int,
-        context: Any = None,
+        config: PoolConfig,
         plan: Plan | None = None,
-        extensions: tuple[str, ...] = (),
-        preload: tuple[str, ...] = (),
         begun: dict[int, Interpreter] | None = None,
         relay: Relay | None = None,
-        names_records: bool = False,
-        memory_limit: int = 0,
         broker: Broker | None = None,
-        reuse: bool = False,
+        by_value: bool = False,
     ) -> None:
-        self.initializer = initializer
-        self.initargs = initargs
-        self.max_tasks = max_tasks
-        self.context = context
+        self.config = config
         self.plan = plan
-        self.gate: Gate | None = None  # set by the worker set, before the first worker starts
-        self.extensions = extensions
-        self.preload = preload
+        self.entry: Entry | None = None  # set by the worker set, before the first worker starts
         self.begun = begun
         self.relay = relay
-        self.names_records = names_records
-        self.memory_limit = memory_limit
         self.broker = broker
-        self.reuse = reuse
+        self.by_value = by_value
         self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
+
+    @property
+    def are_forked(self) -> bool:
+        """Whether workers are to be children of this process by `fork`."""
+        context = self.config.context
+        return context is not None and context.get_start_method() == "fork"
+
+    @property
+    def memory_limit(self) -> int:
+        """The bytes that a worker process may have; 0: any number."""
+        return int(self.config.worker_memory_limit or 0)
 
     def relay_terms(self, n: int) -> tuple[Any, ...] | None:
         """Return how the next worker in this slot relays what it logs and prints, or None if it does not."""
         if self.relay is None:
             return None
-        from pool_party.workers import relaying
+        from pool_party._workers import relaying
 
         return relaying.terms(self.relay, n)
 
 
 def has_interpreters() -> bool:
-    """Return whether pools of interpreters are open. A fork is to follow, so interpreters without a pool end."""
+    """Return whether interpreters are alive. A fork is to follow, so those that are ending are waited for."""
     if _native.n_interpreters():
-        from pool_party.workers.interp.starting import end_before_fork
+        from pool_party._workers.interp.starting import wait_before_fork
 
-        end_before_fork()
+        wait_before_fork()
     return _native.n_interpreters() > 0
 
 
@@ -91,7 +87,7 @@ def start_method(context: Any) -> str | None:
     return "forkserver" if method == "fork" and has_interpreters() else method
 
 
-class Worker(Protocol):
+class WorkerHandle(Protocol):
     """A worker in worker slot `n` of the channel, which its pool has opened. It runs from `start` on."""
 
     n: int
@@ -127,6 +123,18 @@ class Worker(Protocol):
 
         None after `release`, or if the channel reports the worker's end instead.
         """
+
+    @property
+    def link(self) -> _native.Link | None:
+        """How a process gets shared memory; None if the worker is in this process."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the sentinel is open, and still the worker's."""
+
+    def reopen(self) -> None:
+        """Make a new sentinel if somebody has closed it. Raises: OSError, to be tried again."""
+        ...
 
     def is_alive(self) -> bool: ...
 

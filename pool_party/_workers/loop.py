@@ -41,15 +41,15 @@ def describe(error: BaseException, encode: "Callable[[object], object] | None" =
 
     encode: makes the payload; None: for a receiver on this machine.
     """
-    from pool_party.wire import codec
-
     try:
         text = format_traceback(error)
     except Exception as reason:
         text = f"(no traceback: formatting it raised {safe_repr(reason)})"
     error.__traceback__ = None
     payload: object
-    try:
+    try:  # without a descriptor or memory not even the import succeeds
+        from pool_party._wire import codec
+
         payload = codec.encode(error, is_local=_is_interpreter) if encode is None else encode(error)
     except Exception as reason:
         payload = safe_repr(reason)
@@ -93,7 +93,7 @@ def run(
         try:
             leave = observe and observe(worker)
             if preload:
-                from pool_party.workers import preloading
+                from pool_party._workers import preloading
 
                 preloading.load(preload, worker)
             worker.initialize(initialize)
@@ -120,45 +120,36 @@ is_remote = False  # this process, or this interpreter, is a worker of a pool
 
 def run_interpreter(worker: "_native.Worker", config: "tuple[Any, ...]") -> None:
     """Run a worker in an interpreter. config is what `workers.interp.worker` marshalled."""
-    from pool_party.workers.interp import extensions, process_state
+    from pool_party._workers.interp import extensions, process_state
 
     global _is_interpreter, is_remote
     _is_interpreter = is_remote = True
-    sys.argv, main_names, cpus, packages, steps, initializer, max_tasks, preload, name, relay, is_kept = config
-    keeping: Any = None
-    if is_kept:
-        keeping = __import__("pool_party.workers.interp.keeping", fromlist=["run"])
+    sys.argv, main_names, cpus, packages, steps, initializer, max_tasks, preload, name, relay = config
     if cpus:
         os.sched_setaffinity(0, cpus)
     main = sys.modules["__mp_main__"] = sys.modules["__main__"]  # as in processes of `multiprocessing`
     main.__dict__.update(main_names)
-    if keeping is None or keeping.is_new():
-        extensions.install(*packages)
-        process_state.install()
-        sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
-    if keeping is not None:
-        keeping.begin(cpus)
+    extensions.install(*packages)
+    process_state.install()
+    sys.unraisablehook = _native.interrupt_hook(sys.unraisablehook)
     if steps is not None:
         take_steps(steps)
 
     def initialize() -> object:
         if initializer is None:
             return None
-        from pool_party.wire import codec
+        from pool_party._wire import codec
 
         function, args = codec.decode(initializer)
         function(*args)
         return function, args  # an interrupt that comes now does not hit their destructors
 
-    if keeping is None:
-        run(worker, initialize, max_tasks, preload=preload, observe=relaying(name, relay))
-    else:
-        keeping.run(run, worker, initialize, preload, relaying(name, relay))
+    run(worker, initialize, max_tasks, preload=preload, observe=relaying(name, relay))
 
 
 def take_steps(encoded: bytes) -> None:
     """Do what `workers.interp.steps` lists."""
-    from pool_party.wire import codec
+    from pool_party._wire import codec
 
     for module, step, args in codec.decode(encoded):
         getattr(__import__(module, fromlist=["__name__"]), step)(*args)
@@ -170,7 +161,7 @@ def relaying(name: str, terms: "tuple[Any, ...] | None") -> "Callable[[_native.W
         return None
 
     def enter(worker: "_native.Worker") -> "Callable[[], object]":
-        from pool_party.workers import relaying
+        from pool_party._workers import relaying
 
         return relaying.enter(worker, name, terms)
 

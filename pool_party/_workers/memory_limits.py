@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pool_party.workers.process import ProcessWorker
+    from pool_party._workers.process import ProcessWorker
 
 PERIOD_S = 0.1  # between two looks of the parent
 GROWTH = 100  # bytes per ns: no task fills memory faster, so a worker far below its limit need not look for a while

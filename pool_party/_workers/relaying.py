@@ -13,7 +13,8 @@ import sys
 import threading
 from time import monotonic
 
-from pool_party.observe import messages
+from pool_party._ground.descriptors import Known
+from pool_party._observe import messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pool_party import _native
-    from pool_party.observe.relay import Relay
+    from pool_party._observe.relay import Relay
 
 POLL_MS = 100  # between checks whether the pool was terminated, while the parent is too slow
 PATIENCE_S = 5.0  # how long a worker waits for a parent that handles nothing; later messages are dropped at once
 # The outermost frame that this module calls, apart from our own wrappers, is the task's function.
-_LOOP = "pool_party.workers.loop"
+_LOOP = "pool_party._workers.loop"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def terms(relay: "Relay", n: int) -> "tuple[Any, ...]":
     """Return what `Sender` is made from, for the next worker in this slot, with the log levels of this moment."""
-    return (relay.sending_fd, relay.counting_fd, relay.lives[n], _levels() if relay.logs else None, relay.prints)
+    return (relay.sending.get(), relay.counting.get(), relay.lives[n], _levels() if relay.logs else None, relay.prints)
 
 
 def _levels() -> "tuple[dict[str, int], int]":
@@ -85,8 +86,8 @@ class Sender:
 
     def __init__(self, worker: "_native.Worker", fd: int, counting_fd: int, life: int) -> None:
         self._worker = worker
-        self._fd = fd
-        self._counting_fd = counting_fd
+        self._sending = Known(fd)
+        self._counting = Known(counting_fd)
         self._life = life
         self._pid = os.getpid()
         self._n_begun = 0
@@ -103,24 +104,29 @@ class Sender:
             self._n_begun = number = self._n_begun + 1
             pid = os.getpid()
             flags = 0 if pid == self._pid else messages.UNCOUNTED
-            if not flags:
-                os.pwrite(self._counting_fd, number.to_bytes(8, sys.byteorder), 8 * self._life)
+            if not flags and (counting_fd := self._counting.fd) >= 0:
+                os.pwrite(counting_fd, number.to_bytes(8, sys.byteorder), 8 * self._life)
             for packet in messages.packets(what, flags, self._life, pid, number, encode()):
                 if not self._write(packet):
                     return
 
     def _write(self, packet: bytes) -> bool:
-        """Write a packet. Return False if the parent does not take it, be it gone, stuck, or ending the pool."""
+        """Write a packet. Return False if the parent does not take it, be it gone, stuck, or ending the pool.
+
+        It does not get there either if a task has closed the descriptor.
+        """
         deadline = monotonic() + PATIENCE_S
         while True:
+            if (fd := self._sending.fd) < 0:
+                return False
             try:
-                os.write(self._fd, packet)
+                os.write(fd, packet)
             except BlockingIOError:
                 self._is_patient = self._is_patient and monotonic() < deadline
                 if not self._is_patient or self._worker.must_stop:
                     return False
                 poll = select.poll()
-                poll.register(self._fd, select.POLLOUT)
+                poll.register(fd, select.POLLOUT)
                 poll.poll(POLL_MS)
             except OSError:
                 return False

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 from pool_party import _native
-from pool_party._core.threads import start_thread
-from pool_party.budget import arbiter
-from pool_party.workers import loop
-from pool_party.workers.base import Setup
+from pool_party._budget import limiter
+from pool_party._ground.threads import PoolThread, start_thread
+from pool_party._workers import loop
+from pool_party._workers.base import Setup
 
 _hook: object = None
 
@@ -30,6 +30,8 @@ class ThreadWorker:
 
     exitcode = None
     sentinel = None
+    is_watched = True
+    link = None
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
         self.n = n
@@ -38,34 +40,34 @@ class ThreadWorker:
         self.pid = os.getpid()
         self._channel = channel
         self._setup = setup
-        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread = PoolThread(self._run, self.name, channel, _native.DUTY_TASKS)
 
     def start(self) -> None:
         start_thread(self._thread)
 
     def _run(self) -> None:
         worker = self._channel.worker(self.n)
-        setup = self._setup
+        setup, config = self._setup, self._setup.config
         try:
             if setup.plan is not None:
-                arbiter.pin(setup.plan.mask(self.n), setup.plan.cpus)
-                worker.refresh_with(arbiter.refresh)
+                limiter.pin(setup.plan.mask(self.n), setup.plan.cpus)
+                worker.refresh_with(limiter.refresh)
             loop.run(
                 worker,
-                lambda: setup.initializer and setup.initializer(*setup.initargs),
-                setup.max_tasks,
+                lambda: None if config.initializer is None else config.initializer(*config.initargs),
+                config.maxtasksperchild or 0,
                 loop.keep,
-                setup.preload,
-                self._name_records if setup.names_records else None,
+                config.preload,
+                self._name_records if config.log else None,
             )
         finally:
             try:
-                arbiter.unpin()
+                limiter.unpin()
             finally:
                 worker.exited()
 
     def _name_records(self, worker: _native.Worker) -> Callable[[], object]:
-        from pool_party.workers import relaying
+        from pool_party._workers import relaying
 
         return relaying.enter_thread(worker, self.name)
 
@@ -99,6 +101,9 @@ class ThreadWorker:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def reopen(self) -> None:
+        """Do nothing: no descriptor belongs to it."""
 
     def release(self) -> None:
         """Do nothing: a thread leaves nothing open."""

@@ -8,9 +8,8 @@ import socket
 import sys
 from typing import Any
 
-import pool_party
-from pool_party.budget import topology
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._budget import topology
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 PACKAGES = ("cloudpickle", "dask", "distributed", "msgpack", "numpy", "scipy", "pandas", "scikit-learn", "numba")
 
@@ -19,7 +18,7 @@ def look() -> dict[str, Any]:
     """Return the names and versions of what a node has. It runs in the program as well, to compare them."""
     return {
         "host": socket.gethostname(),
-        "pool_party": pool_party.__version__,
+        "pool_party": sys.modules["pool_party"].__version__,
         "python": platform.python_version() + sys.abiflags,
         "machine": platform.machine(),
         "n_cpus": topology.cpu_count(),

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pool_party._workers.process_helpers import MAIN_KEYS
+
 _changing = threading.Lock()  # guards the next two
 _n_sessions = 0
 _undo: Callable[[], None] | None = None
@@ -44,7 +46,7 @@ def _prepare(environment: Mapping[str, str]) -> Callable[[], None]:
 
     def get_preparation_data(name: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         data: dict[str, Any] = original(name, *args, **kwargs)
-        for key in ("init_main_from_name", "init_main_from_path"):
+        for key in MAIN_KEYS:
             data.pop(key, None)
         return data
 

@@ -1,4 +1,4 @@
-"""Sessions in a Dask worker. `workers/cluster/dask.py` installs `serve` there as a handler, and connects to it.
+"""Sessions in a Dask worker. `_cluster/dask.py` installs `serve` there as a handler, and connects to it.
 
 A connection is a session, and the session ends with it, whichever side is lost. Messages of both directions are
 lists under the key "messages". The loop of the Dask worker only reads and writes them. A thread of the session begins
@@ -8,15 +8,15 @@ the tasks, since that pickles, and may copy much.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from queue import SimpleQueue
 from typing import Any
 
-import pool_party
-from pool_party._core.threads import start_thread
-from pool_party.nodes.session import Session
-from pool_party.workers.cluster.outbox import Outbox
-from pool_party.workers.loop import safe_repr
+from pool_party._cluster.node.session import Session
+from pool_party._cluster.outbox import Outbox
+from pool_party._ground.threads import start_thread
+from pool_party._workers.loop import safe_repr
 
 OP = "pool_party"
 
@@ -34,7 +34,7 @@ def install(dask_worker: Any) -> dict[str, Any]:
         return await serve(comm, terms, dask_worker.state.nthreads)
 
     dask_worker.handlers.setdefault(OP, handler)
-    return {"version": pool_party.__version__, "python": platform.python_version()}
+    return {"version": sys.modules["pool_party"].__version__, "python": platform.python_version()}
 
 
 async def serve(comm: Any, terms: Any, n_threads: int) -> Any:

@@ -1,4 +1,4 @@
-"""Sessions in the ranks of an MPI program. `workers/cluster/mpi.py` has `serve` run in each.
+"""Sessions in the ranks of an MPI program. `_cluster/mpi.py` has `serve` run in each.
 
 The rank remains free for other tasks of mpi4py.futures, and for sessions of other pools: a session has threads of its
 own. It ends when rank 0 asks for it.
@@ -13,13 +13,13 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
-from pool_party._core.log import log_exception
-from pool_party._core.threads import start_thread
-from pool_party.budget import topology
-from pool_party.nodes import children
-from pool_party.nodes.session import Session
-from pool_party.workers.cluster import ranks
-from pool_party.workers.loop import safe_repr
+from pool_party._budget import topology
+from pool_party._cluster import ranks
+from pool_party._cluster.node import children
+from pool_party._cluster.node.session import Session
+from pool_party._ground.log import log_exception
+from pool_party._ground.threads import start_thread
+from pool_party._workers.loop import safe_repr
 
 
 def serve(members: list[int], tag: int) -> None:

@@ -1,7 +1,7 @@
 """A session: what a node does for one pool of another machine, with a pool of its own workers.
 
 Whoever carries the messages calls `handle` with each that arrives, in order and in one thread, and gets those that are
-to be sent by `tell`, from any thread. Messages are tuples; `workers/cluster/broker.py` is at the other end.
+to be sent by `tell`, from any thread. Messages are tuples; `_cluster/broker.py` is at the other end.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from concurrent.futures import CancelledError
 from functools import partial
 from queue import SimpleQueue
 
-from pool_party import _native, _options
-from pool_party._core.broken import InitializerFailed, WorkerLost
-from pool_party._core.log import log_exception
-from pool_party._core.results import AsyncResult
-from pool_party._pool import ComposablePool
-from pool_party.nodes import tasks
-from pool_party.wire import distant
-from pool_party.workers import loop
+from pool_party import _native
+from pool_party._cluster import distant
+from pool_party._cluster.node import tasks
+from pool_party._ground.broken import InitializerFailed, WorkerLost
+from pool_party._ground.log import log_exception
+from pool_party._workers import loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pool_party.wire.distant import Frames
+    from pool_party._cluster.distant import Frames, Terms
+    from pool_party._core.results import AsyncResult
 
 
 class _Entry:
@@ -44,7 +43,7 @@ class Session:
     """A pool on this machine that runs what another machine sends. Opening does not wait for its workers.
 
     Args:
-        terms: The arguments of the pool. `initializer` is encoded with its arguments, or None.
+        terms: What the pool is opened with; see `distant.Terms`.
         n_workers: The number of workers if the terms leave it open.
         tell: Sends a message; any thread may call it, and it does not block.
 
@@ -52,7 +51,7 @@ class Session:
         ValueError, TypeError: The terms are wrong, or not possible here.
     """
 
-    def __init__(self, terms: dict[str, Any], n_workers: int, tell: Callable[[tuple[Any, ...]], None]) -> None:
+    def __init__(self, terms: Terms, n_workers: int, tell: Callable[[tuple[Any, ...]], None]) -> None:
         self._tell = tell
         self._id = uuid.uuid4().hex
         self._functions: dict[int, bytes] = {}
@@ -62,7 +61,7 @@ class Session:
         self._is_broken = False
         self._pool = _open_pool(terms, n_workers)
         self.n_workers = self._pool._processes
-        self._may_fail = terms["initializer"] is not None or bool(terms["preload"])
+        self._may_fail = terms.initializer is not None or bool(terms.config.preload)
 
     # ---- messages ----
 
@@ -217,15 +216,13 @@ class Session:
             log_exception("the pool of a node could not be ended")
 
 
-def _open_pool(terms: dict[str, Any], n_workers: int) -> ComposablePool:
-    options = dict(terms)
-    initializer = options.pop("initializer")
-    kind = _options.resolve_kind(options.pop("worker_kind"))
-    if initializer is not None:
-        options |= {"initializer": tasks.initialize, "initargs": (distant.as_buffers(initializer),)}
-    if kind == "process":
-        options["context"] = "forkserver"  # the node's process has threads, which a fork would not survive
-    return ComposablePool(options.pop("processes") or n_workers, kind=kind, **options)
+def _open_pool(terms: Terms, n_workers: int) -> Any:
+    config = terms.config._replace(processes=terms.config.processes or n_workers)
+    if terms.initializer is not None:
+        config = config._replace(initializer=tasks.initialize, initargs=(distant.as_buffers(terms.initializer),))
+    if config.kind == "process":  # the node's process has threads, which a fork would not survive
+        config = config._replace(context="forkserver")
+    return terms.open_pool(**config._asdict())
 
 
 def _as_exception(error: BaseException) -> Exception:

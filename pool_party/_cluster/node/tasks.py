@@ -7,14 +7,14 @@ them in a worker of the program's own machine.
 from __future__ import annotations
 
 from pool_party import _native
-from pool_party.wire import distant
-from pool_party.workers import loop
+from pool_party._cluster import distant
+from pool_party._workers import loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from pool_party.wire.distant import Frames
+    from pool_party._cluster.distant import Frames
 
 FUNCTIONS_MAX = 256  # functions that a worker keeps decoded; they are decoded again when needed
 

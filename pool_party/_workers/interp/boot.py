@@ -11,13 +11,19 @@ from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader, sp
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 
-def load(modules: "Iterable[tuple[str, str, bytes | None]]") -> None:
+def load(modules: "Iterable[tuple[str, str, bytes | None]]", frozen: "tuple[bytes, tuple[Any, ...]] | None") -> None:
     """Create modules as if imported.
 
-    Each entry is a name, a file, and marshalled code (None for an extension module).
+    modules: each entry is a name, a file, and marshalled code (None for an extension module).
+    frozen: the code of `pool_party._workers.interp.frozen`, and the arguments of its `install`.
     """
+    if frozen is not None:
+        names: dict[str, Any] = {"__name__": "pool_party._workers.interp.frozen"}
+        exec(marshal.loads(frozen[0]), names)
+        names["install"](*frozen[1])
     for name, file, code in modules:
         loader = (ExtensionFileLoader if code is None else SourceFileLoader)(name, file)
         spec = spec_from_file_location(name, file, loader=loader)

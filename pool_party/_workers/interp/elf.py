@@ -4,13 +4,25 @@ import mmap
 import os
 import struct
 
+from pool_party import _native
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LOAD, _DYNAMIC = 1, 2  # types of program headers
-_NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 10, 14, 15, 29  # tags of dynamic entries
+_LOAD, _DYNAMIC, _TLS = 1, 2, 7  # types of program headers
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = (
+    1,
+    4,
+    5,
+    6,
+    10,
+    14,
+    15,
+    29,
+)  # dynamic entries
 _GNU_HASH = 0x6FFFFEF5  # the same
+_FLAGS, _STATIC_TLS = 30, 16  # the same, and one of its bits
 _INIT, _INIT_ARRAY, _FINI, _FINI_ARRAY = 12, 25, 13, 26  # the same, of constructors and destructors
 _POSTPONED = 0x60505000  # makes these tags ones that the linker ignores; native/interp/imports.c knows them
 _ENTRY = 16  # bytes of an entry
@@ -23,18 +35,20 @@ class Dynamic:
     """The dynamic section of a file. It is empty if the file is no ELF file.
 
     name: the library's own name (SONAME), or empty. needed: names of libraries that it needs. folders: where it looks
-    for them.
+    for them. static_tls_bytes: what it takes of the C library's block for thread-local variables, whose size is fixed.
     """
 
     def __init__(self, file: str) -> None:
         self.name = ""
         self.needed: list[str] = []
         self.folders: list[str] = []
+        self.static_tls_bytes = 0
         self._strings_at = 0
         self._strings = b""
         self._entries: dict[int, int] = {}  # tag -> value, of which some are addresses
         self._tags_at: dict[int, int] = {}  # tag -> where in the file it is
         self._loads: list[tuple[int, int, int]] = []  # address, length and offset in the file, of each segment
+        _native.occupy_standard()
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._read(fd, os.path.dirname(os.path.realpath(file)))
@@ -48,7 +62,7 @@ class Dynamic:
         at, size, count = struct.unpack_from("=32xQ14xHH", header)
         segments = list(
             struct.iter_unpack("=IIQQQQQQ", os.pread(fd, size * count, at))
-        )  # type, flags, offset, vaddr, _, size
+        )  # type, flags, offset, vaddr, _, size in the file, size in memory
         self._loads = [(vaddr, length, offset) for kind, _, offset, vaddr, _, length, *_ in segments if kind == _LOAD]
         dynamic = [(offset, length) for kind, _, offset, _, _, length, *_ in segments if kind == _DYNAMIC]
         if not dynamic:
@@ -56,6 +70,8 @@ class Dynamic:
         at, length = dynamic[0]
         entries = list(struct.iter_unpack("=qQ", os.pread(fd, length, at)))
         self._entries = values = dict(entries)
+        if values.get(_FLAGS, 0) & _STATIC_TLS:
+            self.static_tls_bytes = sum(length for kind, *_, length, _ in segments if kind == _TLS)
         self._tags_at = {tag: at + n * _ENTRY for n, (tag, _) in enumerate(entries)}
         self._strings_at = self._offset(_STRTAB)
         self._strings = os.pread(fd, values.get(_STRSZ, 0), self._strings_at)
@@ -140,7 +156,9 @@ class Dynamic:
                 os.pwrite(fd, bytes([_WEAK << 4 | info & 15]), at + n * _SYMBOL + 4)
 
     def _count_symbols(self, fd: int) -> int:
-        """Return the number of symbols. Only the hash table tells: the last symbol is the end of the last chain."""
+        """Return the number of symbols. Only hash tables tell: in GNU's, the last symbol ends the last chain."""
+        if at := self._offset(_HASH):
+            return int(struct.unpack("=4xI", os.pread(fd, 8, at))[0])
         at = self._offset(_GNU_HASH)
         if not at:
             return 0

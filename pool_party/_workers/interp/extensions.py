@@ -14,10 +14,12 @@ import os
 import sys
 
 from pool_party import _native
-from pool_party.workers.interp import process_state
-from pool_party.workers.interp.known import (
+from pool_party._budget import packages
+from pool_party._workers.interp import process_state
+from pool_party._workers.interp.known import (
     ARROW,
     ARROW_SETTINGS,
+    AT_RISK,
     OWN_LIBRARIES,
     PACKAGES,
     REFUSED,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from pool_party.workers.interp.elf import Dynamic
+    from pool_party._workers.interp.elf import Dynamic
 else:  # the same classes as importlib.machinery's; fresh interpreters have these modules already, and importlib is slow
     from _frozen_importlib import ModuleSpec
     from _frozen_importlib_external import (
@@ -54,8 +56,8 @@ else:  # the same classes as importlib.machinery's; fresh interpreters have thes
 # A standard-library module that also refuses -> the package that imports it but does not need it in interpreters.
 STAND_INS = {"faulthandler": "joblib"}
 
-# Packages with threads that never end by themselves -> the function that ends them when it gets a 1.
-THREAD_SETTERS = {"cv2": "setNumThreads", "numexpr": "set_num_threads"}
+# Packages with threads that never end by themselves, but do if their count is set to 1.
+ENDLESS = ("cv2", "numexpr")
 
 _IS_NEW = sys.version_info >= (3, 14) and "t" not in sys.abiflags
 IS_SUPPORTED = _IS_NEW and bool(_native.HAS_GLIBC)
@@ -89,7 +91,7 @@ def choose(names: "Iterable[str] | None") -> "tuple[str, ...]":
             raise ValueError(f"extensions must be names of top-level packages, not {name!r}")
     if not chosen:
         return ()
-    from pool_party.workers.interp import companions
+    from pool_party._workers.interp import companions
 
     others = dict.fromkeys(name for name in chosen if name not in default)
     return tuple(dict.fromkeys([*default, *others, *companions.find(others)]))
@@ -107,16 +109,17 @@ def install(names: "Sequence[str]", has_own_blas: bool = False) -> None:
         (SourceFileLoader, [".py"]),
         (SourcelessFileLoader, [".pyc"]),
     )
-    sys.path_hooks.insert(0, hook)
+    sys.path_hooks.insert(-1, hook)  # before CPython's own for folders
     sys.path_importer_cache.clear()
     sys.meta_path[:0] = [_Refusals, _StandIns] if IS_SUPPORTED else [_Refusals]
     process_state.change("importlib.util", _hide_refused)
-    for name in THREAD_SETTERS:
-        process_state.change(name, _end_threads_of)
-    make_joblib_sequential()
+    for name in packages.SETTINGS:
+        process_state.change(name, _limit_package)
+    process_state.change("threadpoolctl", _limit_threads)
+    _make_joblib_sequential()
 
 
-def make_joblib_sequential() -> None:
+def _make_joblib_sequential() -> None:
     """Make joblib run sequentially: its pools need daemon threads, which CPython forbids here, and loky would hang.
 
     The variable is set behind os.environ's back, because os.environ would change the environment of the whole process.
@@ -125,16 +128,24 @@ def make_joblib_sequential() -> None:
     environ.setdefault(os.fsencode("JOBLIB_MULTIPROCESSING"), b"0")
 
 
-def _end_threads_of(module: "Any") -> None:
-    """Make a library's threads end with the interpreter.
+def _limit_package(module: "Any") -> None:
+    """Keep a package's threads to the worker's own budget. What is lent to the worker it does not get.
 
-    By themselves they never do, and would run code of a copy that is closed.
+    Some packages' threads would never end by themselves, and run code of a copy that is closed.
     """
     import atexit
 
-    set_threads = getattr(module, THREAD_SETTERS[module.__name__], None)
-    if set_threads is not None:  # otherwise a module of the user's own
+    if n := _native.own_grant():
+        packages.keep_to(n)
+    set_threads = getattr(module, packages.SETTINGS[module.__name__][1], None)
+    if module.__name__ in ENDLESS and set_threads is not None:  # otherwise a module of the user's own
         atexit.register(set_threads, 1)
+
+
+def _limit_threads(threadpoolctl: "Any") -> None:
+    from pool_party._workers.interp import thread_limits
+
+    thread_limits.adopt(threadpoolctl, own_handle, is_of_others, own_threads)
 
 
 def copied() -> "set[str]":
@@ -147,6 +158,16 @@ def own_threads() -> "dict[str, int]":
     return {library: _native.copy_threads(copy) for library, (copy, _) in _own.items() if _is_openblas(library)}
 
 
+def own_handle(library: str) -> "int | None":
+    """Return the dynamic loader's handle of this interpreter's copy of a library, or None if it has none."""
+    return _native.copy_handle(_own[library][0]) if library in _own else None
+
+
+def is_of_others(library: str) -> bool:
+    """Whether a library is an OpenBLAS that this interpreter does not use, since it would have a copy."""
+    return _has_own_blas and library not in _own and _is_openblas(library)
+
+
 def _top(name: str) -> str:
     return name.partition(".")[0]
 
@@ -154,9 +175,13 @@ def _top(name: str) -> str:
 def _is_private(name: str) -> bool:
     """Whether this interpreter loads a module as a private copy.
 
-    mypyc puts the code of a package's modules into one module beside the package, named HASH__mypyc.
+    mypyc puts the code of a package's modules into one module beside the package, named HASH__mypyc. ctypes supports
+    interpreters, but lets callbacks in threads that Python does not know enter the main one, which damages memory.
+    Those of a copy enter their own.
     """
-    return _top(name) in _allowed or (IS_SUPPORTED and bool(_allowed) and name.endswith("__mypyc"))
+    if _top(name) in _allowed:
+        return True
+    return IS_SUPPORTED and bool(_allowed) and (name == "_ctypes" or name.endswith("__mypyc"))
 
 
 class _Loader(ExtensionFileLoader):
@@ -194,10 +219,10 @@ class _Loader(ExtensionFileLoader):
             raise ImportError(_unsupported(_top(spec.name)), name=spec.name)
         if self.path not in _copies and _is_linkable(self.path):
             library = os.path.realpath(self.path)
-            _load_own(library, ())
+            _load_own(library, (), _top(spec.name))
             _copies[self.path], _ = _own[library]
         elif self.path not in _copies:
-            _copies[self.path], _ = _open_copy(self.path, may_sleep=_top(spec.name) in SLEEPERS)
+            _copies[self.path], _ = _open_copy(self.path, (), _top(spec.name))
         return _native.load_extension(_copies[self.path], _init_suffix(spec.name), spec)
 
 
@@ -240,17 +265,63 @@ def _unsupported(package: str) -> str:
 # ---- copies ----
 
 
-def _open_copy(
-    path: str, folders: "Sequence[str]" = (), is_needed: bool = False, may_sleep: bool = False
-) -> "tuple[int, str]":
+def _open_copy(path: str, folders: "Sequence[str]", package: str, is_needed: bool = False) -> "tuple[int, str]":
     """Load a copy of a library. Return its number, and the name under which other copies find it if they need it.
 
-    may_sleep: its threads may sleep in it when the other copies have been unloaded.
+    package: of the extension module that is being loaded.
     """
-    from pool_party.workers.interp.elf import Dynamic
+    try:
+        return _open_checked_copy(path, folders, package, is_needed)
+    except OSError as error:
+        raise _why(path, error) from None
 
+
+def _why(path: str, error: OSError) -> ImportError:
+    """Return the error of a copy that could not be made, with the limit that it has met."""
+    reason = str(error)
+    if reason.startswith("/proc/self/fd"):  # the linker's text begins with the copy's name
+        reason = reason.partition(": ")[2]
+    try:
+        from pool_party._ground import limits
+
+        remedy = _about_static_tls(path) if "static TLS" in reason else limits.explain(error) or limits.near_limit()
+    except OSError as exhaustion:  # no descriptor is left for looking
+        remedy = f"; {exhaustion.strerror}"
+    return ImportError(f"{path} cannot be copied for this interpreter: {reason}{remedy}", path=path)
+
+
+def _about_static_tls(path: str) -> str:
+    from pool_party._workers.interp.elf import Dynamic
+
+    n = Dynamic(path).static_tls_bytes
+    return (
+        f"; each copy takes {n} bytes of a block that has a fixed size: set the environment variable GLIBC_TUNABLES="
+        f"glibc.rtld.optional_static_tls=N before Python starts, where N is {n} times the number of workers plus 512, "
+        "or use fewer workers, or kind='process'"
+    )
+
+
+def _check_room(path: str) -> None:
+    """Leave some mappings to the rest of the program, which would crash without any.
+
+    The mappings of the process are counted before the first copy of an interpreter, and then when they may be near the
+    limit, since counting takes long where there are many.
+
+    Raises: ImportError if no more copy may be loaded.
+    """
+    if not _native.has_room(not _copies):
+        from pool_party._ground import limits
+
+        raise ImportError(f"{path} is not copied for this interpreter: {limits.no_room()}", path=path)
+
+
+def _open_checked_copy(path: str, folders: "Sequence[str]", package: str, is_needed: bool) -> "tuple[int, str]":
+    from pool_party._workers.interp.elf import Dynamic
+
+    _check_room(path)
     dynamic = Dynamic(path)
-    names = _load_needed(dynamic, folders)
+    names = _load_needed(dynamic, folders, package)
+    _native.occupy_standard()
     fd = os.memfd_create(os.path.basename(path), os.MFD_CLOEXEC)
     try:
         _copy(path, fd)
@@ -259,13 +330,18 @@ def _open_copy(
             names[dynamic.name] = own_name
         elif is_needed:
             dynamic.give_name(fd, own_name)
-        if is_needed or names:
-            dynamic.make_unique_symbols_ordinary(fd)
+        dynamic.make_unique_symbols_ordinary(fd)
         if _is_arrow(path):
             dynamic.replace(fd, ARROW_SETTINGS)
         dynamic.rename(fd, names)
         dynamic.postpone_constructors(fd)
-        return _native.open_copy(fd, path, _is_openblas(path), may_sleep), own_name
+        may_sleep = not is_needed and package in SLEEPERS
+        return _native.open_copy(fd, path, _is_openblas(path), may_sleep, package not in PACKAGES), own_name
+    except ImportError as error:
+        if os.path.exists("/proc/self/fd"):
+            raise
+        text = f"{path} cannot be copied for an interpreter, since /proc is missing here: mount it, or use another kind"
+        raise ImportError(text, path=path) from error
     except ValueError as error:
         raise ImportError(f"{path} cannot be copied: {error}", path=path) from None
     finally:
@@ -273,6 +349,7 @@ def _open_copy(
 
 
 def _copy(path: str, fd: int) -> None:
+    _native.occupy_standard()
     original = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         left = os.fstat(original).st_size
@@ -285,8 +362,10 @@ def _copy(path: str, fd: int) -> None:
         os.close(original)
 
 
-def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = True) -> "dict[str, str]":
+def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", package: "str | None") -> "dict[str, str]":
     """Load the libraries that a library needs, so that its copy, which is in no folder, finds them by name.
+
+    package: for whose modules; None: the library is not copied.
 
     Return new names for those that are copied themselves. A dependency resolves symbols in the scope of whichever
     library loads it first. All dependencies are therefore loaded before the copy; otherwise libstdc++ would bind to
@@ -296,10 +375,10 @@ def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = 
     names = {}
     for name in dynamic.needed:
         library = next((file for folder in folders if os.path.exists(file := os.path.join(folder, name))), name)
-        if for_copy and _is_copied(library):
+        if package is not None and _is_copied(library):
             if library == name:  # only the linker knows where it is
                 raise ImportError(f"{name} is not in its package, and interpreters cannot share it: use kind='process'")
-            names[name] = _load_own(os.path.realpath(library), folders)
+            names[name] = _load_own(os.path.realpath(library), folders, package)
         elif library not in _pinned:
             _pinned.add(library)
             _load_shared(library, library != name, folders)
@@ -307,15 +386,15 @@ def _load_needed(dynamic: "Dynamic", folders: "Sequence[str]", for_copy: bool = 
 
 
 def _load_shared(library: str, is_file: bool, folders: "Sequence[str]") -> None:
-    from pool_party.workers.interp.elf import Dynamic
+    from pool_party._workers.interp.elf import Dynamic
 
     if is_file:
-        _load_needed(Dynamic(library), folders, for_copy=False)
+        _load_needed(Dynamic(library), folders, package=None)
         _pin(os.path.realpath(library))
         return
     try:
         _pin(library)
-    except ImportError:
+    except OSError:
         pass  # loading the copy itself then fails with an error that says so
 
 
@@ -339,14 +418,14 @@ def _is_linkable(path: str) -> bool:
 
     The linker looks for libraries as "libNAME", and such modules name the folder in which they find each other.
     """
-    from pool_party.workers.interp.elf import Dynamic
+    from pool_party._workers.interp.elf import Dynamic
 
     name, suffix = os.path.basename(path), _imp.extension_suffixes()[0]
     is_named_so = name.startswith("lib") and name.endswith(suffix) and name != f"lib{suffix}"
     return is_named_so and os.path.isabs(path) and bool(Dynamic(path).folders)
 
 
-def _load_own(library: str, folders: "Sequence[str]") -> str:
+def _load_own(library: str, folders: "Sequence[str]", package: str) -> str:
     """Return the name of this interpreter's own copy of a library, and limit the copy to the worker's budget.
 
     Arrow's threads end before the interpreter does; by themselves they never do.
@@ -354,10 +433,10 @@ def _load_own(library: str, folders: "Sequence[str]") -> str:
     OpenBLAS starts threads when its count first needs them, on the CPUs of the thread that sets the count. If the
     worker is pinned, its count never changes, so these threads are pinned as well.
     """
-    from pool_party.budget.environment import users_count
+    from pool_party._budget.environment import users_count
 
     if library not in _own:
-        _own[library] = _open_copy(library, folders, is_needed=True)
+        _own[library] = _open_copy(library, folders, package, is_needed=True)
         copy = _own[library][0]
         _native.limit_copy(copy, users_count("openblas"))
         if _is_arrow(library):
@@ -427,11 +506,11 @@ class _Refusal:
 
 
 class _Refusals:
-    """Finds modules that crash, and the allowed packages on Pythons where they cannot be loaded."""
+    """Finds modules that crash or put files at risk, and allowed packages on Pythons where they cannot be loaded."""
 
     @staticmethod
     def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
-        if name in REFUSED:
+        if name in REFUSED or (IS_SUPPORTED and name in AT_RISK and name not in _allowed):
             reason = why_refused(name)
         elif not IS_SUPPORTED and name in TESTED and name in _allowed:
             reason = _unsupported(name)

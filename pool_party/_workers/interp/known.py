@@ -19,7 +19,6 @@ PACKAGES = {
     "_argon2_cffi_bindings": "26.2.0",
     "_cffi_backend": "2.1.1",
     "_cvxcore": "1.9.3",
-    "_duckdb": "2.0.0",
     "_polars_runtime_32": "2.1.0",
     "_skimage2": "0.27.0rc1",
     "aiohttp": "3.14.5",
@@ -46,7 +45,6 @@ PACKAGES = {
     "cv2": "5.0.0.93",
     "cymem": "2.0.16",
     "Cython": "3.3.1",
-    "duckdb": "2.0.0",
     "erfa": "2.0.1.5",
     "faiss": "1.15.1",
     "fastavro": "1.13.1",
@@ -74,7 +72,6 @@ PACKAGES = {
     "kiwisolver": "1.5.1",
     "Levenshtein": "0.27.5",
     "line_profiler": "5.1.0",
-    "lmdb": "3.0.0",
     "lxml": "6.1.3",
     "lz4": "4.4.5",
     "matplotlib": "3.11.2",
@@ -116,7 +113,6 @@ PACKAGES = {
     "rasterio": "1.5.2",
     "rdkit": "2026.9.1",
     "regex": "2026.11.15",
-    "rocksdict": "0.3.29",
     "rpds": "2026.9.1",
     "safetensors": "0.8.0",
     "scs": "3.3.1",
@@ -148,7 +144,8 @@ PACKAGES = {
 
 # Beginnings of the names of libraries of which each interpreter has its own copy. Their state is one per process, and
 # each copy of the modules that need them guards it by another lock (HDF5, netCDF, FFTW), or it refers to Python objects
-# (Arrow, Boost's Python) or to functions of a copy (Faiss, RDKit).
+# (Arrow, Boost's Python) or to functions of a copy: those of Faiss and RDKit, and handlers of logs, errors and files
+# (FFmpeg's libraries, GDAL, Little CMS, libtiff).
 OWN_LIBRARIES = (
     "libhdf5",
     "libnetcdf",
@@ -158,6 +155,16 @@ OWN_LIBRARIES = (
     "libfftw3",
     "libboost_python",
     "libRDKit",
+    "libavcodec",
+    "libavdevice",
+    "libavfilter",
+    "libavformat",
+    "libavutil",
+    "libswresample",
+    "libswscale",
+    "libgdal",
+    "liblcms2",
+    "libtiff",
 )
 
 # Arrow's allocator jemalloc starts a thread that never ends, unless its settings, which are a text in the library, say
@@ -181,10 +188,29 @@ REFUSED = {
     "jaxlib": ("0.12.0.1", "several interpreters share its XLA library, which aborts the program"),
 }
 
+# Modules that are refused unless the option `extensions` names them, since files could be damaged: import name -> why.
+# Their library keeps a list of the files that it has open, and each copy has another one.
+_LOCKS = "its locks of files (fcntl) do not conflict between interpreters of one process"
+AT_RISK = {
+    "duckdb": (_LOCKS, "committed rows are lost, or the file is destroyed"),
+    "_duckdb": (_LOCKS, "committed rows are lost, or the file is destroyed"),
+    "rocksdict": (_LOCKS, "the database cannot be opened any more"),
+    "lmdb": (_LOCKS, "updates are lost, or the program crashes"),
+    "apsw": (_LOCKS, "the database may be damaged"),
+    "pysqlite3": (_LOCKS, "the database may be damaged"),
+}
+
 
 def why_refused(name: str) -> str:
     """Return the sentence that says why a module is refused and what to do."""
     package = name.partition(".")[0]
+    if name in AT_RISK:
+        reason, risk = AT_RISK[name]
+        return (
+            f"{package} is refused in workers of kind 'interp', because {reason}, so if two workers, or one and the "
+            f"main program, open the same file, {risk}: use kind='process' for it, or extensions=[{package!r}] at "
+            "your own risk if each file is open in one of them only"
+        )
     _, reason = REFUSED[name]
     return (
         f"{package} does not work in workers of kind 'interp', because {reason}: use kind='process' or 'thread' for it"

@@ -8,16 +8,20 @@ import sys
 from pool_party import _native
 
 
-def begin(channel: _native.Channel, n_workers: int, reuse: bool) -> dict[int, _native.Interpreter]:
-    """Start to create the first interpreters of a pool. Return them by worker number.
-
-    reuse: without those that are kept. Which of these the pool can take is not known yet.
-    """
-    from pool_party.workers.interp.starting import start
+def begin(channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:
+    """Start to create the first interpreters of a pool. Return them by worker number."""
+    from pool_party._workers.interp.starting import start
 
     if sys.version_info < (3, 13):
-        from pool_party.workers.interp import worker  # noqa: F401  # its import must precede the first interpreter
-    return {n: start(channel, n) for n in range(_native.n_kept() if reuse else 0, n_workers)}
+        from pool_party._workers.interp import worker  # noqa: F401  # its import must precede the first interpreter
+    begun: dict[int, _native.Interpreter] = {}
+    try:
+        for n in range(n_workers):
+            begun[n] = start(channel, n)
+    except BaseException:
+        give_up(begun)
+        raise
+    return begun
 
 
 def give_up(begun: dict[int, _native.Interpreter]) -> None:

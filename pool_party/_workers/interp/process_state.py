@@ -62,12 +62,6 @@ def _adopt_processor(module: "Any") -> None:
     module._Processor.from_subprocess = staticmethod(lambda: _native.ask_main(_PROCESSOR).decode())
 
 
-def adopt_key() -> None:
-    """Use the key that the process has now, if the module is loaded."""
-    if "multiprocessing.process" in sys.modules:
-        _adopt_key(sys.modules["multiprocessing.process"])
-
-
 _ADOPTERS: "dict[str, Callable[[Any], None]]" = {
     "multiprocessing.process": _adopt_key,
     "multiprocessing.resource_tracker": _adopt_tracker,

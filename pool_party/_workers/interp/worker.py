@@ -9,10 +9,10 @@ import sys
 from _frozen_importlib_external import SourceFileLoader
 
 from pool_party import _native
-from pool_party.wire import codec
-from pool_party.workers.base import Setup
-from pool_party.workers.interp.starting import note_end, start, watch_forks
-from pool_party.workers.interp.steps import steps
+from pool_party._wire import codec
+from pool_party._workers.base import Setup
+from pool_party._workers.interp.starting import note_end, start, watch_forks
+from pool_party._workers.interp.steps import steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,79 +21,76 @@ if TYPE_CHECKING:
 
 _LOADED = (
     "pool_party",
-    "pool_party.workers",
-    "pool_party.workers.loop",
-    "pool_party.workers.interp",
-    "pool_party.workers.interp.known",
-    "pool_party.workers.interp.process_state",
-    "pool_party.workers.interp.extensions",
+    "pool_party._workers",
+    "pool_party._workers.loop",
+    "pool_party._workers.interp",
+    "pool_party._workers.interp.known",
+    "pool_party._workers.interp.process_state",
+    "pool_party._workers.interp.extensions",
 )
 
 
+def _frozen() -> tuple[str, int, str, dict[str, tuple[int, int, int]]] | None:
+    """Return PyInstaller's archive with the modules of this program, as `frozen.install` takes it; None if none is."""
+    archive = getattr(sys.modules.get("pyimod02_importers"), "pyz_archive", None)
+    if archive is None:
+        return None
+    return archive._filename, archive._start_offset, sys._MEIPASS, archive.toc  # type: ignore[attr-defined]
+
+
 def _code_of(name: str) -> tuple[str, CodeType]:
-    """Return a module's file and code. Raises: ImportError if the module was not imported from a source file."""
+    """Return a module's file and code.
+
+    Raises: ImportError if the module was imported neither from a source file nor from PyInstaller's archive.
+    """
     module = __import__(name, fromlist=["__name__"])
     loader: Any = module.__spec__ and module.__spec__.loader
-    is_source = type(loader) is SourceFileLoader and loader.path == module.__file__
-    if not is_source or (code := loader.get_code(name)) is None:
-        raise ImportError(f"{name} was not loaded from a source file")
+    is_plain = type(loader) is SourceFileLoader or _frozen() is not None
+    if not (is_plain and loader.path == module.__file__) or (code := loader.get_code(name)) is None:
+        raise ImportError(f"{name} has no code that can be taken")
     return loader.path, code
 
 
 @functools.cache
-def _boot() -> tuple[CodeType, tuple[tuple[str, str | None, bytes | None], ...]] | None:
-    """Return the code of `boot` and of the modules that it loads.
+def _boot() -> tuple[Any, ...] | None:
+    """Return the code of `boot`, the modules that it loads, and what `frozen` needs.
 
     None if workers must find our modules themselves.
     """
     try:
         package, *modules = [(name, file, marshal.dumps(code)) for name in _LOADED for file, code in [_code_of(name)]]
-        _, boot = _code_of("pool_party.workers.interp.boot")
+        _, boot = _code_of("pool_party._workers.interp.boot")
     except ImportError:
         return None
-    return boot, (package, (_native.__name__, _native.__file__, None), *modules)
+    frozen = None
+    if (archive := _frozen()) is not None:
+        frozen = marshal.dumps(_code_of("pool_party._workers.interp.frozen")[1]), archive
+    return boot, (package, (_native.__name__, _native.__file__, None), *modules), frozen
 
 
-def _key(setup: Setup, n: int) -> bytes | None:
-    """Return what an interpreter gets when it is new and is not changed afterwards. None: it is not kept.
-
-    Threads of libraries keep the CPUs of the worker that made them. Steps might have to be undone. A worker with a
-    limited number of tasks is to have a new interpreter.
-    """
-    if not setup.reuse or setup.max_tasks or steps():
-        return None
-    return repr((*_packages(setup), _cpus(setup, n))).encode()
-
-
-def _packages(setup: Setup) -> tuple[tuple[str, ...], bool]:
-    return setup.extensions, setup.plan is not None and setup.plan.has_own_blas
-
-
-def _cpus(setup: Setup, n: int) -> tuple[int, ...]:
-    return setup.plan.mask(n) if setup.plan is not None else ()
-
-
-def _config(setup: Setup, n: int, name: str, is_kept: bool, is_new: bool) -> bytes:
-    """Return the interpreter's configuration. is_kept: for its next worker. is_new: it has had no worker yet.
+def _config(setup: Setup, n: int, name: str) -> bytes:
+    """Return the interpreter's configuration.
 
     It is marshalled, since imports do not work there before sys.path is set.
     """
-    main = sys.modules["__main__"]
+    options, main = setup.config, sys.modules["__main__"]
     names = {name: getattr(main, name, None) for name in ("__package__", "__file__")}
     main_names = {name: value for name, value in names.items() if isinstance(value, str)}
 
     def encode(value: object) -> Any:
         return codec.with_names(codec.encode(value, setup.receivers, is_local=True))
 
-    initializer = None if setup.initializer is None else encode((setup.initializer, setup.initargs))
+    initializer = None if options.initializer is None else encode((options.initializer, options.initargs))
     first = encode(found) if (found := steps()) else None
     path = [str(entry) for entry in sys.path]
+    cpus = setup.plan.mask(n) if setup.plan is not None else ()
+    packages = (options.extensions, setup.plan is not None and setup.plan.has_own_blas)
     relay = setup.relay_terms(n)
     config = (
-        *(list(sys.argv), main_names, _cpus(setup, n), _packages(setup), first),
-        *(initializer, setup.max_tasks, setup.preload, name, relay, is_kept),
+        *(list(sys.argv), main_names, cpus, packages, first),
+        *(initializer, options.maxtasksperchild or 0, options.preload, name, relay),
     )
-    return marshal.dumps((path, _boot() if is_new else None, config))
+    return marshal.dumps((path, _boot(), config))
 
 
 class InterpreterWorker:
@@ -101,6 +98,8 @@ class InterpreterWorker:
 
     exitcode = None
     sentinel = None
+    is_watched = True
+    link = None
 
     def __init__(self, channel: _native.Channel, n: int, setup: Setup) -> None:
         self.n = n
@@ -109,18 +108,17 @@ class InterpreterWorker:
         self.pid = os.getpid()
         self._setup = setup
         begun = setup.begun or {}
-        self._key = _key(setup, n)
         watch_forks()
-        self._interpreter = begun.pop(n) if n in begun else start(channel, n, self._key)
+        self._interpreter = begun.pop(n) if n in begun else start(channel, n)
 
     def start(self) -> None:
         try:
-            is_kept, is_new = self._key is not None, not self._interpreter.was_kept
-            config = _config(self._setup, self.n, self.name, is_kept, is_new)
-            initializes = self._setup.initializer is not None or bool(self._setup.preload)
-            self._interpreter.run(config, initializes, self._key)
+            config = _config(self._setup, self.n, self.name)
+            options = self._setup.config
+            self._interpreter.run(config, options.initializer is not None or bool(options.preload))
         except BaseException:
             self._interpreter.dismiss()
+            self._interpreter.join()  # the program's end may be next
             raise
 
     @property
@@ -133,6 +131,11 @@ class InterpreterWorker:
 
     def is_alive(self) -> bool:
         return not self._interpreter.join(0)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the tasks and their threads have ended, and only the interpreter has not."""
+        return self._interpreter.is_closing
 
     def terminate(self) -> bool:
         """Raise SystemExit in the Python code of a task or an initializer.
@@ -154,6 +157,9 @@ class InterpreterWorker:
 
     def join(self, timeout: float | None = None) -> bool:
         return self._interpreter.join(timeout)
+
+    def reopen(self) -> None:
+        """Do nothing: no descriptor belongs to it."""
 
     def release(self) -> None:
         """Do nothing: an interpreter leaves nothing open."""

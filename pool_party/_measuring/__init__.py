@@ -1,0 +1,1 @@
+"""How commands and benchmarks measure work, and how they print their figures."""
