@@ -34,7 +34,7 @@ DIFFERS_ELSEWHERE = {  # tests that do not hold for kind="dask" and "mpi", and w
     "test_what_workers_have_is_not_looked_for_again": "workers on other machines start with nothing",
 }
 
-collect_ignore = [] if importlib.util.find_spec("joblib") else ["test_joblib.py"]
+collect_ignore = [] if importlib.util.find_spec("joblib") else ["integrations/test_joblib.py"]
 HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
 # Python 3.12 made os.fork() in a process with threads a DeprecationWarning. Pools have threads, and `fork` is the
 # default start method before 3.14, so these tests fork on purpose.

@@ -17,7 +17,7 @@ import sys
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerLost
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
 WAYS = ("thread", "process/fork", "process/forkserver", "process/spawn", "interp")  # fork before interpreters live

@@ -25,7 +25,7 @@ import tasks
 from probe import children, descendants, is_gone, open_fds, thread_ids
 
 from pool_party import ComposableExecutor, ComposablePool, PoolClosed, WorkerLost
-from pool_party._core.threads import start_thread
+from pool_party._ground.threads import start_thread
 
 KINDS = ("thread", "process", "interp")
 HANG_S = float(os.environ.get("POOL_PARTY_SOAK_HANG_S", "120"))  # a round takes about a second

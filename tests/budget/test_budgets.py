@@ -3,7 +3,6 @@
 import importlib.util
 import itertools
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -17,10 +16,9 @@ import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, WorkerLost, _native
-from pool_party.budget import libraries, numba_threads, plan, policies, topology, user_limits
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._budget import libraries, numba_threads, plan, policies, topology, user_limits
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
-HERE = pathlib.Path(__file__).parent
 N_CPUS = 4
 
 pytestmark = pytest.mark.usefixtures("no_shared_pools")
@@ -374,7 +372,7 @@ def test_openblas_is_told(kind, n_threads):
             assert counts and set(counts) == {n_threads}
 
 
-RESTORING = HERE / "isolated" / "restoring.py"
+RESTORING = fresh.TESTS / "isolated" / "restoring.py"
 
 
 @pytest.mark.parametrize("kind", ["thread", "interp"])
@@ -409,7 +407,7 @@ def test_a_count_may_be_set_as_a_pool_ends(kind):
         listener()
 
 
-BOUNDS = HERE / "isolated" / "bounds.py"
+BOUNDS = fresh.TESTS / "isolated" / "bounds.py"
 
 
 # Budgets that stay take fewer ways than budgets that change.
@@ -452,10 +450,88 @@ def test_what_a_task_sets_holds_for_itself(what, kind, policy):
 def test_limits_in_random_orders(what, n_examples):
     if what == "interp" and not IS_SUPPORTED:
         pytest.skip("needs CPython 3.14 with a GIL")
-    fresh.check(fresh.run([HERE / "isolated" / "limits_machine.py", what, n_examples]))
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "limits_machine.py", what, n_examples]))
 
 
-WORK = HERE / "isolated" / "policies_at_work.py"
+@pytest.mark.parametrize("more", [(), pytest.param(("kmeans",), marks=pytest.mark.slow)], ids=["numpy", "scikit-learn"])
+def test_a_tasks_limits_end_with_it(kind, more):
+    if kind == "interp" and not IS_SUPPORTED:
+        pytest.skip("needs CPython 3.14 with a GIL")
+    if more:
+        pytest.importorskip("sklearn")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "task_limits.py", kind, 1, 0, *more], timeout=110))
+
+
+PACKAGE = """
+_n = 8
+
+def get_num_threads():
+    return _n
+
+def set_num_threads(n):
+    global _n
+    _n = n
+"""
+
+USES_PACKAGE = """
+import sys
+from pool_party import ComposablePool
+
+def count():
+    import numexpr
+    return numexpr.get_num_threads()
+
+def set_count(n):
+    import numexpr
+    numexpr.set_num_threads(n)
+
+if __name__ == "__main__":
+    kind = sys.argv[1]
+    with ComposablePool(1, kind=kind, threads_per_worker=3, oversubscription=8.0) as pool:
+        seen = [pool.apply(count), pool.apply(count)]
+    limits = {"threads_per_worker": 3, "oversubscription": 8.0}
+    with ComposablePool(1, kind=kind, initializer=set_count, initargs=(2,), **limits) as pool:
+        seen.append(pool.apply(count))
+    pool.join()
+    set_count(8)
+    with ComposablePool(1, kind=kind, threads_per_worker=1) as pool:
+        seen.append(pool.apply(count))
+    pool.join()
+    print(*seen, count())
+    set_count(2)
+    with ComposablePool(1, kind=kind, threads_per_worker=3, oversubscription=8.0) as pool:
+        print(pool.apply(count) if kind == "thread" else 2)
+    pool.join()
+    print(count())
+"""
+
+
+def test_a_package_with_threads_of_its_own_keeps_to_the_budget(kind, tmp_path, monkeypatch):
+    """The program's count limits workers that are threads, and is back after the pool."""
+    (tmp_path / "numexpr.py").write_text(PACKAGE)
+    (tmp_path / "program.py").write_text(USES_PACKAGE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+    fresh.check(fresh.run([tmp_path / "program.py", kind]), "3 3 2 1 8 2 2")
+
+
+USES_JOBLIB = """
+import joblib
+from pool_party import ComposablePool
+
+if __name__ == "__main__":
+    before = joblib.cpu_count()
+    with ComposablePool(1, kind="thread", threads_per_worker=1) as pool:
+        print(pool.apply(joblib.cpu_count), joblib.cpu_count() == before)
+"""
+
+
+def test_joblib_counts_a_workers_threads():
+    """Otherwise LightGBM would start a thread for each CPU in each worker."""
+    pytest.importorskip("joblib")
+    fresh.check(fresh.run(["-c", USES_JOBLIB]), "1 True")
+
+
+WORK = fresh.TESTS / "isolated" / "policies_at_work.py"
 
 
 def run_work(what, kind, *more):
@@ -572,14 +648,14 @@ def test_a_failing_look_at_libraries_does_no_harm(four_cpus, monkeypatch, caplog
         raise OSError("no look")
 
     with ComposablePool(1, kind="interp", maxtasksperchild=1) as pool:
-        monkeypatch.setattr("pool_party.budget.arbiter.refresh", fail)
+        monkeypatch.setattr("pool_party._budget.limiter.refresh", fail)
         pool._engine._workers.enforcer._seen_loads = -1
         assert pool.map(tasks.square, range(3), 1) == [0, 1, 4]
     assert "no look" in caplog.text
 
 
 def test_a_library_that_a_task_loads_is_limited_before_the_next():
-    completed = fresh.run([HERE / "isolated" / "loading.py"])
+    completed = fresh.run([fresh.TESTS / "isolated" / "loading.py"])
     fresh.check(completed, "1 1")
 
 
@@ -588,7 +664,7 @@ def test_openblas_starts_no_threads_that_a_worker_process_does_not_need(method, 
     """Each would spin for 51 ms as it starts."""
     pytest.importorskip("numpy")
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    fresh.check(fresh.run([HERE / "isolated" / "threadless.py", method]), "")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "threadless.py", method]), "")
 
 
 def test_nothing_differs_after_the_last_pool(kind):
@@ -648,7 +724,7 @@ def test_a_killed_workers_tokens_come_back(gate):
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerLost):
             held.get(60)
-        assert tokens.n_free == tokens.n_tokens
+        gates.wait_until(lambda: tokens.n_free == tokens.n_tokens, "they came back")  # after the loss was reported
 
 
 @pytest.mark.parametrize(
@@ -660,11 +736,21 @@ def test_a_killed_workers_tokens_come_back(gate):
         ("process", "exclusive", "machine"),
     ],
 )
-def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, scope):
-    """If a library has no callback, whole tasks hold the gate. What they start themselves must not wait for them."""
+def test_a_task_of_a_gated_pool_may_use_threads_and_pools(where, policy, scope):
+    """Regions of its threads and nested pools take turns, also if a library without a callback is loaded."""
     pytest.importorskip("sklearn")
-    program = HERE / "isolated" / "gated_tasks.py"
+    program = fresh.TESTS / "isolated" / "gated_tasks.py"
     fresh.check(fresh.run([program, "run", where, policy, scope], timeout=110), "0 True")
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize("policy", ["exclusive", "counting"])
+def test_tasks_of_gated_pools_may_wait_for_each_other(policy, context, monkeypatch):
+    """Also after one has loaded a library whose regions cannot pass the gate: it has the worker's part of the CPUs."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "4")
+    program = fresh.TESTS / "isolated" / "meeting.py"
+    fresh.check(fresh.run([program, "run", policy, context], timeout=110), "True {2}")
 
 
 @pytest.mark.slow
@@ -672,13 +758,15 @@ def test_a_task_that_holds_the_gate_may_use_threads_and_pools(where, policy, sco
 def test_random_programs_come_to_their_end(seed, may_kill):
     """Workers are stopped and killed meanwhile."""
     pytest.importorskip("sklearn")
-    program = HERE / "isolated" / "gated_random.py"
+    program = fresh.TESTS / "isolated" / "gated_random.py"
     completed = fresh.run([program, "run", seed, "pool", may_kill], timeout=115)
     assert completed.returncode == 0 and completed.out.split() == ["ok"], completed
 
 
 def test_unrelated_programs_share_the_machine():
-    programs = [fresh.start([HERE / "isolated" / "machine_wide.py", "run", how]) for how in ("counting", "exclusive")]
+    programs = [
+        fresh.start([fresh.TESTS / "isolated" / "machine_wide.py", "run", how]) for how in ("counting", "exclusive")
+    ]
     for program in programs:
         completed = fresh.finish(program)
         assert completed.returncode == 0 and completed.out.startswith("True True"), completed

@@ -14,11 +14,11 @@ import gates
 import pytest
 
 from pool_party import _native
+from pool_party._budget.gate import Gated, can_be_gated, open_gate
+from pool_party._budget.libraries import Library
 from pool_party._native import Gate
-from pool_party.budget.gate import Gated, can_be_gated, open_gate
-from pool_party.budget.libraries import Library
 
-ISOLATED = pathlib.Path(__file__).resolve().parent / "isolated"
+ISOLATED = fresh.TESTS / "isolated"
 
 
 def check(program, *args, **options):
@@ -51,6 +51,13 @@ class Holder:
     def release(self):
         self._let_go.set()
         return self._call.result(30)
+
+
+@pytest.mark.parametrize("n_cpus", [32, 33])
+def test_opening_says_whether_this_machine_has_too_many_cpus_for_regions(n_cpus, monkeypatch, caplog):
+    monkeypatch.setattr(os, "cpu_count", lambda: n_cpus)
+    open_gate("pool", 2)
+    assert ("parallel regions pass no gate" in caplog.text) == (n_cpus > 32)
 
 
 def wait_until_free(gate, n):
@@ -303,7 +310,7 @@ def test_uninstalling_what_is_not_installed():
 
 def has_openblas():
     pytest.importorskip("numpy")
-    from pool_party.budget import libraries
+    from pool_party._budget import libraries
 
     return any(map(can_be_gated, libraries.find()))
 

@@ -1,5 +1,6 @@
 """Native libraries with threads of their own: found, described, set by address, and looked for only when needed."""
 
+import ctypes
 import os
 import pathlib
 import sys
@@ -8,14 +9,12 @@ import types
 
 import fresh
 import pytest
+import tasks
 
 from pool_party import _native
-from pool_party.budget import environment, libraries, numba_threads, variables
-from pool_party.budget.environment import thread_environment
-from pool_party.budget.libraries import Library, warnings_for
-
-HERE = pathlib.Path(__file__).resolve().parent
-
+from pool_party._budget import environment, libraries, numba_threads, variables
+from pool_party._budget.environment import thread_environment
+from pool_party._budget.libraries import Library, warnings_for
 
 # ---- what is loaded --------------------------------------------------------
 
@@ -32,19 +31,19 @@ HERE = pathlib.Path(__file__).resolve().parent
     ],
 )
 def test_library_with_openmp(scenario, openmp_library):
-    fresh.check(fresh.run([HERE / "isolated/looking.py", scenario, openmp_library]), "")
+    fresh.check(fresh.run([fresh.TESTS / "isolated/looking.py", scenario, openmp_library]), "")
 
 
 @pytest.mark.parametrize("scenario", ["loader_is_held", "forking"])
 def test_looking_at_the_list_hangs_nobody(scenario):
-    fresh.check(fresh.run([HERE / "isolated/looking.py", scenario, ""]), "")
+    fresh.check(fresh.run([fresh.TESTS / "isolated/looking.py", scenario, ""]), "")
 
 
 def test_nothing_is_imported_before_there_is_something_to_find():
     code = """if True:
         import sys
         from pool_party import _native
-        from pool_party.budget import environment, libraries, numba_threads
+        from pool_party._budget import environment, libraries, numba_threads
         print(_native.n_thread_libraries(), libraries.find(), libraries.Loaded().refresh())
         print({"threadpoolctl", "ctypes", "numpy"} & set(sys.modules))
         import numpy
@@ -62,7 +61,7 @@ def openblas():
         if library.name == "openblas" and "numpy" in library.path:
             before = _native.call_getter(library.getter)
             yield library
-            _native.call_setter(library.setter, before)
+            tasks.set_threads(library, before)
             return
     pytest.skip("this NumPy brings no OpenBLAS")
 
@@ -79,7 +78,7 @@ def test_openblas_has_the_variables(openblas):
 
     count, has_threads = libraries.variables_of(openblas)
     for n in (1, 2, 1):
-        _native.call_setter(openblas.setter, n)
+        tasks.set_threads(openblas, n)
         assert ctypes.c_int.from_address(count).value == n and ctypes.c_int.from_address(has_threads).value == 1
 
 
@@ -119,7 +118,7 @@ def test_variables_of_a_file_that_is_gone(tmp_path):
 def test_each_thread_can_set_openblas_for_all(openblas):
     """threadpoolctl 3.8 would ignore the second thread."""
     for n in (1, 2, 1):
-        thread = threading.Thread(target=_native.call_setter, args=(openblas.setter, n))
+        thread = threading.Thread(target=tasks.set_threads, args=(openblas, n))
         thread.start()
         thread.join()
         assert _native.call_getter(openblas.getter) == n
@@ -134,6 +133,7 @@ class Controller:
     """Imitates threadpoolctl's controller, for the library that contains CPython's own functions."""
 
     filepath = None
+    dynlib = ctypes.CDLL(None)
     prefix = "libfoo"
     version = "1.2"
 
@@ -254,6 +254,8 @@ COUNTS = (
     "RAYON_NUM_THREADS",
     "POLARS_MAX_THREADS",
     "LOKY_MAX_CPU_COUNT",
+    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
 )
 BY_OPENMPS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 FOUR_ELSEWHERE = {name: "4" for name in COUNTS if name not in BY_OPENMPS}

@@ -5,7 +5,6 @@ Nothing here depends on what runs on the machine: the tests supply the readings.
 
 import contextlib
 import itertools
-import pathlib
 
 import fresh
 import gates
@@ -116,20 +115,21 @@ def gate(tmp_path):
 
 
 @contextlib.contextmanager
-def lone_task(pool, gate):
-    """Hold one worker of a pool of two in a task, and make sure that the other one is idle.
+def active(pool, gate, n, n_beside=0):
+    """Hold n workers of a pool in tasks, and make sure that the others are idle. n_beside: active ones of other pools.
 
-    Both have had a task before: a worker that began to work now would seem to be one of the threads that are pretended.
+    All have had a task before: a worker that began to work now would seem to be one of the threads that are pretended.
     """
-    both = pool.map_async(tasks.pass_gate, [gate.path] * 2, 1)
-    gate.wait_arrived(2)
-    gate.release(2)
-    both.get(60)
-    held = pool.apply_async(tasks.pass_gate, (gate.path,))
-    gate.wait_arrived(1)
-    gates.wait_until(lambda: _native.n_awake() == 1, "the others sleep")
+    n_workers = len(pool.statistics().n_threads)
+    first = pool.map_async(tasks.pass_gate, [gate.path] * n_workers, 1)
+    gate.wait_arrived(n_workers)
+    gate.release(n_workers)
+    first.get(60)
+    held = pool.map_async(tasks.pass_gate, [gate.path] * n, 1)
+    gate.wait_arrived(n)
+    gates.wait_until(lambda: _native.n_awake() == n + n_beside, "the others sleep")
     yield
-    gate.release(1)
+    gate.release(n)
     held.get(60)
 
 
@@ -138,7 +138,7 @@ def lone(kind, monkeypatch, gate):
     """A pool of two workers that lends four CPUs, with one worker in a task. Until now others used all CPUs."""
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
     leave_nothing()
-    with ComposablePool(2, kind=kind, policy="dynamic") as pool, lone_task(pool, gate):
+    with ComposablePool(2, kind=kind, policy="dynamic") as pool, active(pool, gate, 1):
         yield pool
 
 
@@ -177,6 +177,50 @@ def test_a_system_that_does_not_say_what_runs_is_taken_to_be_idle(lone):
     gates.wait_until(lambda: n_threads(lone) == N_CPUS, "lent")
 
 
+def counts(pool):
+    """The threads of active workers."""
+    awake = pool._engine._channel.awake()
+    return [n for n, is_awake in zip(pool.statistics().n_threads, awake, strict=True) if is_awake]
+
+
+@pytest.mark.parametrize(
+    ("n_cpus", "n_workers", "n_active", "n_others", "expected"),
+    [
+        (8, 4, 1, 0, [8]),
+        (8, 4, 2, 0, [4, 4]),
+        (8, 4, 4, 0, [2, 2, 2, 2]),
+        (8, 3, 3, 0, [3, 3, 2]),
+        (8, 4, 2, 2, [3, 3]),
+        (8, 4, 2, 5, [2, 2]),
+        (8, 3, 1, 3, [5]),
+        (2, 4, 1, 0, [2]),
+    ],
+)
+def test_one_rule_is_for_every_kind(kind, monkeypatch, gate, n_cpus, n_workers, n_active, n_others, expected):
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(n_cpus))
+    leave_nothing()
+    with ComposablePool(n_workers, kind=kind) as pool, active(pool, gate, n_active):
+        pretend(n_others, n_active)
+        gates.wait_until(lambda: _native.cpus_left(n_cpus) == n_cpus - n_others, "they are seen")
+        gates.wait_until(lambda: counts(pool) == expected, "divided")
+
+
+def test_pools_share_what_others_leave(kind, monkeypatch, gate, tmp_path):
+    """Two lone tasks have half of it each, in whichever kind of pool."""
+    monkeypatch.setenv("POOL_PARTY_CPU_COUNT", "8")
+    leave_nothing()
+    with (
+        gates.Gate(tmp_path / "beside") as gate_beside,
+        ComposablePool(4, kind="thread") as beside,
+        ComposablePool(4, kind=kind) as pool,
+        active(beside, gate_beside, 1),
+        active(pool, gate, 1, n_beside=1),
+    ):
+        pretend(n_others=2, n_ours=2)
+        gates.wait_until(lambda: _native.cpus_left(8) == 6, "they are seen")
+        gates.wait_until(lambda: counts(pool) == counts(beside) == [3], "divided")
+
+
 class Asked:
     """A policy that is told how many threads would find a CPU."""
 
@@ -187,7 +231,7 @@ class Asked:
 def test_a_policy_of_ones_own_is_told(kind, monkeypatch, gate):
     monkeypatch.setenv("POOL_PARTY_CPU_COUNT", str(N_CPUS))
     leave_nothing()
-    with ComposablePool(2, kind=kind, policy=Asked()) as pool, lone_task(pool, gate):
+    with ComposablePool(2, kind=kind, policy=Asked()) as pool, active(pool, gate, 1):
         for n_others in (2, 1, 0):
             pretend(n_others)
             gates.wait_until(lambda: set(pool.statistics().n_threads) == {N_CPUS - n_others}, "told")  # noqa: B023
@@ -197,7 +241,7 @@ def test_a_policy_of_ones_own_is_told(kind, monkeypatch, gate):
 
 
 def test_there_is_one_while_pools_lend(kind):
-    fresh.check(fresh.run([pathlib.Path(__file__).parent / "isolated" / "reading.py", "one", kind]))
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "reading.py", "one", kind]))
 
 
 def test_an_idle_pool_reads_nothing(kind):

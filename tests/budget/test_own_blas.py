@@ -10,8 +10,8 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, WorkerBudget
-from pool_party.workers.interp.elf import Dynamic
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.elf import Dynamic
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 np = pytest.importorskip("numpy")
 

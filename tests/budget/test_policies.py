@@ -2,11 +2,12 @@
 
 import random
 
+import properties
 import pytest
 
-from pool_party import ComposableExecutor, ComposablePool, WorkerBudget
-from pool_party.budget import neighbours, plan, policies
-from pool_party.budget.split import split
+from pool_party import ComposableExecutor, ComposablePool, WorkerBudget, _native
+from pool_party._budget import neighbours, plan, policies
+from pool_party._budget.split import split
 
 
 def state(n_cpus, n_workers, awake):
@@ -59,6 +60,88 @@ def test_dynamic_never_gives_more_than_there_is_to_those_that_work():
             cpus = [cpu for share in of_awake for cpu in share.cpus]
             assert n_workers > n_cpus or len(cpus) == len(set(cpus))
         assert all(shares[n] == now.own[n] for n in range(n_workers) if n not in awake)
+
+
+def of_processes(now):
+    """The threads of a pool's active processes, as the balancer grants them."""
+    shares = policies.resolve("dynamic").shares(now)
+    if now.n_others:
+        shares = policies.fit(shares, now.awake, now.n_threads, now.n_others)
+    return [share.n_threads for share, is_awake in zip(shares, now.awake, strict=True) if is_awake]
+
+
+def of_threads(now):
+    """The threads of a pool's active threads or interpreters, each of which looks by itself."""
+    n_awake = now.n_others + sum(now.awake)
+    return [
+        _native.divide(share.n_threads, now.n_others + n, n_awake, now.n_threads, now.n_left)
+        for n, (share, is_awake) in enumerate(zip(now.own, now.awake, strict=True))
+        if is_awake
+    ]
+
+
+def some_pools(rng):
+    """Pools of one process, on CPUs of which other programs leave some."""
+    n_cpus = rng.randint(1, 16)
+    n_left = rng.randint(0, n_cpus)
+    pools = []
+    for _ in range(rng.randint(1, 3)):
+        n_workers, bits = rng.randint(1, 10), rng.choice((-1, rng.getrandbits(10)))
+        awake = {n for n in range(n_workers) if bits >> n & 1}
+        pools.append(state(n_cpus, n_workers, awake)._replace(n_left=n_left))
+    n_awake = sum(sum(pool.awake) for pool in pools)
+    return [pool._replace(n_others=n_awake - sum(pool.awake)) for pool in pools]
+
+
+@properties.check(n_runs=200)
+def test_active_workers_never_have_more_than_there_is(rng):
+    pools = some_pools(rng)
+    counts = [n for pool in pools for n in rng.choice((of_processes, of_threads))(pool)]
+    assert min(counts, default=1) >= 1
+    assert sum(counts) <= max(pools[0].n_threads, len(counts))
+
+
+@properties.check(n_runs=200)
+def test_the_same_rule_is_for_processes_and_threads(rng):
+    for now in some_pools(rng):
+        pairs = list(zip(of_processes(now), of_threads(now), strict=True))
+        assert all(0 <= more - less <= 1 for more, less in pairs)  # a left-over thread may go to none of the threads
+        if now.awake == tuple(sorted(now.awake, reverse=True)):
+            assert all(more == less for more, less in pairs)
+        if all(now.awake) and not now.n_others:
+            assert [less for _, less in pairs] == [share.n_threads for share in now.own]
+
+
+@properties.check(n_runs=200)
+@pytest.mark.parametrize("of_active", [of_processes, of_threads])
+def test_where_more_is_left_nobody_has_less(of_active, rng):
+    for now in some_pools(rng):
+        more = now._replace(n_left=now.n_left + rng.randint(0, 5))
+        pairs = zip(of_active(now), of_active(more), strict=True)
+        assert all(before <= after for before, after in pairs)
+        own = [share.n_threads for share, is_awake in zip(now.own, now.awake, strict=True) if is_awake]
+        nothing = of_active(now._replace(n_left=0))
+        assert all(n <= n_own for n, n_own in zip(nothing, own, strict=True)) and (now.n_others or nothing == own)
+
+
+def test_uneven_budgets_of_whole_cores_stay_while_all_work():
+    own = split(range(6), 2, cores=[(0, 1), (2, 3), (4, 5)])
+    assert [share.n_threads for share in own] == [4, 2]
+    now = policies.State(tuple(range(6)), 6, own, (True, True))
+    assert tuple(policies.resolve("dynamic").shares(now)) == own
+
+
+def test_uneven_budgets_of_whole_cores_are_divided_while_some_are_idle():
+    """Four CPUs that are cores of their own, and eight cores of two."""
+    cores = [(n,) for n in range(4)] + [(n, n + 1) for n in range(4, 20, 2)]
+    own = split(range(20), 12, cores=cores)
+    assert {share.n_threads for share in own} == {1, 2}
+    for idle in range(12):
+        for n_left in range(21):
+            awake = tuple(n != idle for n in range(12))
+            shares = policies.resolve("dynamic").shares(policies.State(tuple(range(20)), 20, own, awake, n_left))
+            assert all(share.n_threads <= len(share.cpus) for share in shares)
+            assert policies.active_threads(shares, awake) <= 20
 
 
 @pytest.mark.parametrize("name", ["exclusive", "counting"])
@@ -171,7 +254,7 @@ def test_static_plan(machine, kind):
     made = plan.make_plan(kind, 3, "static")
     assert [share.n_threads for share in made.own] == [3, 3, 2]
     assert [made.mask(n) for n in range(3)] == [(0, 1, 2), (3, 4, 5), (6, 7)]
-    assert not made.is_balanced and not made.overlaps and not made.is_gated
+    assert made.divider == "plan" and not made.overlaps and not policies.needs_gate(made.policy)
 
 
 def test_no_worker_is_kept_on_a_cpu_that_it_shares(machine):
@@ -209,7 +292,7 @@ def test_a_pool_with_a_part_of_the_cpus_is_not_kept_on_them(machine, monkeypatch
 def test_a_number_of_threads_for_each_worker_is_not_raised(machine, kind):
     machine(4)
     made = plan.make_plan(kind, 2, threads_per_worker=1)
-    assert [share.n_threads for share in made.own] == [1, 1] and not made.lends and not made.is_balanced
+    assert [share.n_threads for share in made.own] == [1, 1] and made.divider == "plan"
 
 
 @pytest.mark.parametrize("kind", ["thread", "process", "interp"])
@@ -226,6 +309,6 @@ def test_where_a_program_has_one_policy_for_all_kinds_gates_are_for_processes():
 
 def test_only_a_process_that_lends_has_a_balancer(machine):
     machine(4)
-    assert plan.make_plan("process", 4, "dynamic").is_balanced
-    assert not plan.make_plan("thread", 4, "dynamic").is_balanced
+    assert plan.make_plan("process", 4, "dynamic").divider == "balancer"
+    assert plan.make_plan("thread", 4, "dynamic").divider == "workers"
     assert plan.make_plan("thread", 4, "dynamic").mask(0) == ()

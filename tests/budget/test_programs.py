@@ -19,9 +19,9 @@ import gates
 import pytest
 
 from pool_party import ComposablePool, WorkerBudget, _native
-from pool_party.budget import machine, policies, programs
-from pool_party.cli import main as cli
-from pool_party.cli import top
+from pool_party._budget import machine, policies, programs
+from pool_party._cli import main as cli
+from pool_party._cli import top
 
 N_CPUS = 8
 CPUS = {"POOL_PARTY_CPU_COUNT": str(N_CPUS)}
@@ -94,7 +94,7 @@ def test_budgets_fit_into_a_programs_part():
 
 HOLDER = """
 import os, sys
-from pool_party.budget import programs
+from pool_party._budget import programs
 table = programs.Table(sys.argv[1])
 row = table.claim(1, "a holder")
 table.set(row, n_wanted=3)
@@ -229,7 +229,7 @@ POOL = """
 import sys
 import tasks
 from pool_party import ComposablePool, _native
-from pool_party.budget import machine
+from pool_party._budget import machine
 
 if __name__ == "__main__":
     machine.TABLE, kind, policy, n_workers, n_tasks, path, look_s = sys.argv[1:]
@@ -403,7 +403,7 @@ def test_a_signal_while_an_opening_is_undone(table, monkeypatch):
         raise OSError("no process can be started")
 
     monkeypatch.setattr(machine, "leave", leave)
-    monkeypatch.setattr("pool_party.workers.process._launch", refuse)
+    monkeypatch.setattr("pool_party._workers.process._launch", refuse)
     before = signal.signal(signal.SIGUSR1, stop)
     try:
         with pytest.raises(Stopped):
@@ -480,7 +480,7 @@ def test_a_table_that_is_refused_refuses_the_pool(kind, table, path):
 CLOSING = """
 import os, sys
 from pool_party import ComposablePool
-from pool_party.budget import machine, programs
+from pool_party._budget import machine, programs
 
 def close():  # in one step, since the thread that looks at the table may open another file at any time
     os.dup2(os.open("/dev/null", os.O_RDONLY), machine._present._table._fd)
@@ -557,7 +557,7 @@ def test_the_row_may_have_been_anothers(table, path):
 NESTED = """
 import os, sys
 from pool_party import ComposablePool
-from pool_party.budget import machine, programs
+from pool_party._budget import machine, programs
 
 def inner(table):
     machine.TABLE = table
@@ -578,7 +578,7 @@ def test_a_pool_inside_a_worker_is_no_program_of_its_own(remote_kind, table, tmp
 
 
 def test_the_runner_shares_the_machine(table, tmp_path):
-    code = f"from pool_party.budget import machine; machine.TABLE = {table!r}\n"
+    code = f"from pool_party._budget import machine; machine.TABLE = {table!r}\n"
     code += "from multiprocessing.pool import ThreadPool\n"
     code += "with ThreadPool(1) as pool: print(pool.map(abs, [-1]), machine._present is not None)"
     fresh.check(fresh.run(["-m", "pool_party", "--scope", "machine", "-c", code]), "[1] True")
@@ -637,7 +637,7 @@ def test_top_opens_the_table_once(begin, table, capsys):
 def test_top_draws_until_q(table):
     terminal, ends = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "pool_party.cli.main", "top", "--interval", "0.1", "--table", table],
+        [sys.executable, "-m", "pool_party._cli.main", "top", "--interval", "0.1", "--table", table],
         **dict.fromkeys(("stdin", "stdout", "stderr"), ends),
         env={**fresh.environment(), "TERM": "xterm"},
     )

@@ -7,7 +7,7 @@ import math
 import properties
 import pytest
 
-from pool_party.budget.split import WorkerBudget, split
+from pool_party._budget.split import WorkerBudget, split
 
 # A machine with two sockets of 44 cores with two threads each, in topology order. Siblings are n and n + 88.
 CORES = [(n, n + 88) for n in range(88)]

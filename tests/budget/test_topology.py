@@ -9,8 +9,8 @@ import machines
 import properties
 import pytest
 
-from pool_party.budget import topology
-from pool_party.budget.topology import Cpu, Topology, cpu_count, current, read
+from pool_party._budget import topology
+from pool_party._budget.topology import Cpu, Topology, cpu_count, current, read
 
 V2 = ("cgroup2", "/", "/sys/fs/cgroup", "rw,nsdelegate")
 V1 = ("cgroup", "/", "/sys/fs/cgroup/cpu,cpuacct", "rw,cpu,cpuacct")
@@ -388,7 +388,7 @@ def test_bad_option_is_named(no_overrides):
         cpu_count()
 
 
-SHOW = "from pool_party.budget.topology import cpu_count; print(cpu_count())"
+SHOW = "from pool_party._budget.topology import cpu_count; print(cpu_count())"
 
 
 def test_python_s_own_override_at_its_start(no_overrides):
@@ -409,7 +409,7 @@ def test_python_that_ignores_its_environment(no_overrides, monkeypatch):
 
 def test_import_is_light():
     code = (
-        "import pool_party.budget.topology; print({'pathlib', 'subprocess', 'threading', 'pickle'} & set(sys.modules))"
+        "import pool_party._budget.topology; print({'pathlib', 'subprocess', 'threading', 'pickle'} & set(sys.modules))"
     )
     fresh.check(
         fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(fresh.TESTS.parent)!r}); {code}"]), "set()"

@@ -8,8 +8,8 @@ import fresh
 import pytest
 
 import pool_party
-from pool_party.cli import main as _cli
-from pool_party.cli import output
+from pool_party._cli import main as _cli
+from pool_party._cli import output
 
 ENDED_BY_SIGPIPE = 141  # the status that shells report
 
@@ -24,12 +24,9 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("demo --workers 0", "'0' is not a whole number from 1 on"),
-        ("demo --workers two", "'two' is not a whole number from 1 on"),
+        ("doctor --workers 0", "'0' is not a whole number from 1 on"),
+        ("doctor --workers two", "'two' is not a whole number from 1 on"),
         ("doctor --workers -1", "'-1' is not a whole number from 1 on"),
-        ("demo --size 640", "'640' is not a size such as 640x480"),
-        ("demo --size 640x", "'640x' is not a size such as 640x480"),
-        ("demo --kinds fibre", "fibre: no such kind of workers"),
     ],
 )
 def test_wrong_values_are_told_in_words(capsys, arguments, message):
@@ -43,7 +40,7 @@ def run_unread(arguments, buffered):
     """Run the command with a standard output whose reader is gone. Return its status and what it wrote to stderr."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, *fresh.STRICT, "-m", "pool_party.cli.main", *arguments]
+    command = [sys.executable, *fresh.STRICT, "-m", "pool_party._cli.main", *arguments]
     environment = {**fresh.environment(), "PYTHONUNBUFFERED": "" if buffered else "1"}
     try:
         done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env=environment)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pool_party.cli import main as _cli
-from pool_party.cli import packages as _packages
-from pool_party.cli.packages import Package, advise, describe, find, judge
-from pool_party.workers.interp.extensions import IS_SUPPORTED
-from pool_party.workers.interp.known import PACKAGES
+from pool_party._cli import main as _cli
+from pool_party._cli import packages as _packages
+from pool_party._cli.packages import Package, advise, describe, find, judge
+from pool_party._workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.known import PACKAGES
 
 needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
 
@@ -32,6 +32,7 @@ def test_doctor(capsys):
     text = capsys.readouterr().out
     for expected in ("openblas", "pthreads", "dynamic", "interp", "no_such_module cannot be imported", "may run on"):
         assert expected in text
+    assert "max_map_count" in text and "RLIMIT_NOFILE" in text
     assert all((f"\n  {name} " in text) == (find(name).version is not None) for name in PUBLIC)
 
 
@@ -49,6 +50,15 @@ def test_installed_packages_that_are_refused_are_named_with_their_reason(folder)
     lines = list(describe())
     assert rows(lines)["torch"][-3:] == ["no:", "it", "crashes"]
     assert any("torch does not work" in line and "kind='process'" in line for line in lines[1:])
+
+
+@needs_support
+def test_what_puts_files_at_risk_is_said(folder):
+    (folder / "rocksdict").mkdir(exist_ok=True)
+    (folder / "rocksdict" / "__init__.py").write_text("")
+    lines = list(describe(["rocksdict"]))
+    assert " ".join(rows(lines)["rocksdict"]).count("only") == 2
+    assert any("rocksdict is refused" in line and "at your own risk" in line for line in lines[1:])
 
 
 def test_installed_packages():
@@ -102,7 +112,9 @@ def test_an_importer_of_its_own_is_seen(monkeypatch, folder):
 def test_packages_are_tried():
     pytest.importorskip("numpy")
     lines = list(describe(["numpy"]))
-    assert rows(lines)["numpy"][-4:-2] == ["imported", "in"] and not any("failed" in line for line in lines)
+    row = rows(lines)["numpy"]
+    assert row[-6:-4] == ["imported", "in"] and row[-1] == "mappings" and 10 < int(row[-2]) < 200
+    assert not any("failed" in line for line in lines)
 
 
 def test_what_fails_is_said(capsys, folder):

@@ -19,17 +19,20 @@ from pool_party import (
     InitializerFailed,
     PoolPartyError,
     WorkerLost,
+    _config,
     _native,
-    _options,
     share,
 )
-from pool_party.nodes import session
-from pool_party.wire import distant
-from pool_party.workers.cluster import here, parts
-from pool_party.workers.cluster.nodes import Node, Nodes
-from pool_party.workers.cluster.slots import Slot, Task
+from pool_party._cluster import distant, here, parts
+from pool_party._cluster.node import session
+from pool_party._cluster.nodes import Node, Nodes
+from pool_party._cluster.slots import Slot, Task
 
 TIMEOUT_S = 30
+
+
+def terms_of(n, initializer=None, kind="thread", **options):
+    return distant.Terms(ComposablePool, _config.PoolConfig(kind, n, **options), initializer)
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def open_pool(monkeypatch):
     opened = []
 
     def open_on(transport, make=ComposablePool, **options):
-        monkeypatch.setattr(_options, "_transport_to", lambda *args: transport)
+        monkeypatch.setattr(_config, "_transport_to", lambda *args: transport)
         opened.append(make(2, kind="dask", **options))
         return opened[-1]
 
@@ -57,8 +60,7 @@ def local_pool(open_pool):
     """Return a function that opens a pool whose one node is in this process."""
 
     def open_here(**options):
-        terms = {"worker_kind": "thread", "processes": 2, "initializer": None, "preload": (), **options}
-        return open_pool(here.Here(2, terms))
+        return open_pool(here.Here(2, terms_of(options.pop("processes", 2), **options)))
 
     return open_here
 
@@ -277,7 +279,7 @@ def test_a_lost_node_is_replaced_by_one_that_gets_the_parts(open_pool):
 
 @pytest.mark.parametrize("worker_kind", ["thread", "process", "interp"])
 def test_the_workers_of_a_node_see_the_same_memory(local_pool, worker_kind):
-    pool = local_pool(worker_kind=worker_kind)
+    pool = local_pool(kind=worker_kind)
     array = share(b"a" * 2 * SIZE)
     places = set(pool.starmap(tasks.name_of_memory, [(array[:-5], n) for n in range(20)], 1))
     assert len(places) == 1
@@ -287,7 +289,7 @@ def test_the_workers_of_a_node_see_the_same_memory(local_pool, worker_kind):
 @pytest.mark.parametrize("worker_kind", ["thread", "process"])
 def test_a_write_to_it_is_refused(local_pool, worker_kind):
     numpy = pytest.importorskip("numpy")
-    pool = local_pool(worker_kind=worker_kind)
+    pool = local_pool(kind=worker_kind)
     array = share(numpy.zeros(SIZE))
     with pytest.raises(ValueError, match="read-only"):
         pool.apply(tasks.add_in_place, (array, 1))
@@ -296,7 +298,7 @@ def test_a_write_to_it_is_refused(local_pool, worker_kind):
 
 def test_arrays_arrive_as_they_are(local_pool):
     numpy = pytest.importorskip("numpy")
-    pool = local_pool(worker_kind="process")
+    pool = local_pool(kind="process")
     array = share(numpy.asfortranarray(numpy.random.default_rng(1).random((300, 400))))
     for part in (array, array[:, 30:], array.T, array.T[7:]):
         result = pool.apply(tasks.identity, (part,))
@@ -333,7 +335,7 @@ def test_a_machine_without_descriptors_copies_parts(local_pool, monkeypatch):
 
     array = pool_party.share(b"a" * SIZE)
     monkeypatch.setattr(distant, "share", share)
-    pool = local_pool(worker_kind="process")
+    pool = local_pool(kind="process")
     assert pool.map(bytes, [array] * 5, 1) == [bytes(array)] * 5
 
 
@@ -341,7 +343,7 @@ def test_initializers_get_it_once_for_each_node(local_pool):
     array = share(b"a" * SIZE)
     call = (tasks.keep, (array,))
     encoded = distant.encode(call, distant.Machines(), apart=distant.Shared)
-    pool = local_pool(worker_kind="process", initializer=encoded)
+    pool = local_pool(kind="process", initializer=encoded)
     places = {pool.apply(tasks.name_of_kept_memory) for _ in range(20)}
     assert len(places) == 1
     assert places != {tasks.name_of_memory(array, 0)}
@@ -385,7 +387,7 @@ def test_an_argument_that_does_not_pickle_fails_its_call_alone(local_pool):
 def test_the_traceback_begins_in_the_task(local_pool):
     with pytest.raises(ZeroDivisionError) as caught:
         local_pool().apply(divmod, (1, 0))
-    assert "nodes/tasks" not in str(caught.value.__cause__)
+    assert "_cluster/node/tasks" not in str(caught.value.__cause__)
 
 
 def test_a_failing_initializer_breaks_the_pool(local_pool):
@@ -398,9 +400,7 @@ def test_an_initializer_that_has_failed_already_is_told():
     """Before the session begins to handle messages, which is where others are."""
     told, inbox = [], SimpleQueue()
     encoded = distant.encode((divmod, (1, 0)), distant.Machines())
-    node = session.Session(
-        {"worker_kind": "thread", "processes": 1, "initializer": encoded, "preload": ()}, 1, told.append
-    )
+    node = session.Session(terms_of(1, encoded), 1, told.append)
     gates.wait_until(lambda: not node._pool._engine.is_running, "its pool is broken")
     frames = distant.encode(((1,), {}))
     inbox.put(("run", {1: distant.encode_whole(tasks.square)}, {}, [(0, 1, _native.MODE_CALL, None, frames)]))
@@ -448,8 +448,7 @@ def test_such_a_pool_cannot_be_traced(local_pool, tmp_path):
 def test_a_task_that_is_withdrawn_and_sent_again_has_one_outcome(gate):
     """However late the thread is that runs the callbacks of the withdrawn one."""
     told = []
-    terms = {"worker_kind": "thread", "processes": 1, "initializer": None, "preload": ()}
-    node = session.Session(terms, 1, told.append)
+    node = session.Session(terms_of(1), 1, told.append)
     encoded = distant.encode_whole(tasks.pass_gate)
 
     def send(number, path):

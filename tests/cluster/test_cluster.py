@@ -221,7 +221,7 @@ def test_connections_that_others_may_read_are_refused():
     ],
 )
 def test_which_connections_are_protected(address, is_protected):
-    from pool_party.workers.cluster import dask
+    from pool_party._cluster import dask
 
     assert dask.is_protected(address) is is_protected
 
@@ -279,7 +279,7 @@ def test_an_asynchronous_client_is_refused(cluster):
 
 
 def test_the_doctor_names_what_differs(cluster, client, capsys):
-    from pool_party.cli import main
+    from pool_party._cli import main
 
     client.run(_set_version, "0.0.0", workers=[min(client.nthreads())])
     try:
@@ -294,7 +294,7 @@ def test_the_doctor_names_what_differs(cluster, client, capsys):
 
 
 def test_the_doctor_says_that_no_scheduler_answers(monkeypatch, capsys):
-    from pool_party.cli import clusters, main
+    from pool_party._cli import clusters, main
 
     monkeypatch.setattr(clusters, "PATIENCE_S", 0.5)
     assert main.main(["doctor", "--cluster", "tcp://127.0.0.1:1"]) == 1
@@ -302,8 +302,8 @@ def test_the_doctor_says_that_no_scheduler_answers(monkeypatch, capsys):
 
 
 def test_the_doctor_names_nodes_that_cannot_be_used():
-    from pool_party.cli import clusters
-    from pool_party.nodes import checks
+    from pool_party._cli import clusters
+    from pool_party._cluster.node import checks
 
     node = checks.look()
     older = {**node, "python": "3.9.1", "packages": {**node["packages"], "numpy": None}}
@@ -366,7 +366,7 @@ def test_a_lost_scheduler_fails_all_calls_soon(fragile):
 
 def test_a_stopped_worker_delays_only_the_opening(fragile, monkeypatch, caplog):
     """It is used once it continues, however often it was tried before."""
-    from pool_party.workers.cluster import dask
+    from pool_party._cluster import dask
 
     tries = []
 

@@ -8,7 +8,7 @@ import sys
 import fresh
 import pytest
 
-PROGRAM = pathlib.Path(__file__).parent / "isolated" / "ranks.py"
+PROGRAM = fresh.TESTS / "isolated" / "ranks.py"
 MPIEXEC = pathlib.Path(sys.executable).with_name("mpiexec")
 TIMEOUT_S = 100.0
 

@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from pool_party.workers.interp.extensions import IS_SUPPORTED
-from pool_party.workers.process import _reseed
+from pool_party._workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.process import _reseed
 
 np = pytest.importorskip("numpy")
 

@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import random
+import sys
 import threading
 import time
 import weakref
@@ -1058,3 +1059,46 @@ def test_random_awaits_cancels_and_kills(kind, make_pool, seed):
         assert pool.statistics().n_workers_lost <= 3 * n_kills + 3 * 9
 
     run(main())
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+def test_what_ends_iterations_is_an_error_in_asyncio(pool, error):
+    """Neither ends `amap` as if its input were over, nor raises TypeError where it is set as a future's exception."""
+
+    async def iterate():
+        return [x async for x in pool.amap(raise_this, [error("over")])]
+
+    async def wait_for():
+        return await pool.apply_async(raise_this, (error("over"),))
+
+    async def in_future():
+        return await asyncio.wait_for(asyncio.wrap_future(pool.submit(raise_this, error("over"))), 60)
+
+    # asyncio of CPython 3.12.1 waits for ever for a future that raises StopIteration (CPython issue 112182).
+    ways = (iterate, wait_for, in_future) if sys.version_info >= (3, 13) else (iterate, wait_for)
+    for how in ways:
+        with pytest.raises((RuntimeError, StopAsyncIteration)) as caught:
+            asyncio.run(how())
+        assert "over" in (str(caught.value), str(caught.value.__cause__))
+
+
+def raise_this(error):
+    raise error
+
+
+def test_an_executor_of_threads_is_a_default_executor():
+    """asyncio takes only instances of the standard library's class."""
+
+    async def main():
+        executor = ComposableExecutor(2, kind="thread")
+        assert type(executor.options(retries=1)) is type(executor) and isinstance(executor, ComposableExecutor)
+        asyncio.get_running_loop().set_default_executor(executor)
+        assert await asyncio.to_thread(pow, 2, 5) == 32
+        assert await asyncio.get_running_loop().run_in_executor(None, pow, 2, 6) == 64
+        assert executor.statistics().n_completed == 2
+        return executor
+
+    executor = asyncio.run(main())  # which shuts it down
+    with pytest.raises(PoolClosed):
+        executor.submit(pow, 2, 3)
+    assert repr(executor).startswith("<ComposableExecutor kind=thread")

@@ -460,3 +460,22 @@ def test_failure_that_cannot_be_described_still_arrives(make_pool, remote_kind):
     with pytest.raises(pool_party.RemoteError, match="could not be described"):
         pool.apply_async(tasks.raise_named, ("ValueError",)).get(30)
     assert pool.apply(tasks.square, (3,)) == 9
+
+
+# ---- files ----
+
+
+def test_text_files_are_refused(remote_pool):
+    """cloudpickle would send their text, and the receiver would get a StringIO."""
+    with open(__file__) as file:
+        for function, *args in (type, file), (lambda: file.name,):
+            with pytest.raises(TypeError, match=r"cannot pickle '_io.TextIOWrapper' instances: open the file"):
+                remote_pool.apply(function, args)
+        assert file.tell() == 0
+    with pytest.raises(multiprocessing.pool.MaybeEncodingError):
+        remote_pool.apply(open, (__file__,))
+
+
+def test_standard_streams_travel_by_name(remote_pool, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    assert remote_pool.apply(lambda out=sys.__stdout__: out is sys.stdout)

@@ -89,7 +89,7 @@ def test_shutdown_while_a_worker_is_replaced(make_executor, kind, monkeypatch):
     gates.wait_until(lambda: "state=CLOSE" in repr(executor), "it is being shut down")
     may_start.set()
     shutdown.result(TIMEOUT_S)
-    assert not any(workers.places) and not executor._engine._background.is_alive()
+    assert not any(workers.slots) and not executor._engine._background.is_alive()
 
 
 def test_context(make_executor, start_method, context):
@@ -505,6 +505,18 @@ def test_lost_worker_fails_its_own_future_alone(make_executor, context):
     assert caught.value.exitcode == 7
     assert [future.result(TIMEOUT_S) for future in before + after] == [i * i for i in range(50)] * 2
     assert executor.submit(tasks.square, 3).result(TIMEOUT_S) == 9
+
+
+def test_arguments_and_functions_that_cannot_be_meant(make_executor, kind):
+    async def asynchronous():
+        pass
+
+    executor = make_executor(1, kind=kind)
+    for call in executor.submit, executor.map:
+        with pytest.raises(TypeError, match=r"asynchronous is asynchronous.*asyncio\.run"):
+            call(asynchronous)
+    with pytest.raises(TypeError, match="no argument 'processes': did you mean 'max_workers'"):
+        make_executor(processes=1)
 
 
 # ---- ending the workers ------------------------------------------------------

@@ -365,3 +365,61 @@ def test_terminate_while_the_generator_is_blocked(make_pool, kind, verb):
             waiting.result(TIMEOUT_S)
     finally:
         may_go_on.set()
+
+
+# ---- exceptions that mean something to an iterator -------------------------
+
+
+class EndsEarly(StopIteration):
+    """One of the user's."""
+
+
+def end_at_two(x, error):
+    if x == 2:
+        raise error
+    return x
+
+
+@pytest.mark.parametrize("chunksize", [1, 2])
+@pytest.mark.parametrize("error", [StopIteration("over"), EndsEarly("over")], ids=["StopIteration", "subclass"])
+@pytest.mark.parametrize("make_input", [list, iter])
+def test_a_task_that_raises_stop_iteration_does_not_end_the_iteration(pool, verb, error, chunksize, make_input):
+    """It is a RuntimeError, as in a generator (PEP 479)."""
+    iterator = getattr(pool, verb)(
+        functools.partial(end_at_two, error=error), make_input([0, 1, 2, 3, 4, 5]), chunksize
+    )
+    got, errors = [], []
+    for _ in range(7 - chunksize // 2):
+        try:
+            got.append(next(iterator))
+        except RuntimeError as caught:
+            errors.append(caught)
+        except StopIteration:
+            break
+    assert sorted(got) == ([0, 1, 3, 4, 5] if chunksize == 1 else [0, 1, 4, 5])
+    assert [(type(caught.__cause__), str(caught.__cause__)) for caught in errors] == [(type(error), "over")]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, StopAsyncIteration, IndexError, SystemExit, KeyboardInterrupt])
+def test_other_exceptions_that_end_loops_reach_the_caller(pool, verb, error):
+    iterator = getattr(pool, verb)(functools.partial(end_at_two, error=error("over")), [2, 3])
+    outcomes = []
+    for _ in range(2):
+        try:
+            outcomes.append(next(iterator))
+        except error as caught:
+            outcomes.append(str(caught))
+    assert sorted(map(str, outcomes)) == ["3", "over"]
+
+
+def test_an_item_whose_pickling_raises_stop_iteration(remote_pool, verb):
+    iterator = getattr(remote_pool, verb)(tasks.identity, iter([EndsWhenPickled()]))
+    with pytest.raises(RuntimeError):
+        next(iterator)
+
+
+class EndsWhenPickled:
+    def __reduce__(self):
+        raise StopIteration

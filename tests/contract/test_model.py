@@ -6,12 +6,11 @@ time for each kind. A failure shows what was done and when, and how to repeat it
 
 import importlib.util
 import os
-import pathlib
 
 import fresh
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent / "model"
+MODEL = fresh.TESTS / "model"
 KINDS = ("thread", "process", "interp")
 SECONDS = float(os.environ.get("POOL_PARTY_MODEL_SECONDS", "0"))
 FAILURE_LIMIT_S = 110
@@ -27,7 +26,7 @@ HOW_MANY = pytest.mark.parametrize("is_few", [True, pytest.param(False, marks=py
 
 
 def run(program, *args):
-    completed = fresh.run([HERE / program, *args], timeout=FAILURE_LIMIT_S + SECONDS)
+    completed = fresh.run([MODEL / program, *args], timeout=FAILURE_LIMIT_S + SECONDS)
     if completed.returncode != 0:
         pytest.fail(repr(completed))  # in full: pytest shortens what an assertion shows
     return completed
@@ -72,5 +71,5 @@ def test_the_machine_sees_faults(fault, monkeypatch):
     """The oracle must find faults: a pool with one fault, inserted between it and the machine, must fail."""
     if fault == "hang":
         monkeypatch.setenv("POOL_PARTY_MODEL_STEP_S", "2")
-    completed = fresh.run([HERE / "faulty.py", fault], timeout=FAILURE_LIMIT_S)
+    completed = fresh.run([MODEL / "faulty.py", fault], timeout=FAILURE_LIMIT_S)
     assert completed.returncode != 0 and FAULTS[fault] in completed.err, completed

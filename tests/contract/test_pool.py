@@ -339,6 +339,54 @@ def test_something_not_callable_fails_its_own_call(pool):
     assert pool.apply(tasks.square, (2,)) == 4
 
 
+async def asynchronous(x):
+    return x
+
+
+async def generating(x):
+    yield x
+
+
+@pytest.mark.parametrize("function", [asynchronous, generating])
+def test_asynchronous_functions_are_refused(pool, function):
+    calls = [
+        (pool.apply, function, (1,)),
+        (pool.apply_async, function, (1,)),
+        (pool.submit, function, 1),
+        (pool.map, function, [1]),
+        (pool.starmap, function, [(1,)]),
+        (pool.imap, function, [1]),
+        (pool.imap_unordered, function, [1]),
+    ]
+    for call, *args in calls:
+        with pytest.raises(TypeError, match=f"^{function.__name__} is asynchronous.*asyncio.run"):
+            call(*args)
+    assert pool.apply(tasks.square, (2,)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_workers", "processes"),
+        ("n_worker", "processes"),
+        ("max_tasks_per_child", "maxtasksperchild"),
+        ("knd", "kind"),
+    ],
+)
+def test_the_error_for_an_unknown_argument_says_which_one_is_meant(name, meant):
+    with pytest.raises(TypeError, match=f"^ThreadPool has no argument '{name}': did you mean '{meant}'"):
+        pool_party.ThreadPool(1, **{name: 1})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'elephant'"):
+        pool_party.ComposablePool(elephant=1)
+
+
+def test_the_error_for_an_unknown_name_says_which_one_is_meant():
+    with pytest.raises(AttributeError, match=r"'Pool': did you mean 'ComposablePool'\?"):
+        _ = pool_party.Pool
+    with pytest.raises(AttributeError, match=r"'elephant'$"):
+        _ = pool_party.elephant
+
+
 def test_wrong_number_of_arguments_fails_its_own_call(pool):
     with pytest.raises(TypeError, match="argument"):
         pool.apply(tasks.square, (1, 2, 3))

@@ -6,7 +6,7 @@ import threading
 
 from pool_party import RemoteError, _native
 from pool_party._core.outcomes import error_of, future_error_of
-from pool_party.workers import loop
+from pool_party._workers import loop
 
 
 def outcome_of(result):

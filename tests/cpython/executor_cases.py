@@ -376,7 +376,7 @@ def ours_in_scripts(kind):
         assert args[:-1] != ("-c",) or replace(args[-1]) != args[-1], "CPython's script has changed"
         result = run(*map(replace, args), **env)
         # The name in a traceback. The program itself checks that it is a RuntimeError.
-        return result._replace(err=result.err.replace(b"pool_party._core.errors.PoolClosed:", b"RuntimeError:"))
+        return result._replace(err=result.err.replace(b"pool_party.PoolClosed:", b"RuntimeError:"))
 
     def make_script(folder, name, text, *args, **kwargs):
         assert replace(text) != text, "CPython's script has changed"

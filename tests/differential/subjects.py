@@ -8,7 +8,7 @@ import effects
 import errors
 
 from pool_party import ComposablePool
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 ORACLE = "multiprocessing"
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from pool_party._core.records import NamedTuple, TypedDict
+from pool_party._ground.records import NamedTuple, TypedDict
 
 
 class Point(NamedTuple):

@@ -4,17 +4,16 @@ import concurrent.futures
 import importlib.util
 import operator
 import os
-import pathlib
 
 import fresh
 import pytest
 import tasks
 
 from pool_party import PoolClosed
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 TIMEOUT_S = 30
-PROGRAM = pathlib.Path(__file__).resolve().parent / "isolated" / "dask_collections.py"
+PROGRAM = fresh.TESTS / "isolated" / "dask_collections.py"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dask") is None, reason="there is no Dask here")

@@ -16,8 +16,8 @@ from joblib import Parallel, delayed, parallel_config
 
 import pool_party
 from pool_party import WorkerLost
-from pool_party.integrations import idle_pools
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._integrations import idle_pools
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 ROUNDS = range(20)
 LONG_S = 100.0  # a limit for what fails: on a busy machine workers need long to import joblib and NumPy
@@ -372,7 +372,7 @@ import sys
 import pool_party
 
 register = pool_party.register_joblib_backend
-assert "joblib" not in sys.modules and "pool_party.integrations.joblib" not in sys.modules
+assert "joblib" not in sys.modules and "pool_party._integrations.joblib" not in sys.modules
 sys.modules["joblib"] = None
 try:
     register()
@@ -489,3 +489,21 @@ def test_scikit_learn_finds_the_same(kind, tmp_path):
     (tmp_path / "program.py").write_text(LEARNING)
     completed = fresh.run([tmp_path / "program.py", kind], timeout=500, options=())
     assert completed.returncode == 0 and completed.out.split() == ["same"], completed
+
+
+# ---- definitions of __main__ ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "context"),
+    [("process", "fork"), ("process", "forkserver"), ("process", "spawn"), ("interp", "-"), ("thread", "-")],
+)
+def test_tasks_have_the_values_of_the_time_of_the_call(kind, context):
+    """A script needs no main guard, and is run once, as with loky."""
+    program = fresh.TESTS / "isolated" / "joblib_values.py"
+    fresh.check(fresh.run([program, kind, context], timeout=110), "the script runs once\nok")
+
+
+def test_tasks_have_the_values_of_the_time_of_the_call_under_the_runner():
+    program = fresh.TESTS / "isolated" / "joblib_values.py"
+    fresh.check(fresh.run(["-m", "pool_party", program], timeout=110), "the script runs once\nok")

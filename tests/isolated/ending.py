@@ -14,6 +14,23 @@ from pool_party import ComposableExecutor, PoolClosed, _native
 forgotten = []  # keeps objects alive until shutdown
 
 
+def daemon_threads_open_pools(kind):
+    """Threads that open pools for ever, while the interpreter ends. From then on they get an error."""
+    opened = threading.Semaphore(0)
+
+    def open_pools():
+        with contextlib.suppress(PoolClosed):
+            while True:
+                with ComposablePool(1, kind=kind) as pool:
+                    pool.apply(tasks.square, (2,))
+                opened.release()
+
+    for _ in range(3):
+        threading.Thread(target=open_pools, daemon=True).start()
+    for _ in range(3):
+        assert opened.acquire(timeout=TIMEOUT_S)
+
+
 def idle(kind):
     pool = ComposablePool(2, kind=kind)
     assert pool.map(tasks.square, range(5)) == [0, 1, 4, 9, 16]

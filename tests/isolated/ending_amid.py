@@ -19,7 +19,7 @@ from probe import ComposablePool, tasks
 from threadpoolctl import threadpool_limits
 
 from pool_party import ComposableExecutor, PoolClosed, PoolPartyError, PoolTerminated, WorkerBudget
-from pool_party.budget.policies import for_kind
+from pool_party._budget.policies import for_kind
 
 N_THREADS = 4
 SUBMITTED = (PoolClosed, PoolTerminated, multiprocessing.TimeoutError)

@@ -4,7 +4,6 @@ import contextlib
 import faulthandler
 import gc
 import os
-import signal
 import tempfile
 import threading
 
@@ -91,24 +90,6 @@ def fork_and_exit_normally(kind):
     assert pool.map(tasks.square, range(10), 1) == [x * x for x in range(10)]
     pool.terminate()
     pool.join(timeout=TIMEOUT_S)
-
-
-def fork_beside_interpreters():
-    """CPython crashes or hangs in such a child, in its clean-up after the fork (CPython issue 139759)."""
-    with (
-        gates.Gate(os.path.join(tempfile.mkdtemp(), "gate")) as gate,
-        ComposablePool(2, kind="interp") as pool,
-    ):
-        pending = pool.apply_async(tasks.pass_gate, (gate.path, "kept"))
-        gate.wait_arrived()
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        assert pool.map(tasks.square, range(100), 1) == [x * x for x in range(100)]
-        gate.release()
-        assert pending.get(TIMEOUT_S) == "kept"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import probe
 from probe import TIMEOUT_S, ComposablePool, gates, signal
 
-from pool_party.budget.policies import for_kind
+from pool_party._budget.policies import for_kind
 
 POLICIES = ("exclusive", "counting", "exclusive", "counting", "static", "dynamic", None)
 SIZE = 260  # order of a matrix that is large enough for a parallel region
@@ -90,7 +90,7 @@ def count(program):
 
 
 def load_openmp(_):
-    """Load a library without a callback, so that tasks hold the gate."""
+    """Load a library without a callback."""
     import ctypes
 
     import sklearn

@@ -1,4 +1,4 @@
-"""Tasks that hold the gate, because a library without a callback is loaded, and compute in other threads and pools.
+"""Tasks of a gated pool that compute in other threads and pools, while a library without a callback is loaded.
 
 `python gated_tasks.py run where policy scope`: where is "threads", or the kind of a nested pool.
 """
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from probe import TIMEOUT_S, ComposablePool, gates, main
 
 from pool_party import _native
-from pool_party.budget.policies import for_kind
+from pool_party._budget.policies import for_kind
 
 
 def load(_):
@@ -45,6 +45,8 @@ def run(where, policy, scope):
         before = gate.n_acquired
         got = pool.starmap_async(compute, [(where, policy, scope)] * 2, 1).get(TIMEOUT_S)
         assert got == [[1200.0] * 3] * 2, got
+        if where != "threads":  # workers of a nested pool that are active together have one thread each, and no regions
+            assert pool.apply_async(product, (300,)).get(TIMEOUT_S) == 1200.0
         assert gate.n_acquired > before
         # Other programs, such as other tests, may be using the machine's gate.
         gates.wait_until(lambda: gate.n_free == gate.n_tokens and gate.n_waiting == 0, "all tokens are back")

@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 import threading
 
 from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
@@ -15,6 +16,7 @@ from probe import TIMEOUT_S, ComposablePool, gates, main, resources, tasks
 import pool_party
 from pool_party import ComposableExecutor
 from pool_party._core import workers
+from pool_party._core.engine import Engine
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
 FILES = (PACKAGE, threading.__file__)
@@ -50,6 +52,44 @@ def caught(verb, kind, gate_path):
 def uncaught(verb, kind, gate_path):
     with ComposablePool(2, kind=kind) as pool:
         VERBS[verb](pool, functools.partial(tasks.pass_gate, gate_path))
+
+
+def interrupt_in_wait():
+    """Have KeyboardInterrupt raised in the program as soon as it waits for a call."""
+
+    def handle(signum, frame):
+        if frame.f_code is Engine.wait.__code__:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.default_int_handler(signum, frame)
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+
+
+def withdrawn(verb, kind):
+    """What has not begun when its wait is interrupted never begins, since nobody could take the results."""
+    with tempfile.TemporaryDirectory() as folder:
+        gate, log = gates.Gate(os.path.join(folder, "gate")), os.path.join(folder, "log")
+        pool = ComposablePool(1, kind=kind)
+        running = pool.apply_async(tasks.pass_gate, (gate.path, 5))
+        gate.wait_arrived()
+        interrupt_in_wait()
+        try:
+            if verb == "apply":
+                pool.apply(tasks.log_line, (log, "begun"))
+            else:
+                pool.starmap(tasks.log_line, [(log, "begun")] * 20, 1)
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("the wait was not interrupted")
+        assert pool.statistics().n_pending == 1
+        gate.release()
+        assert running.get(TIMEOUT_S) == 5 and pool.apply(tasks.square, (3,)) == 9
+        assert not os.path.exists(log)
+        pool.terminate()
+        pool.join(timeout=TIMEOUT_S)
+        gate.close()
 
 
 def submit_four(executor, gate_path, log_path):
@@ -254,7 +294,9 @@ def at_each_place_of_an_opening(kind, step):
                 interrupted = True
         if interruption.n_left > 0:
             break
-        assert interrupted or in_finalizers.pop() is Alarm, f"the signal at place {n} was lost"
+        if not interrupted:
+            assert in_finalizers.pop() is Alarm, f"the signal at place {n} was lost"
+            pool.terminate()
         gates.wait_until(lambda: not any("pool_party" in thread.name for thread in threading.enumerate()), "they ended")
     assert n > 50, f"only {n} places were found"
     pool.terminate()

@@ -104,6 +104,16 @@ def all_while_starting(method):
     assert not zombies(), zombies()
 
 
+def each_asks_itself_to_end(method):
+    """An initializer that always sends itself a signal which may also come from outside."""
+    number = signal.SIGTERM if method == "fork" else signal.SIGHUP
+    with contextlib.closing(make_pool(method, 1, initializer=signal.raise_signal, initargs=(number,))) as pool:
+        error = expect(InitializerFailed, lambda: pool.apply_async(tasks.square, (2,)).get(3 * TIMEOUT_S))
+        assert "ended before their initializer had run" in str(error) and number.name in str(error), error
+    pool.join(timeout=TIMEOUT_S)
+    assert not zombies(), zombies()
+
+
 def zombies():
     """This process's dead children that nobody has waited for."""
     states = []

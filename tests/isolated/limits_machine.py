@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from threadpoolctl import threadpool_limits
 
 from pool_party import ComposablePool, _native
-from pool_party.budget import arbiter, libraries
+from pool_party._budget import libraries, limiter
 
 _native.pretend_running(0)  # policies that lend then assume that all CPUs are idle, whatever else runs here
 
@@ -119,7 +119,7 @@ class Limits(RuleBasedStateMachine):
 
     def notice(self):
         """The user makes a limiter, or a task begins in this process: from here on pools know of all its libraries."""
-        arbiter.refresh()
+        limiter.refresh()
         self.n_noticed = self.n_libraries
 
     @precondition(lambda self: self.pool is not None)
@@ -249,11 +249,14 @@ class Limits(RuleBasedStateMachine):
         running = [actor for actor in ACTORS if actor.result is not None]
         budget = N_CPUS // (len(running) or 1) if self.lends else N_CPUS // N_WORKERS
         main = [block for block in self.blocks if block[3]]
-        everywhere = [main, *(actor.blocks for actor in ACTORS)]
+        in_tasks = [actor.blocks for actor in ACTORS]
         granted = min(budget, *(self.users(k, main) for k in range(self.n_noticed)))  # to those that share no library
         for actor in running:
             if KIND == "thread":
-                wanted = [min(budget, self.users(k, *everywhere)) for k in range(self.n_noticed)]
+                wanted = [
+                    min(budget, self.users(k, main), self.innermost(k, *in_tasks) or ENOUGH)
+                    for k in range(self.n_noticed)
+                ]
             elif KIND == "interp":
                 wanted = [granted]
             else:
@@ -262,7 +265,7 @@ class Limits(RuleBasedStateMachine):
         if KIND == "process":
             expect_here([self.innermost(k, main) or self.unseen(k) for k in range(self.n_libraries)])
         elif not running:
-            expect_here([self.innermost(k, *everywhere) or self.unseen(k) for k in range(self.n_libraries)])
+            expect_here([self.innermost(k, main, *in_tasks) or self.unseen(k) for k in range(self.n_libraries)])
 
     def teardown(self):
         while self.blocks:

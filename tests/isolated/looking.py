@@ -11,10 +11,11 @@ import sys
 import threading
 import warnings
 
+import tasks
 from probe import TIMEOUT_S, main
 
 from pool_party import _native
-from pool_party.budget import libraries
+from pool_party._budget import libraries
 
 
 def in_thread(function, *args):
@@ -40,7 +41,7 @@ def openmp_counts_are_per_thread(path):
     n = default + 1
 
     def set_and_use():
-        _native.call_setter(openmp.setter, n)
+        tasks.set_threads(openmp, n)
         return _native.call_getter(openmp.getter), dll.n_threads_max(), dll.n_threads_of_a_region()
 
     assert in_thread(set_and_use) == (n, n, n)

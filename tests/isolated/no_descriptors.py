@@ -68,6 +68,6 @@ def initializer(kind):
 if __name__ == "__main__":
     while os.dup(0) < N_HELD:
         pass  # so that pools get descriptors beyond the limit of `none_left`
-    for module in ("pool_party._core.broken", "multiprocessing.pool"):
+    for module in ("pool_party._ground.broken", "multiprocessing.pool"):
         sys.modules.pop(module, None)  # so that they have to be imported again
     main({"lost": lost, "initializer": initializer})

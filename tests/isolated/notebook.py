@@ -1,5 +1,5 @@
-"""Runs a notebook with nbclient, and checks what its cells show: bars, log records and output of workers. A cell is
-interrupted, after which nothing is lost."""
+"""Runs a notebook with nbclient, and checks what its cells show: bars, log records and output of workers. Cells are
+interrupted: what has a handle is not lost, and what has none and has not begun never begins."""
 
 import asyncio
 import pathlib
@@ -17,8 +17,8 @@ import pathlib
 import sys
 import time
 
-import pool_party
 from pool_party import ComposablePool
+from tqdm import tqdm
 
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
 path = pathlib.Path({path!r})
@@ -26,7 +26,7 @@ path = pathlib.Path({path!r})
 def work(n):
     sys.stdout.write(f"printed {{n}}\\n")  # in one piece, since threads share the stream
     logging.info("logged %s", n)
-    for _ in pool_party.progress(range(7), "epochs"):
+    for _ in tqdm(range(7), "epochs"):
         while not path.exists():
             time.sleep(0.01)
     return n
@@ -35,6 +35,9 @@ def hold(n):
     while not path.exists():
         time.sleep(0.01)
     return n
+
+def mark(n):
+    path.with_name("marked").touch()
 """
 SHOW = """
 with ComposablePool(2, kind={kind!r}, log=True, output="relay") as pool:
@@ -52,6 +55,20 @@ print("begun")
 TAKE = """
 path.touch()
 print([result.get() for result in results], pool.map(hold, range(3)), pool.statistics().n_pending)
+pool.close()
+pool.join()
+"""
+STOP = """
+pool = ComposablePool(1, kind={kind!r})
+running = pool.apply_async(hold, (1,))
+while not pool._engine.is_begun(running):
+    time.sleep(0.01)
+print("begun")
+pool.map(mark, range(50), 1)
+"""
+GO_ON = """
+path.touch()
+print(running.get(), pool.apply(hold, (2,)), pool.statistics().n_pending, path.with_name("marked").exists())
 pool.close()
 pool.join()
 """
@@ -93,7 +110,7 @@ async def wait_for(cell, text, stream):
 
 async def check(notebook, kind, path):
     async def let_pass(cell):
-        await wait_for(cell, "epochs", "stderr")  # a bar of a loop is shown while the loop goes on
+        await wait_for(cell, "epochs", "stderr")  # a task's own bar is shown while its loop goes on
         path.touch()
 
     async def interrupt(cell):
@@ -111,6 +128,11 @@ async def check(notebook, kind, path):
     assert shown_by(interrupted, "errors") == ["KeyboardInterrupt"], interrupted
     last = await notebook.run(TAKE)
     assert shown_by(last, "stdout") == "[0, 1, 2, 3, 4] [0, 1, 2] 0\n", last
+    path.unlink()
+    stopped = await notebook.run(STOP.format(kind=kind), interrupt)
+    assert shown_by(stopped, "errors") == ["KeyboardInterrupt"], stopped
+    last = await notebook.run(GO_ON)
+    assert shown_by(last, "stdout") == "1 2 0 False\n", last
     path.unlink()
 
 

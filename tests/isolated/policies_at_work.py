@@ -14,7 +14,7 @@ import numpy as np
 import tasks
 
 from pool_party import ComposablePool, _native
-from pool_party.budget import libraries, policies
+from pool_party._budget import libraries, policies
 
 N_CPUS = 8
 POLICIES, UNGATED = {"process": policies.NAMES}, ("static", "dynamic")

@@ -4,7 +4,7 @@ import sys
 
 from probe import TIMEOUT_S, ComposablePool, gates, main, tasks
 
-from pool_party.budget.enforcer import Enforcer
+from pool_party._budget.enforcer import Enforcer
 
 
 def limited(kind):

@@ -1,6 +1,7 @@
 """Shared code of the programs in this folder: a hard time-out, and functions that inspect processes."""
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -92,6 +93,23 @@ def shared_memory():
     return n_open, n_mapped, sorted(names)
 
 
+class _Library(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))  # the beginning of dl_phdr_info
+
+
+def count_copies():
+    """Count the private copies of extension modules that are loaded in this process."""
+    names = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
+    def note(library, size, ignored):
+        names.append(library.contents.name or b"")
+        return 0
+
+    ctypes.CDLL(None).dl_iterate_phdr(note, None)
+    return sum(name.startswith(b"/proc/self/fd") for name in names)
+
+
 def resources():
     """Everything that a closed pool must have released."""
     n_open, n_mapped, names = shared_memory()
@@ -101,6 +119,7 @@ def resources():
         "children": len(children()),
         "memfds open": n_open,
         "memfds mapped": n_mapped,
+        "copies loaded": count_copies(),
         "/dev/shm": len(names),
     }
 

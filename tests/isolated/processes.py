@@ -95,7 +95,7 @@ def idle_workers_that_do_not_end(method):
     for ignored in (False, True):
         with make_pool(method, 1) as pool:
             pool.apply(at_exit, (stay, ignored))
-            (worker,) = pool._engine._workers.places
+            (worker,) = pool._engine._workers.slots
         assert worker.exitcode == -(signal.SIGKILL if ignored else signal.SIGTERM), worker.exitcode
 
 

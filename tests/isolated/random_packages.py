@@ -16,7 +16,7 @@ from arrays_leaks import private_mb, settled
 from probe import TIMEOUT_S, gates, main
 
 from pool_party import InterpreterPool
-from pool_party.workers.interp.known import PACKAGES
+from pool_party._workers.interp.known import PACKAGES
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "science"))
 

@@ -1,5 +1,6 @@
 """Programs whose pools have workers in the ranks of an MPI program. The test starts them by `mpiexec`."""
 
+import multiprocessing
 import operator
 import os
 import sys
@@ -21,7 +22,7 @@ from pool_party import (
     WorkerLost,
     share,
 )
-from pool_party.workers.cluster import mpi, ranks
+from pool_party._cluster import mpi, ranks
 
 TIMEOUT_S = 30
 
@@ -127,7 +128,7 @@ def several():
 def unusable():
     """A node that can make no workers ends its session before the pool does, and later pools are as others."""
     with ComposablePool(1, kind="mpi", initializer=os._exit, initargs=(3,)) as pool:
-        probe.expect((WorkerLost, TimeoutError), pool.apply_async(abs, (-1,)).get, 5)
+        probe.expect((WorkerLost, multiprocessing.TimeoutError), pool.apply_async(abs, (-1,)).get, 5)
     for _ in range(3):
         with ComposablePool(1, kind="mpi") as pool:
             assert pool.apply(abs, (-1,)) == 1
@@ -155,7 +156,7 @@ def refusing():
 
 
 def refuse():
-    from pool_party.nodes import session
+    from pool_party._cluster.node import session
 
     def fail(*args):
         raise OSError("as the test wants it")

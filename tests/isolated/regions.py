@@ -9,8 +9,8 @@ import numpy.testing  # here, not by a thread amid a fork: it imports logging, w
 from probe import gates, main, thread_ids
 
 from pool_party import _native
-from pool_party.budget import libraries
-from pool_party.budget.gate import Gate, Gated, can_be_gated
+from pool_party._budget import libraries
+from pool_party._budget.gate import Gate, Gated, can_be_gated
 
 OPENBLAS = [library for library in libraries.find() if can_be_gated(library)]
 

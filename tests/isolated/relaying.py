@@ -14,7 +14,7 @@ import talking
 from probe import TIMEOUT_S, ComposablePool, gates, main, open_fds, tasks
 
 from pool_party import WorkerLost
-from pool_party.observe import messages
+from pool_party._observe import messages
 
 N_TASKS, N_WORKERS, KILL_SHARE = 24, 3, 0.5
 
@@ -56,7 +56,7 @@ def make_pool(method, n, **kwargs):
 
 def is_full(relay):
     try:
-        os.write(relay.sending_fd, messages.HEADER.pack(messages.MARK, 0, 0, 0, 0))
+        os.write(relay.sending.fd, messages.HEADER.pack(messages.MARK, 0, 0, 0, 0))
     except BlockingIOError:
         return True
     return False
@@ -75,7 +75,7 @@ def amid_a_record(method):
         relay = pool._engine._workers.relay
 
         def is_waiting():
-            n_begun = int.from_bytes(os.pread(relay.counting_fd, 8, 0), sys.byteorder)
+            n_begun = int.from_bytes(os.pread(relay.counting.fd, 8, 0), sys.byteorder)
             return is_full(relay) and n_begun > 0 and talking.counts_in(path) == (n_begun, n_begun - 1)
 
         gates.wait_until(is_waiting, "the worker waits for room")

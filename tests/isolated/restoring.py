@@ -10,8 +10,8 @@ import warnings
 from probe import ComposablePool, expect, gates, main, tasks, thread_ids
 
 from pool_party import ComposableExecutor, InitializerFailed, WorkerBudget, _native
-from pool_party.budget import arbiter, libraries
-from pool_party.workers.thread import ThreadWorker
+from pool_party._budget import libraries, limiter
+from pool_party._workers.thread import ThreadWorker
 
 
 class Own:
@@ -33,7 +33,7 @@ def openblas():
 def settings():
     """The settings that a closed pool must have restored."""
     counts = [_native.call_getter(library.getter) for library in openblas()]
-    return counts, _native.process_limit(), arbiter._gated, os.sched_getaffinity(0)
+    return counts, _native.process_limit(), limiter._extra, os.sched_getaffinity(0)
 
 
 def fail():
@@ -111,7 +111,7 @@ def settings_of_ones_own():
     """What the user has set between two pools is restored after the second."""
     (library, *_) = openblas()
     for n in (3, 5):
-        _native.call_setter(library.setter, n)
+        tasks.set_threads(library, n)
         with ComposablePool(2, kind="thread", threads_per_worker=2) as pool:
             assert pool.apply(tasks.limit_now) == 2
         gates.wait_until(lambda: _native.call_getter(library.getter) == n, "as set before")  # noqa: B023

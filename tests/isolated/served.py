@@ -1,4 +1,4 @@
-"""A web application whose handler computes in pools of the standard library; tests/test_tools.py has it served."""
+"""A web application whose handler computes in pools of the standard library; test_tools.py has it served."""
 
 import hashlib
 import multiprocessing

@@ -8,16 +8,12 @@ import os
 import sys
 
 import foreign
-from probe import TIMEOUT_S, ComposablePool, main, signal
+from probe import TIMEOUT_S, ComposablePool, count_copies, main, signal
+
+from pool_party import _native
 
 SLEEP = ("sleeps", "python", "elsewhere", "c++")
-LEAVE_NOTHING = ("nothing", "ends", "forks")
-
-
-def count_copies():
-    """Count the private copies of the module that are loaded."""
-    with open("/proc/self/maps") as maps:
-        return len({line.split()[4] for line in maps if "/memfd:staying" in line})
+LEAVE_NOTHING = ("nothing", "ends", "forks", "takes back")
 
 
 def run(says, how, *args):
@@ -30,9 +26,11 @@ def run(says, how, *args):
     return count_copies()
 
 
-def go_on(how, wake, says, word):
+def go_on(folder, how, wake, says, word):
     """Make what was left behind continue."""
     word.value = 1
+    if how == "refers":
+        ctypes.CDLL(os.path.join(folder, "libshared_starter.so")).call_registered()
     if how == "begins":
         assert os.read(says, 1) == b"b"
     if how == "handles":
@@ -54,9 +52,12 @@ def check(folder, how):
         assert os.read(says, 1) == b"e"  # by a destructor
     for _ in range(3):  # the next interpreters have copies of their own, which do not stay
         assert run(says, "nothing", *there) == n_stay
-    go_on(how, wake, says, word)
+    go_on(folder, how, wake, says, word)
     if n_stay:
         assert os.read(says, 1) == b"w"
+    causes = _native.staying()
+    assert len(causes) == n_stay, causes
+    assert how != "refers" or causes[0].endswith("libshared_starter.so"), causes
     print("ok")
 
 

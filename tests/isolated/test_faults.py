@@ -67,6 +67,12 @@ def test_an_initializer_fails_while_no_descriptor_is_left(kind):
     without_descriptors("initializer", kind)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
+def test_every_worker_asks_itself_to_end(method):
+    check("killing.py", "each_asks_itself_to_end", method)
+
+
 def test_segfault():
     # Workers may report the crash on stderr, as faulthandler does.
     completed = run("killing.py", "segfault", "default")
@@ -201,6 +207,12 @@ def test_ctrl_c_ends_tasks_that_go_on_after_it(gate, tmp_path):
     assert completed.returncode == -signal.SIGINT, completed
 
 
+@pytest.mark.parametrize("verb", ["apply", "starmap"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_not_begun_goes_with_its_wait(kind, verb):
+    check("interrupting.py", "withdrawn", verb, kind)
+
+
 # Only each n-th place is tried, because starting an interpreter or a process takes long.
 @pytest.mark.parametrize(("kind", "step"), [("thread", 1), ("process", 5), ("interp", 29)])
 def test_ctrl_c_amid_the_pools_own_work(kind, step):
@@ -237,18 +249,31 @@ def test_signal_handler_that_ends_a_pool_which_is_looked_at(kind, step):
 
 
 @pytest.mark.parametrize("how", ["fork", "fork_and_exit_normally"])
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["thread", "process", "interp"])
 def test_fork_in_a_process_with_a_pool(kind, how):
     check("forking.py", how, kind)
 
 
-def test_fork_beside_interpreters_leaves_the_parent_alone():
-    # The child's crash is reported on stderr, as by faulthandler.
-    completed = run("forking.py", "fork_beside_interpreters")
-    assert completed.returncode == 0, completed
+@pytest.mark.parametrize("when", ["open", "task", "ending"])
+def test_a_forked_child_has_no_interpreters(when):
+    """CPython clears them there, and crashes if a thread of the parent was in one (CPython issue 139759)."""
+    check("forking_amid.py", "check", when)
+
+
+def test_a_fork_waits_for_interpreters_whose_tasks_were_interrupted():
+    check("forking_amid.py", "at_once")
 
 
 # ---- ends ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_while_the_program_s_end_waits_for_pools(kind):
+    """CPython hangs or crashes if an interpreter outlives the main one."""
+    completed = fresh.run([HERE / "interrupted_end.py", kind], options=("-W", "ignore::ResourceWarning"))
+    assert completed.returncode == 0 and completed.out.split() == ["end", "interpreter"], completed
+    assert "remaining" not in completed.err, completed
+
 
 FORGOTTEN = (
     "idle",
@@ -260,6 +285,7 @@ FORGOTTEN = (
     "closed_but_not_joined",
     "terminated_but_not_joined",
     "a_thread_waits",
+    "daemon_threads_open_pools",
     "executor_idle",
     "sys_exit_in_with",
 )

@@ -7,8 +7,8 @@ import random
 from probe import TIMEOUT_S, ComposablePool, gates, main, signal, tasks, worker_pids
 
 from pool_party import ComposableExecutor, WorkerLost
-from pool_party.observe import chrome
-from pool_party.observe.events import TASK
+from pool_party._observe import chrome
+from pool_party._observe.events import TASK
 
 forgotten = []  # keeps objects alive until shutdown
 

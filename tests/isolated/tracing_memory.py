@@ -6,7 +6,7 @@ import pytest
 from probe import ComposablePool, main, tasks
 
 from pool_party import ComposableExecutor, PoolPartyError
-from pool_party.patching import kinds
+from pool_party._patching import kinds
 
 REFUSAL = "tracemalloc traces"
 

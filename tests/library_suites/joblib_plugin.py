@@ -10,7 +10,7 @@ import pytest
 from joblib.parallel import BACKENDS
 
 import pool_party
-from pool_party.integrations.joblib import PoolPartyBackend
+from pool_party._integrations.joblib import PoolPartyBackend
 
 KIND = os.environ["POOL_PARTY_KIND"]
 NAMES = ("backend", "inner_backend", "outer_backend", "child_backend", "parent_backend")

@@ -16,7 +16,7 @@ KIND = os.environ["POOL_PARTY_KIND"]
 pool_party.register_joblib_backend()
 # Workers of a pool that replaces one with a failed call are ready at once. What is loaded here has run nothing.
 multiprocessing.set_forkserver_preload(
-    ["pool_party.integrations.joblib", "sklearn.ensemble", "sklearn.model_selection"]
+    ["pool_party._integrations.joblib", "sklearn.ensemble", "sklearn.model_selection"]
 )
 
 

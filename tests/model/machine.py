@@ -45,7 +45,7 @@ from watch import Actor, Journal, Metronome, Watchdog, wait_flat
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, PoolClosed, PoolTerminated
-from pool_party._core.threads import start_thread
+from pool_party._ground.threads import start_thread
 
 PACKAGE = str(pathlib.Path(pool_party.__file__).parent)
 KINDS = ("thread", "process", "interp")

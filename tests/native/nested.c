@@ -72,6 +72,27 @@ static PyObject *entered(PyObject *module, PyObject *ignored) {
     return failed ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLongLong(found);
 }
 
+/* As cffi does: the state of a thread stays for its next callback, and nobody frees it when the thread ends. */
+static void *enter_and_keep(void *found) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    *(long long *)found = PyInterpreterState_GetID(PyInterpreterState_Get());
+    PyGILState_GetThisThreadState()->gilstate_counter++;
+    PyGILState_Release(state);
+    return NULL;
+}
+
+/* kept(): as `entered`. */
+static PyObject *kept(PyObject *module, PyObject *ignored) {
+    pthread_t thread;
+    long long found = -1;
+    int failed;
+    (void)module, (void)ignored;
+    Py_BEGIN_ALLOW_THREADS
+    failed = pthread_create(&thread, NULL, enter_and_keep, &found) || pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    return failed ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLongLong(found);
+}
+
 static void at_exit(void) { setenv("PP_TEST_EXIT", Py_IsInitialized() ? "initialized" : "ended", 1); }
 
 /* at_exit(): sets a variable of the process when Python ends. */
@@ -108,6 +129,7 @@ static PyMethodDef functions[] = {
     {"called", called, METH_NOARGS, "The interpreter that ran it, or -1."},
     {"stay", stay, METH_VARARGS, "Starts a thread that schedules a call later."},
     {"entered", entered, METH_NOARGS, "The interpreter that a raw thread enters."},
+    {"kept", kept, METH_NOARGS, "The interpreter that a raw thread enters, which keeps its state."},
     {"at_exit", register_exit, METH_NOARGS, "Registers a function for the end."},
     {"make_key", make_key, METH_NOARGS, "Makes a thread-specific key."},
     {"here", here, METH_NOARGS, "This interpreter."},

@@ -9,6 +9,7 @@
 
 typedef struct { void (*run)(void); volatile int *word; } start_t;
 void start_elsewhere(void (*run)(void), volatile int *word);
+void register_elsewhere(void (*run)(void));
 void start_in_cxx(void (*run)(void));
 
 #ifdef LIBRARY
@@ -28,6 +29,11 @@ void start_elsewhere(void (*run)(void), volatile int *word) {
     *start = (start_t){run, word};
     pthread_create(&thread, NULL, begin, start);
 }
+
+static void (*registered)(void);
+void register_elsewhere(void (*run)(void)) { registered = run; }
+int is_registered(void) { return registered != NULL; }
+void call_registered(void) { registered(); }
 
 #else
 
@@ -64,6 +70,7 @@ static void *spin(void *ignored) {
 
 static void handle(int signal) { say(signal == SIGUSR1 ? 'w' : '?'); }
 static void note_fork(void) { say('f'); }
+static void answer(void) { say('w'); }
 
 static pthread_t joined;
 static int bell[2];
@@ -100,6 +107,12 @@ static int begin_how(const char *how) {
         start_elsewhere(sleep_for_ever, NULL);
     if (strcmp(how, "begins") == 0)
         start_elsewhere(sleep_for_ever, word);
+    if (strcmp(how, "refers") == 0)
+        register_elsewhere(answer);
+    if (strcmp(how, "takes back") == 0) {
+        register_elsewhere(answer);
+        register_elsewhere(NULL);
+    }
 #ifdef CXX
     if (strcmp(how, "c++") == 0)
         start_in_cxx(sleep_for_ever);

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -98,7 +99,7 @@ static void check_payload(const void *from, uint32_t size, uint64_t id) {
 /* ---- a worker ---- */
 
 /* Returns 0, EAGAIN or ECANCELED. */
-static int reply(pp_worker_t *end, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
+static int reply(pp_worker_t *worker, pp_arena_t *arena, const pp_slot_t *task, unsigned char *buffer) {
     uint64_t id = id_of(task->job);
     uint32_t size = size_of(id, 2);
     pp_blockref_t ref;
@@ -113,29 +114,29 @@ static int reply(pp_worker_t *end, pp_arena_t *arena, const pp_slot_t *task, uns
         data = &ref;
     }
     write_payload(to, size, id);
-    while ((error = pp_worker_reply(end, &frame, data)) == EAGAIN)
-        if ((error = pp_worker_wait_room(end)) != 0)
+    while ((error = pp_worker_reply(worker, &frame, data)) == EAGAIN)
+        if ((error = pp_worker_wait_room(worker)) != 0)
             break;
     return error;
 }
 
-static void run(pp_worker_t *end, const pp_slot_t *task, const void *payload) {
+static void run(pp_worker_t *worker, const pp_slot_t *task, const void *payload) {
     uint64_t id = id_of(task->job);
     uint32_t size = size_of(id, 1);
     if (task->where == PP_IN_BLOCK) {
         void *memory;
         pp_memory_t *kept = NULL;
         const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
-        if (id % 2 && pp_memory_keep(end->segment, 0, ref, PP_KEPT + end->n_worker, &kept) == 0) {
-            pp_worker_copied(end, task, true);
+        if (id % 2 && pp_memory_keep(worker->segment, 0, ref, PP_KEPT + worker->n_worker, &kept) == 0) {
+            pp_worker_copied(worker, task, true);
             check_payload(pp_memory_start(kept), size, id);
             memset(pp_memory_start(kept), 0, size);          /* a private copy: nobody sees this */
             pp_memory_unref(kept);
         } else {
-            CHECK(ref->size == size && pp_block_map(end->segment, ref, &memory) == 0, "block of task", id);
+            CHECK(ref->size == size && pp_block_map(worker->segment, ref, &memory) == 0, "block of task", id);
             check_payload(memory, size, id);
-            pp_block_unmap(end->segment, ref, memory);
-            pp_worker_copied(end, task, false);
+            pp_block_unmap(worker->segment, ref, memory);
+            pp_worker_copied(worker, task, false);
         }
     } else {
         CHECK(task->size == size, "size of task", id);
@@ -143,34 +144,34 @@ static void run(pp_worker_t *end, const pp_slot_t *task, const void *payload) {
     }
     if (task->mode == MEETING) {
         pp_add_seq_cst(&n_met[task->index], 1);
-        while (pp_load_seq_cst(&n_met[task->index]) < end->shared->n_workers && !pp_worker_must_stop(end))
+        while (pp_load_seq_cst(&n_met[task->index]) < worker->shared->n_workers && !pp_worker_must_stop(worker))
             sched_yield();
     }
 }
 
 /* Serves until the pool ends, or n_left tasks have run. */
-static void serve(pp_segment_t *s, unsigned worker, uint64_t n_left) {
+static void serve(pp_segment_t *s, unsigned number, uint64_t n_left) {
     static _Thread_local unsigned char payload[PP_INLINE_MAX], buffer[PP_INLINE_MAX];
-    pp_worker_t end;
+    pp_worker_t worker;
     pp_slot_t task;
-    pp_arena_t *arena = pp_arena_new(s, 1 + worker);
-    CHECK(arena && pp_worker_init(&end, s, worker) == 0, "worker slot", worker);
-    pp_worker_state(&end, PP_WORKER_READY);
-    for (int error = 0; n_left > 0 && !pp_worker_must_stop(&end);) {
-        if (!pp_worker_claim(&end, &task, payload)) {
-            end.deadline_ns = error == ETIMEDOUT ? 0 : pp_now_ns() + WAIT_NS;
-            if ((error = pp_worker_wait(&end)) != 0 && error != ETIMEDOUT)
+    pp_arena_t *arena = pp_arena_new(s, 1 + number);
+    CHECK(arena && pp_worker_init(&worker, s, number) == 0, "worker slot", number);
+    pp_worker_state(&worker, PP_WORKER_READY);
+    for (int error = 0; n_left > 0 && !pp_worker_must_stop(&worker);) {
+        if (!pp_worker_claim(&worker, &task, payload)) {
+            worker.deadline_ns = error == ETIMEDOUT ? 0 : pp_now_ns() + WAIT_NS;
+            if ((error = pp_worker_wait(&worker)) != 0 && error != ETIMEDOUT)
                 break;
             continue;
         }
-        run(&end, &task, payload);
-        if (reply(&end, arena, &task, buffer) != 0)
+        run(&worker, &task, payload);
+        if (reply(&worker, arena, &task, buffer) != 0)
             break;                                           /* it still holds the task, which is then lost */
-        pp_worker_finish(&end);
+        pp_worker_finish(&worker);
         n_left--;
     }
     pp_arena_free(arena);
-    pp_worker_state(&end, PP_WORKER_EXITED);
+    pp_worker_state(&worker, PP_WORKER_EXITED);
 }
 
 typedef struct {
@@ -191,7 +192,7 @@ static void start_worker(pool_t *p, unsigned worker) {
     pp_parent_open_slot(&p->parent, worker);
     if (p->by_process) {
         if ((w.pid = fork()) == 0) {
-            alarm(HANG_S);
+            prctl(PR_SET_PDEATHSIG, SIGKILL);                    /* after a hang the parent aborts */
             serve(p->segment, worker, UINT64_MAX);
             _exit(0);
         }
@@ -360,7 +361,7 @@ static void *run_background(void *arg) {
         pp_parent_wait_background(&p->parent, -1);
         if (pp_load_seq_cst(&p->segment->shared->events)) {   /* only this thread is woken for dead workers, since it wants the lead */
             pp_store_seq_cst(&p->is_claimed, 1);
-            pp_parent_rouse_leader(&p->parent);
+            pp_parent_wake_leader(&p->parent);
         }
         if (try_lead(p, BACKGROUND)) {
             pp_store_seq_cst(&p->is_claimed, 0);
@@ -435,17 +436,17 @@ static void put(pool_t *p, unsigned mode, uint32_t index) {
     uint64_t id = pp_load_relaxed(&p->n_put), sequence;
     uint32_t size = size_of(id, 1);
     pp_blockref_t ref;
-    pp_task_t task = {.job = job_of(id), .index = index, .mode = (uint16_t)mode, .size = size, .data = buffer};
+    pp_slot_content_t content = {.job = job_of(id), .index = index, .mode = (uint16_t)mode, .size = size, .data = buffer};
     void *to = buffer;
     int error;
-    task.where = size > PP_INLINE_MAX ? PP_IN_BLOCK : size > PP_SLOT_INLINE || mix(id, 4) % 16 == 1 ? PP_IN_RING : PP_IN_PLACE;
-    if (task.where == PP_IN_BLOCK) {
+    content.where = size > PP_INLINE_MAX ? PP_IN_BLOCK : size > PP_SLOT_INLINE || mix(id, 4) % 16 == 1 ? PP_IN_RING : PP_IN_PLACE;
+    if (content.where == PP_IN_BLOCK) {
         CHECK(pp_block_open(p->arena, size, &ref, &to) == 0, "block for task", id);
-        task.data = &ref;
-        task.size = sizeof ref;
+        content.data = &ref;
+        content.size = sizeof ref;
     }
     write_payload(to, size, id);
-    while ((error = pp_parent_put(&p->parent, &task, &sequence)) == EAGAIN)
+    while ((error = pp_parent_put(&p->parent, &content, &sequence)) == EAGAIN)
         usleep(20);
     CHECK(error == 0 && sequence == id, "sequence of task", id);
     pp_store_seq_cst(&p->n_put, id + 1);
@@ -544,6 +545,7 @@ static void reap_dead(pool_t *p) {                               /* the remainin
 }
 
 static void next_round(pool_t *p) {
+    alarm(HANG_S);                                           /* for a round: on a busy machine all of them may take longer */
     pp_add_seq_cst(&p->round, 1);
     pp_futex_wake(&p->round, 1, UINT32_MAX);
 }
@@ -627,56 +629,56 @@ static void stop_once(unsigned seed, unsigned n_workers) {
 
 /* ---- single cases ---- */
 
-static uint64_t put_one(pp_parent_t *h, uint64_t job, uint32_t size, pp_where_t where) {
+static uint64_t put_one(pp_parent_t *parent, uint64_t job, uint32_t size, pp_where_t where) {
     static unsigned char buffer[PP_INLINE_MAX];
-    pp_task_t task = {.job = job, .size = size, .where = (uint16_t)where, .data = buffer};
+    pp_slot_content_t content = {.job = job, .size = size, .where = (uint16_t)where, .data = buffer};
     uint64_t sequence = UINT64_MAX;
     write_payload(buffer, size, job);
-    int error = pp_parent_put(h, &task, &sequence);
+    int error = pp_parent_put(parent, &content, &sequence);
     CHECK(error == 0 || error == EAGAIN, "put", error);
     return sequence;
 }
 
-static bool claims(pp_worker_t *end, uint64_t job, uint32_t size) {
+static bool claims(pp_worker_t *worker, uint64_t job, uint32_t size) {
     static unsigned char payload[PP_INLINE_MAX];
     pp_slot_t task;
-    if (!pp_worker_claim(end, &task, payload))
+    if (!pp_worker_claim(worker, &task, payload))
         return false;
     CHECK(task.job == job && task.size == size, "claimed another task", task.job);
     check_payload(task.where == PP_IN_RING ? payload : task.data, size, job);
-    pp_worker_finish(end);
+    pp_worker_finish(worker);
     return true;
 }
 
 /* Leaves a worker as if it sought or slept. */
-static void pretend(pp_worker_t *end, pp_park_t park) {
-    pp_store_seq_cst(&end->own->park, park);
+static void pretend(pp_worker_t *worker, pp_park_t park) {
+    pp_store_seq_cst(&worker->own->park, park);
     if (park == PP_ASLEEP)
-        pp_bit_set(end->shared->asleep, end->n_worker);
+        pp_bit_set(worker->shared->asleep, worker->n_worker);
     else
-        pp_store_relaxed(&end->shared->seeker, end->n_worker);
+        pp_store_relaxed(&worker->shared->seeker, worker->n_worker);
 }
 
-static void open_units(pp_segment_t **s, pp_parent_t *h, pp_worker_t *ends, unsigned n) {
+static void open_units(pp_segment_t **s, pp_parent_t *parent, pp_worker_t *workers, unsigned n) {
     CHECK(pp_segment_create(n, false, s) == 0, "segment", 0);
-    pp_parent_init(h, *s);
+    pp_parent_init(parent, *s);
     for (unsigned i = 0; i < n; i++) {
-        pp_parent_open_slot(h, i);
-        CHECK(pp_worker_init(&ends[i], *s, i) == 0, "worker slot", i);
+        pp_parent_open_slot(parent, i);
+        CHECK(pp_worker_init(&workers[i], *s, i) == 0, "worker slot", i);
     }
-    CHECK(pp_worker_init(&ends[0], *s, n) == EINVAL, "worker slot", n);
+    CHECK(pp_worker_init(&workers[0], *s, n) == EINVAL, "worker slot", n);
 }
 
 static void test_kept_blocks(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
+    pp_parent_t parent;
+    pp_worker_t workers[1];
     pp_blockref_t small, large, sent, next;
     void *memory;
     pp_memory_t *kept[2];
     static pp_memory_t *more[PP_BLOCKS / 2 + 1];
     unsigned n = 0;
-    open_units(&s, &h, ends, 1);
+    open_units(&s, &parent, workers, 1);
     pp_arena_t *arena = pp_arena_new(s, 1);
     CHECK(pp_block_open(arena, 100, &small, &memory) == 0, "open", 0);
     memset(memory, 1, 100);
@@ -752,8 +754,8 @@ static bool is_all(const pp_memory_t *m, char byte) {
 /* A closed segment frees everything except kept values, even while threads release values and a child is forked. */
 static void test_close(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[2];
+    pp_parent_t parent;
+    pp_worker_t workers[2];
     pp_memory_t *kept[8];
     pp_blockref_t ref;
     pthread_t threads[4];
@@ -761,9 +763,9 @@ static void test_close(void) {
     int status;
     char byte;
     off_t kept_at = 0;
-    open_units(&s, &h, ends, 2);
+    open_units(&s, &parent, workers, 2);
     int fd = dup(s->fd);
-    CHECK(put_one(&h, 0, PP_INLINE_MAX, PP_IN_RING) == 0, "put", 0);
+    CHECK(put_one(&parent, 0, PP_INLINE_MAX, PP_IN_RING) == 0, "put", 0);
     pp_arena_t *arenas[2] = {pp_arena_new(s, 1), pp_arena_new(s, 2)};
     for (int i = 0; i < 8; i++) {
         CHECK(pp_block_open(arenas[i % 2], CLOSED_BYTES, &ref, &memory) == 0, "open", i);
@@ -814,11 +816,11 @@ static void test_kept_at_most(void) {
     unsigned n = 0;
     int error = 0;
     for (int i = 0; i < N_SEGMENTS; i++) {
-        pp_parent_t h;
-        pp_worker_t ends[1];
+        pp_parent_t parent;
+        pp_worker_t workers[1];
         pp_blockref_t ref;
         void *memory;
-        open_units(&s[i], &h, ends, 1);
+        open_units(&s[i], &parent, workers, 1);
         pp_arena_t *arena = pp_arena_new(s[i], 1);
         for (unsigned k = 0; k < PP_BLOCKS / 2 && !error; k++) {
             CHECK(pp_block_open(arena, 100, &ref, &memory) == 0, "open", k);
@@ -842,11 +844,11 @@ static void test_many_closed(void) {
     pp_memory_t *kept[MANY];
     unsigned n_open = 0;
     for (int i = 0; i < MANY; i++) {
-        pp_parent_t h;
-        pp_worker_t ends[1];
+        pp_parent_t parent;
+        pp_worker_t workers[1];
         pp_blockref_t ref;
         void *memory;
-        open_units(&s[i], &h, ends, 1);
+        open_units(&s[i], &parent, workers, 1);
         pp_arena_t *arena = pp_arena_new(s[i], 1);
         CHECK(pp_block_open(arena, 10000, &ref, &memory) == 0, "open", i);
         memset(memory, i, 10000);
@@ -867,13 +869,13 @@ static void test_many_closed(void) {
 /* A program that closes all descriptors, or reuses their numbers for its own files, keeps its values and its files. */
 static void test_stolen_descriptor(bool forks) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
+    pp_parent_t parent;
+    pp_worker_t workers[1];
     pp_blockref_t ref;
     pp_memory_t *kept;
     void *memory;
     char bytes[10000];
-    open_units(&s, &h, ends, 1);
+    open_units(&s, &parent, workers, 1);
     pp_arena_t *arena = pp_arena_new(s, 1);
     CHECK(pp_block_open(arena, sizeof bytes, &ref, &memory) == 0, "open", 0);
     memset(memory, 7, sizeof bytes);
@@ -901,8 +903,8 @@ static void test_small_arenas(void) {
     enum { N_SIZES = 16 };
     struct rlimit before, small;
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[2];
+    pp_parent_t parent;
+    pp_worker_t workers[2];
     pp_blockref_t held, ref;
     pp_memory_t *kept;
     void *memory;
@@ -912,7 +914,7 @@ static void test_small_arenas(void) {
     CHECK(pp_memory_share(2 << 20, &kept) == EFBIG, "shared memory", 0);
     small.rlim_cur = 64 << 20;
     CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0, "limit", errno);
-    open_units(&s, &h, ends, 2);
+    open_units(&s, &parent, workers, 2);
     pp_segment_t *other;
     CHECK(pp_segment_attach(dup(s->fd), &other) == 0 && pp_segment_arena_at(other, 3) == pp_segment_arena_at(s, 3), "both sides", 0);
     CHECK(pp_segment_arena_at(s, 3) <= 64 << 20 && s->arena_bytes > 16 << 20, "the limit is used", s->arena_bytes);
@@ -1003,13 +1005,13 @@ static void drop(void *object) { n_dropped += *(int *)object; }
 /* A loaned object changes owners once. It is not dropped with its block, its arena or its pool while it is in flight. */
 static void test_loans(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
+    pp_parent_t parent;
+    pp_worker_t workers[1];
     pp_blockref_t refs[3];
     pp_memory_t *loans[3];
     void *memory;
     int objects[3] = {1, 10, 100};
-    open_units(&s, &h, ends, 1);
+    open_units(&s, &parent, workers, 1);
     pp_arena_t *arena = pp_arena_new(s, 0);
     for (int i = 0; i < 3; i++) {
         pp_pins_t *pins = NULL;
@@ -1062,12 +1064,12 @@ static void test_moved(void) {
  * after the segment is gone. */
 static void test_common(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
+    pp_parent_t parent;
+    pp_worker_t workers[1];
     pp_blockref_t common, refs[3], next;
     pp_memory_t *kept[3], *all[3];
     void *memory;
-    open_units(&s, &h, ends, 1);
+    open_units(&s, &parent, workers, 1);
     pp_arena_t *arena = pp_arena_new(s, 0);
     CHECK(pp_block_open(arena, 8 << 20, &common, &memory) == 0, "open", 0);
     memset(memory, 5, 8 << 20);
@@ -1160,12 +1162,12 @@ static void test_spin(void) {
 
 static void test_blocks(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
+    pp_parent_t parent;
+    pp_worker_t workers[1];
     pp_blockref_t a, b;
     void *at_a, *at_b;
     uint64_t page = pp_whole_pages(1);
-    open_units(&s, &h, ends, 1);
+    open_units(&s, &parent, workers, 1);
     pp_arena_t *arena = pp_arena_new(s, 0);
     CHECK(pp_block_open(arena, 1, &a, &at_a) == 0 && pp_block_open(arena, page, &b, &at_b) == 0, "open", 0);
     CHECK(a.id != b.id && b.at - a.at == page && pp_arena_open_bytes(arena) == 2 * page, "classes", b.at - a.at);
@@ -1197,30 +1199,31 @@ static void test_blocks(void) {
 
 static void test_wrap_around(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
-    open_units(&s, &h, ends, 1);
+    pp_parent_t parent;
+    pp_worker_t workers[1];
+    open_units(&s, &parent, workers, 1);
     uint64_t n_put = 0, n_claimed = 0;
     for (int round = 0; round < 20; round++) {
-        while (put_one(&h, n_put, size_of(n_put, 5) % (PP_INLINE_MAX + 1), PP_IN_RING) != UINT64_MAX)
+        while (put_one(&parent, n_put, size_of(n_put, 5) % (PP_INLINE_MAX + 1), PP_IN_RING) != UINT64_MAX)
             n_put++;                                         /* until the ring of bytes is full */
         CHECK(n_put > n_claimed, "room", n_put);
-        while (claims(&ends[0], n_claimed, size_of(n_claimed, 5) % (PP_INLINE_MAX + 1)))
+        while (claims(&workers[0], n_claimed, size_of(n_claimed, 5) % (PP_INLINE_MAX + 1)))
             n_claimed++;
         CHECK(n_put == n_claimed, "claimed", n_claimed);
     }
     for (int round = 0; round < 3; round++) {
         uint64_t first = n_put;
-        while (put_one(&h, n_put, 8, PP_IN_PLACE) != UINT64_MAX)
+        while (put_one(&parent, n_put, 8, PP_IN_PLACE) != UINT64_MAX)
             n_put++;                                         /* until the slots are full */
-        CHECK(n_put - first == PP_SLOTS && !pp_parent_has_room(&h) && pp_parent_n_waiting(&h) == PP_SLOTS, "slots", n_put - first);
+        CHECK(n_put - first == PP_SLOTS && !pp_parent_has_room(&parent) && pp_parent_n_waiting(&parent) == PP_SLOTS, "slots",
+              n_put - first);
         pp_slot_t copy;
-        CHECK(pp_parent_revoke(&h, n_put - PP_SLOTS + 1, &copy) && copy.job == n_put - PP_SLOTS + 1, "revoke", copy.job);
-        CHECK(!pp_parent_revoke(&h, n_put - PP_SLOTS + 1, &copy) && !pp_parent_has_room(&h), "twice", 0);
+        CHECK(pp_parent_revoke(&parent, n_put - PP_SLOTS + 1, &copy) && copy.job == n_put - PP_SLOTS + 1, "revoke", copy.job);
+        CHECK(!pp_parent_revoke(&parent, n_put - PP_SLOTS + 1, &copy) && !pp_parent_has_room(&parent), "twice", 0);
         for (; n_claimed < n_put; n_claimed++)
             if (n_claimed != n_put - PP_SLOTS + 1)
-                CHECK(claims(&ends[0], n_claimed, 8), "claim", n_claimed);
-        CHECK(!claims(&ends[0], 0, 0) && pp_parent_n_waiting(&h) == 0, "empty", 0);
+                CHECK(claims(&workers[0], n_claimed, 8), "claim", n_claimed);
+        CHECK(!claims(&workers[0], 0, 0) && pp_parent_n_waiting(&parent) == 0, "empty", 0);
     }
     pp_segment_unref(s);
 }
@@ -1233,108 +1236,109 @@ static void claim_and_die(pp_segment_t *s, uint64_t sequence, unsigned worker) {
 
 static void test_death(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[3];
+    pp_parent_t parent;
+    pp_worker_t workers[3];
     pp_blockref_t ref;
     void *memory;
     uint64_t job, sequence;
     uint32_t index;
-    open_units(&s, &h, ends, 3);
-    put_one(&h, 100, 8, PP_IN_PLACE);
-    put_one(&h, 101, 8, PP_IN_PLACE);
+    open_units(&s, &parent, workers, 3);
+    put_one(&parent, 100, 8, PP_IN_PLACE);
+    put_one(&parent, 101, 8, PP_IN_PLACE);
     claim_and_die(s, 0, 1);
-    CHECK(claims(&ends[2], 101, 8), "another worker helps the head on", 0);
-    CHECK(!pp_parent_reap(&h, 2, &job, &index), "held nothing", job);
-    CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 100, "lost", job);
-    CHECK(!pp_parent_reap(&h, 1, &job, &index), "lost twice", job);
+    CHECK(claims(&workers[2], 101, 8), "another worker helps the head on", 0);
+    CHECK(!pp_parent_reap(&parent, 2, &job, &index), "held nothing", job);
+    CHECK(pp_parent_reap(&parent, 1, &job, &index) && job == 100, "lost", job);
+    CHECK(!pp_parent_reap(&parent, 1, &job, &index), "lost twice", job);
     for (uint64_t i = 2; i < 2 * PP_SLOTS; i++)              /* no worker helps: the parent advances the head itself */
-        if (put_one(&h, i, 8, PP_IN_PLACE) == UINT64_MAX) {
+        if (put_one(&parent, i, 8, PP_IN_PLACE) == UINT64_MAX) {
             for (uint64_t done = i - PP_SLOTS; done < i; done++) {
                 claim_and_die(s, done, 1);
-                CHECK(pp_parent_reap(&h, 1, &job, &index) && job == done, "lost", job);
+                CHECK(pp_parent_reap(&parent, 1, &job, &index) && job == done, "lost", job);
             }
-            CHECK(put_one(&h, i, 8, PP_IN_PLACE) == i, "slot of a dead worker", i);
+            CHECK(put_one(&parent, i, 8, PP_IN_PLACE) == i, "slot of a dead worker", i);
             break;
         }
-    CHECK(claims(&ends[2], PP_SLOTS + 2, 8), "claim after deaths", 0);
+    CHECK(claims(&workers[2], PP_SLOTS + 2, 8), "claim after deaths", 0);
 
     /* Killed while it owned the block: the block is released once, with or without `holds`. */
     pp_arena_t *arena = pp_arena_new(s, 0);
     for (int with_holds = 0; with_holds < 2; with_holds++) {
         CHECK(pp_block_open(arena, 5000, &ref, &memory) == 0, "open", 0);
-        pp_task_t task = {.job = 7, .index = 9, .where = PP_IN_BLOCK, .size = sizeof ref, .data = &ref};
-        CHECK(pp_parent_put(&h, &task, &sequence) == 0, "put", 0);
+        pp_slot_content_t content = {.job = 7, .index = 9, .where = PP_IN_BLOCK, .size = sizeof ref, .data = &ref};
+        CHECK(pp_parent_put(&parent, &content, &sequence) == 0, "put", 0);
         claim_and_die(s, sequence, 1);
-        pp_worker_slot_t *worker = pp_segment_worker(s, 1);
-        pp_store_relaxed(&worker->job, 7);
-        pp_store_relaxed(&worker->index, 9);
-        pp_store_relaxed(&worker->block, ref.id + 1);
-        pp_store_relaxed(&worker->holds, with_holds);
-        CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 7 && index == 9, "lost", job);
+        pp_worker_slot_t *worker_slot = pp_segment_worker(s, 1);
+        pp_store_relaxed(&worker_slot->job, 7);
+        pp_store_relaxed(&worker_slot->index, 9);
+        pp_store_relaxed(&worker_slot->block, ref.id + 1);
+        pp_store_relaxed(&worker_slot->holds, with_holds);
+        CHECK(pp_parent_reap(&parent, 1, &job, &index) && job == 7 && index == 9, "lost", job);
         CHECK(pp_arena_open_bytes(arena) == 0, "block of a dead worker", 0);
-        pp_parent_open_slot(&h, 1);
+        pp_parent_open_slot(&parent, 1);
     }
 
     /* It held the oldest slot when it died, and the other workers have finished all the rest. No put can succeed before
      * it is reaped, so no thread may retry in a loop. */
-    uint64_t first = put_one(&h, 700, 8, PP_IN_PLACE), last = first;
+    uint64_t first = put_one(&parent, 700, 8, PP_IN_PLACE), last = first;
     claim_and_die(s, first, 1);
-    while ((sequence = put_one(&h, 701, 8, PP_IN_PLACE)) != UINT64_MAX) {
+    while ((sequence = put_one(&parent, 701, 8, PP_IN_PLACE)) != UINT64_MAX) {
         last = sequence;
-        CHECK(claims(&ends[2], 701, 8), "claim", sequence);
+        CHECK(claims(&workers[2], 701, 8), "claim", sequence);
     }
-    CHECK(last - first < PP_SLOTS && pp_parent_n_waiting(&h) == 0, "full of finished tasks", last - first);
-    pp_parent_take_room(&h);                                    /* the room from reaping earlier workers */
-    pp_parent_note_full(&h);
-    CHECK(pp_parent_is_starved(&h) && !pp_parent_take_room(&h), "room before the burial", last);
-    CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 700, "lost", job);
-    CHECK(pp_parent_take_room(&h) && !pp_parent_take_room(&h), "told once of the room after the burial", last);
-    CHECK(put_one(&h, 702, 8, PP_IN_PLACE) == last + 1 && claims(&ends[2], 702, 8), "after the burial", last);
-    pp_parent_note_full(&h);
-    CHECK(!pp_parent_is_starved(&h), "nothing waits and nobody holds anything: try at once", last);
+    CHECK(last - first < PP_SLOTS && pp_parent_n_waiting(&parent) == 0, "full of finished tasks", last - first);
+    pp_parent_take_room(&parent);                               /* the room from reaping earlier workers */
+    pp_parent_note_full(&parent);
+    CHECK(pp_parent_waits_for_room(&parent) && !pp_parent_take_room(&parent), "room before the burial", last);
+    CHECK(pp_parent_reap(&parent, 1, &job, &index) && job == 700, "lost", job);
+    CHECK(pp_parent_take_room(&parent) && !pp_parent_take_room(&parent), "told once of the room after the burial", last);
+    CHECK(put_one(&parent, 702, 8, PP_IN_PLACE) == last + 1 && claims(&workers[2], 702, 8), "after the burial", last);
+    pp_parent_note_full(&parent);
+    CHECK(!pp_parent_waits_for_room(&parent), "nothing waits and nobody holds anything: try at once", last);
 
     /* Claimed by a worker that died before the putting thread, which is stopped in pp_parent_put, could count the task. */
-    sequence = put_one(&h, 500, 8, PP_IN_PLACE);
-    pp_store_relaxed(&h.tail, sequence);
+    sequence = put_one(&parent, 500, 8, PP_IN_PLACE);
+    pp_store_relaxed(&parent.tail, sequence);
     claim_and_die(s, sequence, 1);
-    CHECK(pp_parent_reap(&h, 1, &job, &index) && job == 500, "lost while it was put", job);
+    CHECK(pp_parent_reap(&parent, 1, &job, &index) && job == 500, "lost while it was put", job);
     pp_arena_free(arena);
 
     /* The parent had counted on a seeker that is now dead. */
-    pretend(&ends[1], PP_SEEKING);
-    pretend(&ends[2], PP_ASLEEP);
-    pp_store_relaxed(&h.tail, sequence + 1);
-    put_one(&h, 600, 8, PP_IN_PLACE);
-    pp_parent_wake(&h, 1);
-    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_ASLEEP && !pp_parent_reap(&h, 1, &job, &index), "seeker", 0);
-    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_SEEKING, "nobody runs what a dead seeker was counted on for", 0);
+    pretend(&workers[1], PP_SEEKING);
+    pretend(&workers[2], PP_ASLEEP);
+    pp_store_relaxed(&parent.tail, sequence + 1);
+    put_one(&parent, 600, 8, PP_IN_PLACE);
+    pp_parent_wake(&parent, 1);
+    CHECK(pp_load_seq_cst(&workers[2].own->park) == PP_ASLEEP && !pp_parent_reap(&parent, 1, &job, &index), "seeker", 0);
+    CHECK(pp_load_seq_cst(&workers[2].own->park) == PP_SEEKING, "nobody runs what a dead seeker was counted on for", 0);
     pp_segment_unref(s);
 }
 
 /* The worker or thread that takes the middle one of the waiting tasks reports the room; its result does not. */
 static void test_room(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[2];
+    pp_parent_t parent;
+    pp_worker_t workers[2];
     pp_slot_t copy;
-    open_units(&s, &h, ends, 2);
+    open_units(&s, &parent, workers, 2);
     for (uint64_t i = 0; i < PP_SLOTS; i++)
-        put_one(&h, i, 8, PP_IN_PLACE);
-    pp_parent_note_full(&h);
+        put_one(&parent, i, 8, PP_IN_PLACE);
+    pp_parent_note_full(&parent);
     for (uint64_t i = 0; i < PP_SLOTS / 2; i++) {
-        CHECK(pp_parent_is_starved(&h) && !pp_parent_has_news(&h), "told too early, after", i);
-        CHECK(claims(&ends[i % 2], i, 8), "claim", i);
+        CHECK(pp_parent_waits_for_room(&parent) && !pp_parent_has_work(&parent), "told too early, after", i);
+        CHECK(claims(&workers[i % 2], i, 8), "claim", i);
     }
-    CHECK(!pp_parent_is_starved(&h) && pp_parent_has_news(&h) && pp_parent_take_room(&h) && !pp_parent_take_room(&h), "half is taken", 0);
+    CHECK(!pp_parent_waits_for_room(&parent) && pp_parent_has_work(&parent) && pp_parent_take_room(&parent) &&
+          !pp_parent_take_room(&parent), "half is taken", 0);
 
     for (uint64_t i = 0; i < PP_SLOTS / 2; i++)
-        CHECK(put_one(&h, PP_SLOTS + i, 8, PP_IN_PLACE) == PP_SLOTS + i, "room", i);
-    pp_parent_note_full(&h);
-    CHECK(pp_parent_revoke(&h, PP_SLOTS - 2, &copy) && !pp_parent_has_news(&h), "taken back before the target", 0);
-    CHECK(pp_parent_revoke(&h, PP_SLOTS - 1, &copy) && pp_parent_take_room(&h), "the target is taken back", 0);
-    while (pp_parent_pop_waiting(&h, &copy)) {}
-    pp_parent_note_full(&h);
-    CHECK(!pp_parent_is_starved(&h), "everything is taken back: try at once", 0);
+        CHECK(put_one(&parent, PP_SLOTS + i, 8, PP_IN_PLACE) == PP_SLOTS + i, "room", i);
+    pp_parent_note_full(&parent);
+    CHECK(pp_parent_revoke(&parent, PP_SLOTS - 2, &copy) && !pp_parent_has_work(&parent), "taken back before the target", 0);
+    CHECK(pp_parent_revoke(&parent, PP_SLOTS - 1, &copy) && pp_parent_take_room(&parent), "the target is taken back", 0);
+    while (pp_parent_pop_waiting(&parent, &copy)) {}
+    pp_parent_note_full(&parent);
+    CHECK(!pp_parent_waits_for_room(&parent), "everything is taken back: try at once", 0);
     pp_segment_unref(s);
 }
 
@@ -1342,23 +1346,23 @@ static void test_room(void) {
  * long ago. */
 static void test_delivered(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
+    pp_parent_t parent;
+    pp_worker_t workers[1];
     uint64_t job;
     uint32_t index;
-    open_units(&s, &h, ends, 1);
-    put_one(&h, 5, 8, PP_IN_PLACE);
-    CHECK(claims(&ends[0], 5, 8), "claim", 5);
-    pp_store_relaxed(&ends[0].own->holds, 1);               /* `claims` has finished it */
-    pp_store_relaxed(&ends[0].own->n_done, 0);
-    pp_frame_t frame = {.job = 5, .index = pp_load_relaxed(&ends[0].own->index), .size = 8};
-    CHECK(pp_worker_reply(&ends[0], &frame, "8 bytes") == 0, "reply", 5);
-    pp_parent_take(&h, 0, pp_parent_peek(&h, 0));
-    CHECK(!pp_parent_reap(&h, 0, &job, &index), "lost, and its result was taken", job);
-    pp_parent_open_slot(&h, 0);
-    put_one(&h, 5, 8, PP_IN_PLACE);                          /* the same task again, for another worker */
+    open_units(&s, &parent, workers, 1);
+    put_one(&parent, 5, 8, PP_IN_PLACE);
+    CHECK(claims(&workers[0], 5, 8), "claim", 5);
+    pp_store_relaxed(&workers[0].own->holds, 1);            /* `claims` has finished it */
+    pp_store_relaxed(&workers[0].own->n_done, 0);
+    pp_frame_t frame = {.job = 5, .index = pp_load_relaxed(&workers[0].own->index), .size = 8};
+    CHECK(pp_worker_reply(&workers[0], &frame, "8 bytes") == 0, "reply", 5);
+    pp_parent_take(&parent, 0, pp_parent_peek(&parent, 0));
+    CHECK(!pp_parent_reap(&parent, 0, &job, &index), "lost, and its result was taken", job);
+    pp_parent_open_slot(&parent, 0);
+    put_one(&parent, 5, 8, PP_IN_PLACE);                     /* the same task again, for another worker */
     claim_and_die(s, 1, 0);
-    CHECK(pp_parent_reap(&h, 0, &job, &index) && job == 5, "not lost, because of another worker's result", 5);
+    CHECK(pp_parent_reap(&parent, 0, &job, &index) && job == 5, "not lost, because of another worker's result", 5);
     pp_segment_unref(s);
 }
 
@@ -1366,19 +1370,19 @@ static void test_delivered(void) {
  * head yet. */
 static void test_pass_on(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[3];
-    open_units(&s, &h, ends, 3);
-    pretend(&ends[1], PP_SEEKING);
-    pretend(&ends[2], PP_ASLEEP);
+    pp_parent_t parent;
+    pp_worker_t workers[3];
+    open_units(&s, &parent, workers, 3);
+    pretend(&workers[1], PP_SEEKING);
+    pretend(&workers[2], PP_ASLEEP);
     for (uint64_t i = 0; i < 3; i++) {
-        put_one(&h, i, 8, PP_IN_PLACE);
-        pp_parent_wake(&h, 1);
+        put_one(&parent, i, 8, PP_IN_PLACE);
+        pp_parent_wake(&parent, 1);
     }
-    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_ASLEEP, "the seeker counts", 0);
+    CHECK(pp_load_seq_cst(&workers[2].own->park) == PP_ASLEEP, "the seeker counts", 0);
     claim_and_die(s, 1, 0);                                  /* worker slot 0 was busy; it continues after the seeker's look */
-    CHECK(claims(&ends[1], 0, 8), "claim", 0);
-    CHECK(pp_load_seq_cst(&ends[2].own->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
+    CHECK(claims(&workers[1], 0, 8), "claim", 0);
+    CHECK(pp_load_seq_cst(&workers[2].own->park) == PP_SEEKING, "a task waits and a worker sleeps", 0);
     pp_segment_unref(s);
 }
 
@@ -1386,33 +1390,33 @@ static void test_pass_on(void) {
  * not cleared yet; the only sleeper is woken, and then counts as a seeker. Results are found in turn. */
 static void test_many_workers(void) {
     enum { N = 200, LAST = N - 1 };
-    static pp_worker_t ends[N];
+    static pp_worker_t workers[N];
     static const unsigned senders[] = {130, 131, LAST, 3, 64};   /* in turn from 130 on */
     pp_segment_t *s;
-    pp_parent_t h;
-    open_units(&s, &h, ends, N);
-    pretend(&ends[LAST], PP_ASLEEP);
-    pretend(&ends[100], PP_ASLEEP);
-    pretend(&ends[100], PP_BUSY);
-    pp_parent_wake(&h, 1);
-    CHECK(pp_load_seq_cst(&ends[LAST].own->park) == PP_SEEKING, "the sleeper was not found", 0);
-    pretend(&ends[5], PP_ASLEEP);
-    pp_parent_wake(&h, 1);
-    CHECK(pp_load_seq_cst(&ends[5].own->park) == PP_ASLEEP, "who was woken counts", 0);
-    pp_parent_wake(&h, 3);
-    CHECK(pp_load_seq_cst(&ends[5].own->park) == PP_SEEKING && pp_load_seq_cst(&ends[100].own->park) == PP_BUSY, "not woken", 0);
+    pp_parent_t parent;
+    open_units(&s, &parent, workers, N);
+    pretend(&workers[LAST], PP_ASLEEP);
+    pretend(&workers[100], PP_ASLEEP);
+    pretend(&workers[100], PP_BUSY);
+    pp_parent_wake(&parent, 1);
+    CHECK(pp_load_seq_cst(&workers[LAST].own->park) == PP_SEEKING, "the sleeper was not found", 0);
+    pretend(&workers[5], PP_ASLEEP);
+    pp_parent_wake(&parent, 1);
+    CHECK(pp_load_seq_cst(&workers[5].own->park) == PP_ASLEEP, "who was woken counts", 0);
+    pp_parent_wake(&parent, 3);
+    CHECK(pp_load_seq_cst(&workers[5].own->park) == PP_SEEKING && pp_load_seq_cst(&workers[100].own->park) == PP_BUSY, "not woken", 0);
 
     pp_frame_t frame = {.job = 5, .size = 8};
     for (unsigned i = 0; i < 5; i++)
         for (int k = 0; k < 2; k++)
-            CHECK(pp_worker_reply(&ends[senders[i]], &frame, "8 bytes") == 0, "reply", i);
+            CHECK(pp_worker_reply(&workers[senders[i]], &frame, "8 bytes") == 0, "reply", i);
     for (unsigned i = 0, from = 130; i < 5; i++, from = (from + 1) % N) {
-        CHECK(pp_parent_has_news(&h) && (from = pp_parent_next_reply(&h, from)) == senders[i], "in turn", i);
+        CHECK(pp_parent_has_work(&parent) && (from = pp_parent_next_reply(&parent, from)) == senders[i], "in turn", i);
         for (int k = 0; k < 2; k++)
-            pp_parent_take(&h, from, pp_parent_peek(&h, from));
-        CHECK(pp_parent_peek(&h, from) == NULL, "two results", i);
+            pp_parent_take(&parent, from, pp_parent_peek(&parent, from));
+        CHECK(pp_parent_peek(&parent, from) == NULL, "two results", i);
     }
-    CHECK(!pp_parent_has_news(&h) && pp_parent_next_reply(&h, 130) == N, "no more results", 0);
+    CHECK(!pp_parent_has_work(&parent) && pp_parent_next_reply(&parent, 130) == N, "no more results", 0);
     pp_segment_unref(s);
 }
 
@@ -1420,63 +1424,63 @@ static void test_many_workers(void) {
  * would count on it for ever. */
 static void *claim_one(void *arg) {
     static unsigned char payload[PP_INLINE_MAX];
-    pp_worker_t *end = arg;
+    pp_worker_t *worker = arg;
     pp_slot_t task;
-    while (!pp_worker_claim(end, &task, payload))
-        CHECK(pp_worker_wait(end) == 0, "wait", 0);
-    pp_worker_finish(end);
+    while (!pp_worker_claim(worker, &task, payload))
+        CHECK(pp_worker_wait(worker) == 0, "wait", 0);
+    pp_worker_finish(worker);
     return NULL;
 }
 
 static void test_half_wake(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[2];
+    pp_parent_t parent;
+    pp_worker_t workers[2];
     pthread_t sleeper;
     uint64_t job;
     uint32_t index, asleep = PP_ASLEEP;
-    open_units(&s, &h, ends, 2);
-    pthread_create(&sleeper, NULL, claim_one, &ends[0]);
-    while (pp_load_seq_cst(&ends[0].own->park) != PP_ASLEEP)
+    open_units(&s, &parent, workers, 2);
+    pthread_create(&sleeper, NULL, claim_one, &workers[0]);
+    while (pp_load_seq_cst(&workers[0].own->park) != PP_ASLEEP)
         usleep(100);
     usleep(20000);                                           /* by now it sleeps in the kernel, too */
-    CHECK(pp_cas_seq_cst(&ends[0].own->park, &asleep, PP_SEEKING), "asleep", asleep);
-    CHECK(!pp_parent_reap(&h, 1, &job, &index), "held nothing", job);
-    put_one(&h, 1, 8, PP_IN_PLACE);
-    pp_parent_wake(&h, 1);
+    CHECK(pp_cas_seq_cst(&workers[0].own->park, &asleep, PP_SEEKING), "asleep", asleep);
+    CHECK(!pp_parent_reap(&parent, 1, &job, &index), "held nothing", job);
+    put_one(&parent, 1, 8, PP_IN_PLACE);
+    pp_parent_wake(&parent, 1);
     pthread_join(sleeper, NULL);
     pp_segment_unref(s);
 }
 
 static void test_stop(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[1];
-    open_units(&s, &h, ends, 1);
-    put_one(&h, 1, 8, PP_IN_PLACE);
-    pp_parent_stop(&h, PP_DRAIN);
-    CHECK(pp_worker_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8) && pp_worker_wait(&ends[0]) == ECANCELED, "drain", 0);
-    pp_parent_stop(&h, PP_STOP);
-    pp_parent_stop(&h, PP_DRAIN);                               /* if two threads stop, the stricter mode wins */
-    CHECK(pp_worker_must_stop(&ends[0]), "stop", 0);
+    pp_parent_t parent;
+    pp_worker_t workers[1];
+    open_units(&s, &parent, workers, 1);
+    put_one(&parent, 1, 8, PP_IN_PLACE);
+    pp_parent_stop(&parent, PP_DRAIN);
+    CHECK(pp_worker_wait(&workers[0]) == 0 && claims(&workers[0], 1, 8) && pp_worker_wait(&workers[0]) == ECANCELED, "drain", 0);
+    pp_parent_stop(&parent, PP_STOP);
+    pp_parent_stop(&parent, PP_DRAIN);                          /* if two threads stop, the stricter mode wins */
+    CHECK(pp_worker_must_stop(&workers[0]), "stop", 0);
     pp_segment_unref(s);
 }
 
 /* A worker whose wait has reached its deadline is busy, so nobody counts on it. */
 static void test_deadline(void) {
     pp_segment_t *s;
-    pp_parent_t h;
-    pp_worker_t ends[2];
-    open_units(&s, &h, ends, 2);
+    pp_parent_t parent;
+    pp_worker_t workers[2];
+    open_units(&s, &parent, workers, 2);
     int64_t begin_ns = pp_now_ns();
-    ends[0].deadline_ns = begin_ns + 2000000;
-    CHECK(pp_worker_wait(&ends[0]) == ETIMEDOUT && pp_now_ns() >= begin_ns + 2000000, "waits until its deadline", 0);
-    CHECK(pp_load_seq_cst(&ends[0].own->park) == PP_BUSY, "is busy", 0);
-    CHECK(pp_worker_wait(&ends[0]) == ETIMEDOUT, "a deadline in the past", 0);
-    put_one(&h, 1, 8, PP_IN_PLACE);
-    CHECK(pp_worker_wait(&ends[0]) == 0 && claims(&ends[0], 1, 8), "a task comes before the deadline", 0);
-    pp_parent_stop(&h, PP_DRAIN);
-    CHECK(pp_worker_wait(&ends[0]) == ECANCELED, "so does the end", 0);
+    workers[0].deadline_ns = begin_ns + 2000000;
+    CHECK(pp_worker_wait(&workers[0]) == ETIMEDOUT && pp_now_ns() >= begin_ns + 2000000, "waits until its deadline", 0);
+    CHECK(pp_load_seq_cst(&workers[0].own->park) == PP_BUSY, "is busy", 0);
+    CHECK(pp_worker_wait(&workers[0]) == ETIMEDOUT, "a deadline in the past", 0);
+    put_one(&parent, 1, 8, PP_IN_PLACE);
+    CHECK(pp_worker_wait(&workers[0]) == 0 && claims(&workers[0], 1, 8), "a task comes before the deadline", 0);
+    pp_parent_stop(&parent, PP_DRAIN);
+    CHECK(pp_worker_wait(&workers[0]) == ECANCELED, "so does the end", 0);
     pp_segment_unref(s);
 }
 
@@ -1492,13 +1496,13 @@ static void on_alarm(int signal) {
 enum { TRACED = 3 * PP_EVENTS + 7 };
 
 static void *write_events(void *arg) {
-    pp_worker_t *e = arg;
+    pp_worker_t *worker = arg;
     for (uint64_t k = 0; k < TRACED; k++) {
-        pp_store_relaxed(&e->own->job, k);
-        pp_store_relaxed(&e->own->index, (uint32_t)k);
-        e->trace.begun_ns = (uint64_t)pp_now_ns();
-        e->trace.put_ns = k;
-        pp_trace_end(e, PP_STATUS_OK);
+        pp_store_relaxed(&worker->own->job, k);
+        pp_store_relaxed(&worker->own->index, (uint32_t)k);
+        worker->trace.begun_ns = (uint64_t)pp_now_ns();
+        worker->trace.put_ns = k;
+        pp_trace_end(worker, PP_STATUS_OK);
     }
     return NULL;
 }
@@ -1519,11 +1523,11 @@ static uint64_t check_events(pp_segment_t *s, uint64_t from, unsigned n_max, uin
 
 static void test_trace(void) {
     pp_segment_t *s;
-    pp_worker_t e;
+    pp_worker_t worker;
     pthread_t writer;
-    CHECK(pp_segment_create(1, false, &s) == 0 && pp_worker_init(&e, s, 0) == 0, "segment", 0);
+    CHECK(pp_segment_create(1, false, &s) == 0 && pp_worker_init(&worker, s, 0) == 0, "segment", 0);
     uint64_t n_seen = 0, next = 0;
-    pthread_create(&writer, NULL, write_events, &e);
+    pthread_create(&writer, NULL, write_events, &worker);
     while (next < TRACED)
         next = check_events(s, next, next % 2 ? 100 : PP_EVENTS, &n_seen);
     pthread_join(writer, NULL);
@@ -1536,20 +1540,20 @@ static void test_trace(void) {
 /* A task counts as running until its end is recorded, though the worker holds it until its outcome is sent. */
 static void test_present(void) {
     pp_segment_t *s;
-    pp_worker_t e;
-    CHECK(pp_segment_create(1, false, &s) == 0 && pp_worker_init(&e, s, 0) == 0, "segment", 0);
+    pp_worker_t worker;
+    CHECK(pp_segment_create(1, false, &s) == 0 && pp_worker_init(&worker, s, 0) == 0, "segment", 0);
     pp_store_relaxed(&s->shared->is_traced, true);
-    pp_store_relaxed(&e.own->holds, 1);
-    pp_trace_begin(&e);
-    CHECK(pp_trace_present(e.own) == PP_PRESENT_TASK, "a task has begun", 0);
-    pp_trace_end(&e, PP_STATUS_OK);
-    CHECK(pp_trace_present(e.own) == PP_PRESENT_LOOKS, "its end was recorded", 0);
-    pp_store_relaxed(&e.own->holds, 0);
-    CHECK(pp_trace_present(e.own) == PP_PRESENT_LOOKS, "its outcome was sent", 0);
+    pp_store_relaxed(&worker.own->holds, 1);
+    pp_trace_begin(&worker);
+    CHECK(pp_trace_present(worker.own) == PP_PRESENT_TASK, "a task has begun", 0);
+    pp_trace_end(&worker, PP_STATUS_OK);
+    CHECK(pp_trace_present(worker.own) == PP_PRESENT_LOOKS, "its end was recorded", 0);
+    pp_store_relaxed(&worker.own->holds, 0);
+    CHECK(pp_trace_present(worker.own) == PP_PRESENT_LOOKS, "its outcome was sent", 0);
     pp_store_relaxed(&s->shared->is_traced, false);
-    pp_store_relaxed(&e.own->holds, 1);
-    pp_trace_begin(&e);
-    CHECK(pp_trace_present(e.own) == PP_PRESENT_TASK, "the next task has begun, which is not traced", 0);
+    pp_store_relaxed(&worker.own->holds, 1);
+    pp_trace_begin(&worker);
+    CHECK(pp_trace_present(worker.own) == PP_PRESENT_TASK, "the next task has begun, which is not traced", 0);
     pp_segment_unref(s);
 }
 

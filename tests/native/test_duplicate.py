@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_party import _native
-from pool_party.wire import common
+from pool_party._wire import common
 
 
 def duplicate(value):

@@ -1,23 +1,21 @@
 """What the native module claims: multi-phase init, state per module, heap types, support for its own GIL and no GIL."""
 
-import functools
 import importlib.util
 import os
 import pathlib
 import sys
 import sysconfig
-import time
-from collections import deque
+import weakref
 
 import fresh
 import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
-from pool_party.workers.interp import elf
+from pool_party._workers.interp import elf
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-TYPES = ("Job", "Task", "Published", "Channel", "Worker", "Interpreter", "Gate")
+TYPES = ("Job", "Entry", "Published", "Channel", "Worker", "Interpreter", "Gate")
 
 
 def load_again():
@@ -41,9 +39,8 @@ def test_each_load_is_a_module_of_its_own():
 
 
 def test_jobs_of_another_module_are_refused():
-    channel = _native.Channel(1)
     with pytest.raises(TypeError):
-        channel.put_many(load_again().Job(1), [1], _native.MODE_ITEM, None)
+        _native.Entry(load_again().Job(1), None, [1], 0, _native.MODE_ITEM)
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -81,15 +78,40 @@ def test_worker_numbers_are_checked():
 
 
 def test_a_pool_may_end_while_its_backlog_is_put():
-    class Ending(deque):
-        def __getitem__(self, n):
-            del channel.put_waiting  # as another thread does that closes the channel
-            return super().__getitem__(n)
+    class Ending:
+        """An argument whose pickling ends the pool, as another thread may."""
 
-    channel = _native.Channel(1, True, Ending(["a map"]))
-    channel.put_waiting = lambda is_nested, until_ns: True
-    channel.feed_again()
-    assert channel.put_waiting is None
+        def __reduce__(self):
+            channel.clear_backlog()
+            channel.close()
+            return Ending, ()
+
+    channel = _native.Channel(1)
+    assert channel.submit(map_of([Ending(), 2, 3]))
+    channel.feed()
+    assert not channel.submit(_native.Entry(_native.Job(), None, channel.encode(1)))
+
+
+def map_of(items, function=None):
+    """Return the entry of a map, whose tasks have one item each."""
+    return _native.Entry(_native.Job(len(items), 1, _native.JOB_MAP), function, items, 0, _native.MODE_ITEM)
+
+
+def filled(channel):
+    """Return the job of a map that uses all room of a channel by reference, and the job of a single call behind it."""
+    entry, more = map_of([-i for i in range(_native.SLOTS)], abs), _native.Job()
+    assert channel.submit(entry)
+    assert channel.submit(_native.Entry(more, abs, ((-1,), {})))
+    assert channel.n_waiting == _native.SLOTS and more.sequence == -1
+    return entry.job, more
+
+
+def ready_worker(channel):
+    channel.open_slot(0)
+    worker = channel.worker(0)
+    worker.ready()
+    assert channel.take_events()
+    return worker
 
 
 def test_reaping_a_worker_leaves_the_news_of_room():
@@ -97,75 +119,58 @@ def test_reaping_a_worker_leaves_the_news_of_room():
 
     A notification of room that arrives there must not be lost.
     """
-    n_slots, backlog, n_fed = _native.SLOTS, deque(), []
-    channel = _native.Channel(1, True, backlog)
-    channel.put_waiting = lambda is_nested, until_ns: n_fed.append(1) or True
-    channel.open_slot(0)
-    worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
-    assert channel.admit(job, None, n_slots)
-    worker.ready()
-    assert channel.take_events()
-    assert channel.put_many(job, [-i for i in range(n_slots)], _native.MODE_ITEM, abs)
-    more = _native.Job()
-    assert channel.admit(more, None, 1)
-    assert not channel.put(_native.Task(more, 0, abs, ((-1,), {}))) and channel.is_starved
-    worker.serve(repr, repr, n_slots)
+    channel = _native.Channel(1, True)
+    worker = ready_worker(channel)
+    job, more = filled(channel)
+    worker.serve(repr, repr, _native.SLOTS)
     assert channel.reap(0) is None  # there was no task that it had not answered
-    assert job.done and job.value == list(range(n_slots)) and not more.done
+    assert job.done and job.value == list(range(_native.SLOTS)) and more.sequence == -1
     channel.take_results()
-    assert n_fed and not channel.is_starved
+    assert more.sequence >= 0
 
 
-def test_single_calls_by_reference_are_put_without_python_code():
-    """Only what has no room, or is no single task, is left to `put_waiting`."""
-    n_slots, backlog, left = _native.SLOTS, deque(), []
-    channel = _native.Channel(1, True, backlog)
-    channel.put_waiting = lambda is_nested, until_ns: left.append(len(backlog)) or True
-    channel.open_slot(0)
-    worker, jobs = channel.worker(0), [_native.Job() for _ in range(n_slots + 1)]
-    worker.ready()
-    for n, job in enumerate(jobs):
-        assert channel.admit(job, _native.Task(job, 0, abs, ((-n,), {})), 1)
-        channel.feed()
-    assert left == [1] and backlog[0].job is jobs[-1]
-    worker.serve(repr, repr, n_slots)
-    channel.take_results()
-    backlog.append(None)
-    channel.feed_again()
-    assert left == [1, 1] and list(backlog) == [None]
-    worker.serve(repr, repr, 1)
-    channel.take_results()
-    assert [job.value for job in jobs] == list(range(n_slots + 1))
+def test_an_entry_is_in_one_backlog_once():
+    channel = _native.Channel(1, True)
+    filled(channel)
+    entry = _native.Entry(_native.Job(), abs, ((-1,), {}))
+    assert channel.submit(entry)
+    with pytest.raises(TypeError, match="once"):
+        channel.submit(entry)
+    with pytest.raises(TypeError, match="Entry"):
+        channel.enqueue(None)
+
+
+def test_what_waits_goes_with_the_backlog():
+    channel, argument = _native.Channel(1, True), tasks.Adder(1)
+    ref = weakref.ref(argument)
+    filled(channel)
+    assert channel.submit(_native.Entry(_native.Job(), abs, ((argument,), {})))
+    del argument
+    assert ref() is not None
+    channel.clear_backlog()
+    assert ref() is None
 
 
 def test_a_thread_with_little_time_puts_only_what_needs_no_pickling():
-    channel = _native.Channel(1, False, deque())
-    job = _native.Job(3, 1, _native.JOB_MAP)
-    assert channel.admit(job, None, 3)
-    put = functools.partial(channel.put_many, job, [1, (2.5, "three"), object], _native.MODE_ITEM, None)
-    soon = time.monotonic_ns() + 3600 * 10**9
-    assert put(0) is None and job.cursor == 0  # its time has passed
-    assert put(soon) is None and job.cursor == 2
-    assert put() is True and job.cursor == 3
+    """Of a map, and of what is behind it: the rest is left to a thread that has time."""
+    channel = _native.Channel(1)
+    worker, entry = ready_worker(channel), map_of([1, (2.5, "three"), object, 4])
+    first = map_of([0] * _native.SLOTS, channel.publish(channel.encode(abs)))
+    assert channel.submit(first) and channel.submit(entry) and entry.job.cursor == 0
+    worker.serve(repr, repr, _native.SLOTS)
+    assert channel.wait(first.job, 3600) and entry.job.cursor == 2
+    channel.feed()
+    assert entry.job.cursor == 4
 
 
 def test_a_waiting_thread_with_a_timeout_puts_the_backlog_itself():
-    n_slots, backlog, times = _native.SLOTS, deque(), []
-    channel = _native.Channel(1, True, backlog)
-    channel.put_waiting = lambda is_nested, until_ns: times.append(until_ns) or False
-    channel.open_slot(0)
-    worker, job = channel.worker(0), _native.Job(n_slots, 1, _native.JOB_MAP)
-    assert channel.admit(job, None, n_slots)
-    worker.ready()
-    assert channel.put_many(job, [-i for i in range(n_slots)], _native.MODE_ITEM, abs)
-    more = _native.Job()
-    assert channel.admit(more, None, 1)
-    assert not channel.put(_native.Task(more, 0, abs, ((-1,), {})))
-    worker.serve(repr, repr, n_slots)
-    assert channel.wait(job, 3600) and job.value == list(range(n_slots))
-    assert len(times) == 1 and times[0] > time.monotonic_ns()  # the rest was left to the background thread
-    channel.feed()
-    assert times[1] == -1
+    channel = _native.Channel(1, True)
+    worker = ready_worker(channel)
+    job, more = filled(channel)
+    worker.serve(repr, repr, _native.SLOTS)
+    assert channel.wait(job, 3600) and job.value == list(range(_native.SLOTS)) and more.sequence >= 0
+    worker.serve(repr, repr, 1)
+    assert channel.wait(more, 3600) and more.value == 1
 
 
 def test_a_closed_channel_raises_or_does_nothing():
@@ -175,7 +180,7 @@ def test_a_closed_channel_raises_or_does_nothing():
     channel.close()
     channel.notify()
     channel.stop(_native.STOP_NOW)
-    assert not channel.admit(job, None, 1)
+    assert not channel.admit(job)
     for call in (lambda: channel.fd, lambda: channel.wait(job), lambda: channel.state_of(0), channel.counts):
         with pytest.raises(ValueError, match="the pool has ended"):
             call()

@@ -11,7 +11,7 @@ import pytest
 import tasks
 
 import pool_party
-from pool_party.observe import progress as displays
+from pool_party._observe import progress as displays
 
 N = 20
 VERBS = {

@@ -13,8 +13,8 @@ import talking
 import tasks
 
 from pool_party import ComposablePool, InterpreterPool, ProcessPool, ThreadPool
-from pool_party.observe import messages, relay
-from pool_party.workers import relaying
+from pool_party._observe import messages, relay
+from pool_party._workers import relaying
 
 TIMEOUT_S = 60
 
@@ -375,7 +375,7 @@ def full_socket():
     full.open()
     with pytest.raises(BlockingIOError):
         while True:
-            os.write(full.sending_fd, bytes(1000))
+            os.write(full.sending.fd, bytes(1000))
     return full
 
 
@@ -388,18 +388,18 @@ def test_a_parent_that_reads_nothing_is_waited_for_once(monkeypatch):
     monkeypatch.setattr(relaying, "PATIENCE_S", 0.05)
     full = full_socket()
     try:
-        sender = relaying.Sender(FakeWorker(), full.sending_fd, full.counting_fd, 0)
+        sender = relaying.Sender(FakeWorker(), full.sending.fd, full.counting.fd, 0)
         sender.send(messages.STDOUT, lambda: b"dropped")
         assert not sender._is_patient
         monkeypatch.setattr(relaying, "PATIENCE_S", 1e9)
         for _ in range(3):
             gates.call_in_thread(sender.send, messages.STDOUT, lambda: b"dropped at once").result(TIMEOUT_S)
         while True:
-            os.read(full._receiving_fd, messages.PACKET_MAX)
+            os.read(full._receiving.fd, messages.PACKET_MAX)
             sender.send(messages.STDOUT, lambda: b"sent")
             if sender._is_patient:
                 break
-        assert int.from_bytes(os.pread(full.counting_fd, 8, 0), sys.byteorder) == sender._n_begun >= 5
+        assert int.from_bytes(os.pread(full.counting.fd, 8, 0), sys.byteorder) == sender._n_begun >= 5
     finally:
         full.end()
 
@@ -410,7 +410,7 @@ def test_a_pool_that_was_terminated_is_not_waited_for(monkeypatch):
     try:
         worker = FakeWorker()
         worker.must_stop = True
-        sender = relaying.Sender(worker, full.sending_fd, full.counting_fd, 0)
+        sender = relaying.Sender(worker, full.sending.fd, full.counting.fd, 0)
         gates.call_in_thread(sender.send, messages.STDOUT, lambda: b"dropped").result(TIMEOUT_S)
     finally:
         full.end()

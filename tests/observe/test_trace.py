@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 from multiprocessing.pool import MaybeEncodingError
-from pathlib import Path
 
 import fresh
 import gates
@@ -13,13 +12,12 @@ import pytest
 import tasks
 
 from pool_party import PoolClosed, PoolPartyError, _native
-from pool_party._core.engine import Engine
+from pool_party._cli.main import main
 from pool_party._executor import _run_chunk
-from pool_party.cli.main import main
-from pool_party.observe import chrome, metrics, timeline
-from pool_party.observe.assemble import _kind_in, _n_threads_in
-from pool_party.observe.events import PREEMPTED, TASK, WAIT, WAKE_UP
-from pool_party.observe.trace import _EVENT, Tracing, name_of
+from pool_party._observe import chrome, metrics, timeline
+from pool_party._observe.assemble import _kind_in, _n_threads_in
+from pool_party._observe.events import PREEMPTED, TASK, WAIT, WAKE_UP
+from pool_party._observe.trace import _EVENT, Tracing, name_of
 
 MS = 1_000_000  # in ns
 
@@ -442,13 +440,13 @@ def test_a_trace_that_begins_as_the_pool_ends(make_pool, kind, path):
 
 
 def test_a_trace_that_the_pools_end_finishes_before_it_has_begun(make_pool, kind, path, monkeypatch):
-    pool, enter = make_pool(2, kind=kind), Engine._enter_trace
+    pool, start = make_pool(2, kind=kind), Tracing.start
 
-    def enter_and_end(*args):
-        enter(*args)
+    def end_and_start(*args):
         end(pool)
+        start(*args)
 
-    monkeypatch.setattr(Engine, "_enter_trace", enter_and_end)
+    monkeypatch.setattr(Tracing, "start", end_and_start)
     pool.trace(path).stop()
     assert read(path).of(TASK) == []
 
@@ -511,7 +509,7 @@ def test_names_of_functions():
 
 # ---- in fresh processes ----------------------------------------------------
 
-PROGRAM = Path(__file__).parent / "isolated" / "tracing.py"
+PROGRAM = fresh.TESTS / "isolated" / "tracing.py"
 
 
 def test_the_file_of_a_forgotten_pool_is_written_at_exit(kind, path):

@@ -4,7 +4,7 @@ import pytest
 import tasks
 
 import pool_party
-from pool_party.patching import usage
+from pool_party._patching import usage
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 `isolated/patched_program.py` is run plain and patched, and its observations are compared.
 """
 
+import asyncio
 import concurrent.futures
 import concurrent.futures.process
 import functools
@@ -24,15 +25,15 @@ import pytest
 import tasks
 
 import pool_party
-from pool_party.patching import state, table, usage
-from pool_party.patching.parts import PARTS
-from pool_party.patching.settings import Settings
-from pool_party.patching.subclasses import LeaveAlone, ours_for
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._patching import state, table, usage
+from pool_party._patching.parts import PARTS
+from pool_party._patching.settings import Settings
+from pool_party._patching.subclasses import LeaveAlone, ours_for
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 pytestmark = pytest.mark.usefixtures("may_fork")
 PROGRAM = fresh.TESTS / "isolated" / "patched_program.py"
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "patching.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "patching.md"
 HAS_INTERPRETERS = sys.version_info >= (3, 14)
 # What CPython's InterpreterPoolExecutor gets wrong in functions of `__main__`, and ours does not.
 MENDED = {
@@ -102,7 +103,7 @@ def test_all_attributes_of_all_modules_are_restored(when):
                     if isinstance(value, dict) and key == "BACKENDS":
                         seen.update({(name, key, inner): held for inner, held in value.items()})
             return seen
-        import pool_party.patching.public, linecache
+        import pool_party._patching.public, linecache
         if sys.argv[1] == "before":
             load()
             one = look()
@@ -137,10 +138,10 @@ def test_all_attributes_of_all_modules_are_restored(when):
 def test_nothing_is_imported_or_chosen_early():
     program = """
         import sys
-        import pool_party.patching.apply
-        from pool_party.patching.settings import Settings
+        import pool_party._patching.apply
+        from pool_party._patching.settings import Settings
         before = set(sys.modules)
-        pool_party.patching.apply.apply(Settings())
+        pool_party._patching.apply.apply(Settings())
         print(*sorted(set(sys.modules) - before))
         heavy = {"typing", "asyncio", "multiprocessing", "concurrent", "joblib", "numpy", "dask", "threading"}
         print(*sorted(heavy & set(sys.modules)))
@@ -217,7 +218,7 @@ def test_import_order(when):
     """
     assert (
         run("".join([imports, patch, use] if when == "before" else [patch, imports, use]))
-        == [*("3", "pool_party.patching.replacing")] * 8
+        == [*("3", "pool_party._patching.replacing")] * 8
     )
 
 
@@ -603,7 +604,7 @@ CASES = {  # a module of the program, or arguments of the pool that follow its c
 def test_auto():
     program = """
         import ast, multiprocessing, sys, types
-        from pool_party.patching import kinds
+        from pool_party._patching import kinds
         def choose(text, *arguments):
             before = set(sys.modules)
             sys.modules["case"] = module = types.ModuleType("case")
@@ -688,3 +689,15 @@ def test_settings_pickle():
     settings = Settings(kind="thread", only=("joblib",))
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert type(pickle.loads(pickle.dumps(settings))) is Settings
+
+
+async def plus_one(x):
+    return x + 1
+
+
+def test_coroutine_functions_are_taken_as_by_the_standard_library():
+    with pool_party.patched():
+        with concurrent.futures.ThreadPoolExecutor(1) as executor, multiprocessing.pool.ThreadPool(1) as pool:
+            made = [executor.submit(plus_one, 1).result(), *executor.map(plus_one, [2]), pool.apply(plus_one, (3,))]
+        assert isinstance(executor, pool_party.ComposableExecutor) and isinstance(pool, pool_party.ComposablePool)
+    assert [asyncio.run(coroutine) for coroutine in made] == [2, 3, 4]

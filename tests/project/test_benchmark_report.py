@@ -1,4 +1,4 @@
-"""The benchmarks as programs: their shared code, the command that runs them, and the report that it writes.
+"""The benchmarks as programs: their shared code, the command that runs them, and the document that it writes.
 
 Programs run in separate processes. The tests check what they write, never how fast anything was.
 """
@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,15 +17,15 @@ from pathlib import Path
 import gates
 import pytest
 
-from pool_party import ComposablePool, _options
-from pool_party.cli import bench as _bench
-from pool_party.cli import main as _cli
+from pool_party import ComposablePool, _config
+from pool_party._cli import bench as _bench
+from pool_party._cli import main as _cli
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 METADATA = {"date": "2026-11-20T17:03:07+00:00", "cpu": "a CPU", "n_cpus_usable": 2, "n_cpus": 2, "is_quick": False}
 METADATA |= {"n_workers": 2, "kernel": "6", "python": "CPython", "has_gil": True, "start_method": "fork"}
-METADATA |= {"versions": {}, "load_average_before": [0.5, 0.5, 0.5]}
+METADATA |= {"versions": {}, "load_average_before": [0.5, 0.5, 0.5], "commit": "0123456789"}
 
 
 @pytest.fixture
@@ -80,7 +79,6 @@ SMALLEST = {  # rows of the tables that a program shows
     "science --only transfer --peer 'pool_party thread'": ("pool_party thread",),
     "libraries --only joblib --peer thread": ("loky", "threading", "pool_party thread"),
     "unmodified --program eig --flavour threads --workers 1": ("eig, threads",),
-    "unmodified --together --workers 1": ("qr, threads and eig, processes",),
     "sharing": ('scope="machine"', "the budget is lower"),
 }
 NEEDS = {"server": "aiohttp", "MPI": "mpi4py", "transfer": "numpy", "packing": "numpy"}  # besides those in suite.py
@@ -118,7 +116,7 @@ def test_simulated_nodes_answer_every_task(on_path, monkeypatch):
     from cluster_size_ways import Nodes, nothing
 
     nodes = Nodes(3, 2, 0.001, n_joined=1)
-    monkeypatch.setattr(_options, "_transport_to", lambda *args: nodes)
+    monkeypatch.setattr(_config, "_transport_to", lambda *args: nodes)
     with ComposablePool(1, kind="dask") as pool:
         nodes.join_others()
         assert pool.map(nothing, range(100), 1) == [None] * 100
@@ -149,7 +147,7 @@ SAMPLES = """
     7f01 [unknown]
     7f02 pp_encode
     7f03 next_argument
-    7f04 channel_put_many
+    7f04 put_map
     7f05 _start
 
 10/11
@@ -320,16 +318,20 @@ def test_time_that_was_cut_keeps_the_cells_before(on_path, monkeypatch):
 def fake_suite(on_path, monkeypatch, tmp_path):
     """Benchmarks that only write files (complete, partly failed, broken off), and the folder for their results."""
     import bench
+    import document
     import suite
 
     text = 'import json, pathlib, sys\nplace = pathlib.Path(sys.argv[sys.argv.index("--json") + 1])\n'
     write = f"place.write_text(json.dumps({{'metadata': {METADATA!r}, 'text': [f'| it is | {{sys.argv[1]}} |']}}))\n"
     endings = {"good": write, "partly": write + "sys.exit(1)\n", "broken": write + "sys.exit(3)\n", "empty": "1 / 0\n"}
     monkeypatch.setattr(suite, "HERE", tmp_path)
+    monkeypatch.setattr(bench, "HERE", tmp_path)
+    monkeypatch.setattr(bench, "_DOCUMENT", tmp_path / "performance.md")
     for name, ending in endings.items():
         (tmp_path / f"{name}.py").write_text(f'"""Is this {name}?"""\n{text}{ending}')
     table = {name: suite.Benchmark(name, 0.1, 0.1, ("new",), ("quick",)) for name in endings}
     monkeypatch.setattr(bench, "BENCHMARKS", table)
+    monkeypatch.setattr(document, "BENCHMARKS", table)
     results = tmp_path / "results"
     results.mkdir()
     return bench, results
@@ -341,24 +343,90 @@ def content(folder: Path, name: str) -> str:
 
 def test_all_are_run_although_some_fail(fake_suite, capsys):
     bench, results = fake_suite
-    for name in ("good", "broken", "empty"):
-        (results / f"{name}.json").write_text(json.dumps({"metadata": METADATA, "text": ["| it was | old |"]}))
+    (results / "empty.json").write_text("figures of a run before")
     problems = bench._run_all(list(bench.BENCHMARKS.values()), results, is_quick=False)
-    assert [content(results, name) for name in ("good", "partly", "broken", "empty")] == ["new", "new", "old", "old"]
+    assert [content(results, name) for name in ("good", "partly", "broken")] == ["new", "new", "new"]
     assert set(problems) == {"partly", "broken", "empty"}
-    assert "exit status 3" in problems["broken"] and "former" in problems["broken"]
-    assert {path.suffix for path in results.iterdir()} == {".json"}
+    assert "exit status 3" in problems["broken"] and "first parts" in problems["broken"]
+    assert "no figures" in problems["empty"] and not (results / "empty.json").exists()
     assert "2 of 4: partly" in capsys.readouterr().out
-    assert bench._report(results) == 0
-    text = (results / "report.md").read_text()
-    assert (text.count("| it is | new |"), text.count("| it was | old |")) == (2, 2)
 
 
-def test_parts_are_kept_where_there_was_nothing(fake_suite):
+@pytest.fixture
+def at_commit(on_path, monkeypatch):
+    """Return what makes a checkout seem to be at a commit."""
+    import metadata
+
+    return lambda commit: monkeypatch.setattr(metadata, "current_commit", lambda: commit)
+
+
+def test_a_run_of_all_writes_the_document(fake_suite, at_commit, tmp_path):
     bench, results = fake_suite
-    problems = bench._run_all([bench.BENCHMARKS["broken"]], results, is_quick=True)
-    assert content(results, "broken") == "quick"
-    assert "first parts" in problems["broken"]
+    at_commit(METADATA["commit"])
+    assert bench.main([]) == 1  # as some failed
+    assert content(results / METADATA["commit"], "good") == "new"
+    text = (tmp_path / "performance.md").read_text()
+    assert text.count("| it is | new |") == 3 and "Not in this run: empty." in text
+
+
+def test_a_run_of_some_leaves_the_document_to_whoever_asks_for_it(fake_suite, at_commit, tmp_path):
+    bench, _ = fake_suite
+    at_commit(METADATA["commit"])
+    assert bench.main(["good"]) == 0
+    assert not (tmp_path / "performance.md").exists()
+    assert bench.main(["--document"]) == 0
+    assert (tmp_path / "performance.md").read_text().count("| it is | new |") == 1
+
+
+@pytest.mark.parametrize(("commit", "why"), [("0123456789+", "uncommitted changes"), ("", "not in git")])
+def test_what_no_commit_has_is_not_measured(fake_suite, at_commit, commit, why, tmp_path, capsys):
+    bench, results = fake_suite
+    at_commit(commit)
+    assert bench.main([]) == 2
+    assert bench.main(["good"]) == 2
+    refused = capsys.readouterr().err.splitlines()
+    assert len(refused) == 2 and why in refused[0] and "add --quick" in refused[0]
+    assert not list(results.iterdir()) and not (tmp_path / "performance.md").exists()
+
+
+def test_a_quick_run_leaves_the_document_alone(fake_suite, at_commit, tmp_path, capsys):
+    bench, results = fake_suite
+    at_commit("0123456789+")
+    assert bench.main(["--quick", "good"]) == 0
+    assert bench.main(["--quick"]) == 1
+    assert not [*tmp_path.rglob("performance.md")]
+    at_commit(METADATA["commit"])
+    assert bench.main(["--quick"]) == 1
+    assert [*tmp_path.rglob("performance.md")] == [results / "0123456789-quick" / "performance.md"]
+
+
+def test_the_commit_says_whether_there_are_changes(on_path, monkeypatch, tmp_path):
+    import metadata
+
+    def git(*arguments):
+        done = subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *arguments], cwd=tmp_path, check=True)
+        return done.returncode
+
+    for variable in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(metadata, "_ROOT", tmp_path)
+    assert metadata.current_commit() == ""  # another pool_party is installed than this one
+    (tmp_path / "pool_party").mkdir()
+    (tmp_path / "pool_party" / "__init__.py").touch()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "performance.md").touch()
+    spec = importlib.util.spec_from_file_location("pool_party", tmp_path / "pool_party" / "__init__.py")
+    monkeypatch.setattr(metadata.importlib.util, "find_spec", lambda name: spec)
+    git("init", "-q")
+    assert metadata.current_commit() == ""
+    git("add", ".")
+    git("commit", "-qm", "all")
+    commit = metadata.current_commit()
+    assert len(commit) == 10 and not commit.endswith("+")
+    (tmp_path / "docs" / "performance.md").write_text("the document of this commit")
+    assert metadata.current_commit() == commit
+    (tmp_path / "new.py").touch()
+    assert metadata.current_commit() == f"{commit}+"
 
 
 def test_what_needs_a_package_that_is_missing_is_left_out(fake_suite, capsys):
@@ -403,18 +471,11 @@ def test_command_forwards_to_the_checkout(capfd):
 def test_command_without_a_checkout_says_what_to_do(tmp_path, capsys):
     from argparse import Namespace
 
-    assert _bench.run(Namespace(names=[], quick=False, report=False, list=True, results=None), tmp_path) == 1
+    assert _bench.run(Namespace(names=[], quick=False, document=False, list=True), tmp_path) == 1
     assert "make bench" in capsys.readouterr().err
 
 
-def test_folders_are_named_after_the_cpus(on_path):
-    from suite import default_folder, machine_name
-
-    assert [machine_name(n) for n in (1, 2, 4, 16)] == ["one-core", "two-cores", "four-cores", "16-cores"]
-    assert default_folder(is_quick=True) != default_folder(is_quick=False)
-
-
-# ---- the report ----
+# ---- the document ----
 
 
 def summaries(key: str, **figures: float) -> dict[str, dict]:
@@ -440,6 +501,9 @@ FIGURES = {
     "cells": {
         "results": [
             *(cell("thread", "dynamic", name, 0.8) for name in CELLS),
+            cell("process", "default", CELLS[2], 2.0),
+            cell("process", "dynamic", CELLS[2], 0.8),
+            {"kind": "process", "n_workers": 2, "way": "joblib", "cell": CELLS[2], "failure": "> 9 s"},
             cell("process", "dynamic", CELLS[0], 1.0),
             cell("process", "dynamic", CELLS[1], 1.2),
             cell("interp", "dynamic", CELLS[0], 1.0),
@@ -462,29 +526,73 @@ FIGURES = {
             "busy": {"n_busy": 2, "layouts": {"face": {"67108864": PACKED | {"ratio": 0.99}}}},
         }
     },
-    "unheard-of": {"text": ["| anything | 12,300 |"]},
 }
 
 
 @pytest.fixture
 def results(tmp_path):
-    """A folder with figures of some benchmarks, of an unknown one, and with one file that is not JSON."""
+    """A folder with figures of some benchmarks."""
+    folder = tmp_path / "results"
+    folder.mkdir()
     for name, figures in FIGURES.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": METADATA} | figures))
-    (tmp_path / "torn.json").write_text('{"metadata": {')
-    return tmp_path
+        write_figures(folder, name, figures)
+    return folder
 
 
-def test_report_has_the_texts_of_all_benchmarks(on_path, results):
-    from report import write_report
+def write_figures(folder: Path, name: str, figures: dict, **metadata) -> None:
+    found = {"metadata": METADATA | metadata, "text": [f"| {name} | 12,300 |"]} | figures
+    (folder / f"{name}.json").write_text(json.dumps(found))
 
-    (results / "modes.json").write_text(json.dumps({"metadata": METADATA | {"is_quick": True}, "text": ["| it |"]}))
-    text = write_report(results).read_text()
-    assert "torn.json could not be read" in text
-    assert text.count("\n## ") == len(FIGURES) + 1  # and the section for goals
+
+def test_document_has_the_run_and_the_texts_of_all_benchmarks(on_path, results, tmp_path):
+    from document import MARK, read_figures, write_document
+
+    failure = "- not measured: loky: exit status 1: /home/anybody/pool_party/loky.py is missing, 1/2 of it"
+    write_figures(results, "modes", {"text": [failure]}, date="2026-11-21T00:10:00+00:00")
+    document = tmp_path / "performance.md"
+    document.write_text(f"# How to read this\n\n{MARK}\nwhat an earlier run found\n")
+    write_document(read_figures(results), document)
+    text = document.read_text()
+    assert text.startswith(f"# How to read this\n\n{MARK}\n## The run\n") and "earlier" not in text
+    machine = "a CPU, 2 usable CPUs of 2, Linux 6, CPython"
+    assert f"Commit 0123456789, 2026-11-20 to 2026-11-21: {machine}. " in text
+    assert text.count(machine) == 1  # for all of them
+    assert text.count("\n## ") == len(FIGURES) + 2  # and the sections for the run and the goals
     assert "## What does it cost to hand out a task? (`benchmarks/dispatch.py`)" in text
-    assert rows_of(text)["anything"] == ["12,300"]
-    assert "only a quick look was taken: modes." in text and text.count("not a measurement") == 1
+    assert rows_of(text)["dispatch"] == ["12,300"]
+    assert "Not in this run: " in text and "not a measurement" not in text
+    assert "loky: exit status 1: loky.py is missing, 1/2 of it" in text
+    svg = (tmp_path / "pictures" / "figures.svg").read_text()
+    assert "pictures/figures.svg" in text and ">8 us<" in svg and ">1.60 s<" in svg and "pool_party, process" in svg
+
+
+def test_document_of_a_quick_run_says_so(on_path, tmp_path):
+    from document import read_figures, write_document
+
+    write_figures(tmp_path, "memory", FIGURES["memory"], is_quick=True)
+    write_document(read_figures(tmp_path), tmp_path / "new.md")
+    text = (tmp_path / "new.md").read_text()
+    assert text.startswith("# Performance\n") and "not a measurement" in text
+    assert "Commit 0123456789, 2026-11-20: a CPU" in text
+    assert "figures.svg" not in text and not (tmp_path / "pictures").exists()  # nothing to draw
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"commit": "0123456789+"}, "uncommitted changes"),
+        ({"commit": ""}, "uncommitted changes"),
+        ({"commit": "9876543210"}, "not all figures"),
+        ({"cpu": "another CPU"}, "not all figures"),
+        ({"python": "PyPy"}, "not all figures"),
+    ],
+)
+def test_figures_of_several_runs_make_no_document(on_path, results, metadata, why):
+    from document import read_figures
+
+    write_figures(results, "memory", FIGURES["memory"], **metadata)
+    with pytest.raises(ValueError, match=why):
+        read_figures(results)
 
 
 @pytest.mark.parametrize(
@@ -499,7 +607,7 @@ def test_packing_may_lose_what_serial_code_loses_to_itself(on_path, ratio, ratio
     assert found == verdict and f"serial against itself: lowest {ratio_again:.2f} x" in result
 
 
-def test_report_says_what_was_reached_and_what_was_not_measured(on_path):
+def test_goals_say_what_was_reached_and_what_was_not_measured(on_path):
     from goals import format_goals
 
     rows = rows_of(format_goals(FIGURES))
@@ -525,19 +633,14 @@ def test_report_says_what_was_reached_and_what_was_not_measured(on_path):
     assert rows["`apply` round trip, process, median"][1] == "0.20 x: 8 us, loky 40 us"
 
 
-def test_report_of_nothing_is_an_error(on_path, tmp_path, capsys):
+def test_the_committed_document_has_a_place_for_a_run(on_path):
+    from document import MARK
+
+    assert (ROOT / "docs" / "performance.md").read_text().count(f"\n{MARK}\n## ") == 1
+
+
+def test_document_of_nothing_is_an_error(on_path, tmp_path, capsys):
     import bench
 
-    assert bench._report(tmp_path) == 1
+    assert bench._document(tmp_path, tmp_path / "performance.md") == 1
     assert "run some benchmarks first" in capsys.readouterr().err
-
-
-def test_report_that_is_committed_is_that_of_the_figures_beside_it(on_path, tmp_path):
-    from report import write_report
-
-    for folder in (BENCHMARKS / "results").glob("*-cores"):
-        for file in folder.glob("*.json"):
-            shutil.copy(file, tmp_path)
-        text = write_report(tmp_path).read_text()
-        assert text == (folder / "report.md").read_text()
-        assert "not measured |" not in text and "could not be read" not in text

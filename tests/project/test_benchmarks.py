@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = [line.split("\t")[0] for line in (BENCHMARKS / "MANIFEST").read_text().splitlines() if line.endswith("<local>")]
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from demo import command as _command
+from demo import pools, show, sweep, terminal
+from demo.conclusions import conclusions
+from demo.next_steps import _PAGES, next_steps
+from demo.plan import default_n_workers, make_plan
+from demo.png import encode_png
+from demo.raytrace import Tile, cut_in_tiles, paste, render_tile
 
-from pool_party.cli import main as _cli
-from pool_party.cli.demo import measure, pools, show, sweep, terminal
-from pool_party.cli.demo.conclusions import conclusions
-from pool_party.cli.demo.measure import Meter, Usage
-from pool_party.cli.demo.next_steps import _PAGES, next_steps
-from pool_party.cli.demo.plan import default_n_workers, make_plan
-from pool_party.cli.demo.png import encode_png
-from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
-from pool_party.cli.demo.report import format_mb, format_table
+from pool_party._measuring.meter import Usage
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZE = WIDTH, HEIGHT = 32, 18
 CRC_OF_PICTURE = 2889200509  # of the pixels of a picture of that size; the same on every machine
 
@@ -66,8 +66,8 @@ def decode_png(png: bytes) -> tuple[int, int, bytes]:
 
 def demo(*arguments: str, output: Path) -> int:
     """Run the command in this process, with a picture that takes almost no time."""
-    command = ["demo", "--quick", "--size", f"{WIDTH}x{HEIGHT}", "--workers", "2"]
-    return _cli.main([*command, "--output", str(output), *arguments])
+    command = ["--quick", "--size", f"{WIDTH}x{HEIGHT}", "--workers", "2"]
+    return _command.main([*command, "--output", str(output), *arguments])
 
 
 # ---- picture
@@ -102,50 +102,6 @@ def test_picture_is_the_same_everywhere() -> None:
     assert zlib.crc32(render(8)) == CRC_OF_PICTURE
 
 
-# ---- measuring
-
-
-def test_meter_counts_the_cpu_time_of_this_process() -> None:
-    with Meter() as meter:
-        sum(range(1_000_000))
-    usage = meter.usage
-    assert 0 < usage.cpu_s <= usage.wall_s * (os.cpu_count() or 1) + 0.1
-    assert usage.cores == usage.cpu_s / usage.wall_s
-    assert usage.peak_bytes is not None and usage.peak_bytes > 1e6
-
-
-def test_meter_counts_the_cpu_time_of_a_child_that_has_ended() -> None:
-    with Meter() as meter:
-        subprocess.run([sys.executable, "-Sc", "sum(range(3_000_000))"], check=True)
-    assert meter.usage.cpu_s > 0.01
-
-
-def test_process_tree_with_and_without_lists_of_children() -> None:
-    child_code = "import os; pid = os.fork(); os.write(1, b'%d\\n' % pid); os.read(0, 1)"
-    with subprocess.Popen([sys.executable, "-Sc", child_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        grandchild = max(int(child.stdout.readline()) for _ in range(2))
-        assert measure.process_tree(child.pid) == [child.pid, grandchild]
-        assert measure._children_from_scan({child.pid}) == {grandchild}
-        assert child.pid in measure.process_tree(os.getpid())
-        child.communicate(b"xx")
-
-
-def test_memory_falls_back_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pid: int) -> NoReturn:
-        raise FileNotFoundError(pid)
-
-    monkeypatch.setattr(measure, "_pss_bytes", refuse)
-    assert measure.memory_measure() == "RSS"
-    assert measure.memory_bytes([os.getpid()], "RSS") > 1e6
-    monkeypatch.setattr(measure, "_rss_bytes", refuse)
-    assert measure.memory_measure() == ""
-    with Meter() as meter:
-        pass
-    assert meter.usage.peak_bytes is None
-    assert format_mb(None) == "-"
-
-
 # ---- text
 
 
@@ -155,15 +111,6 @@ def usages(**wall_s: float) -> dict[str, Usage]:
         kind: Usage(taken_s, taken_s, 20_000_000 + 10_000_000 * number)
         for number, (kind, taken_s) in enumerate(wall_s.items())
     }
-
-
-def test_table_is_aligned() -> None:
-    assert format_table(["a", "bb"], [["long", "1"], ["x", "22222"]]).splitlines() == [
-        "  a         bb",
-        "  ----   -----",
-        "  long       1",
-        "  x      22222",
-    ]
 
 
 def test_conclusions_follow_the_figures() -> None:
@@ -221,7 +168,7 @@ def test_pages_of_a_checkout_are_files(checkout: Path) -> None:
 
 
 def test_the_pages_are_there() -> None:
-    docs = Path(__file__).parents[1] / "docs"
+    docs = ROOT / "docs"
     if (docs / "conf.py").is_file():  # the documentation's sources are there
         assert [page for _, page in _PAGES if not (docs / f"{page}.md").is_file()] == []
 
@@ -242,7 +189,7 @@ def test_it_says_how_to_get_a_python_that_loads_numpy(
     assert "make demo PYTHON=3.14" in said
     installed = " ".join(next_steps(Path("x.png"), checkout=tmp_path_factory.mktemp("site-packages"), **options))
     assert "make demo" not in installed
-    assert "pool-party demo" in installed
+    assert installed.endswith("examples/demo")
 
 
 # ---- command
@@ -340,6 +287,23 @@ def test_only_a_terminal_with_colours_shows_the_picture(
     assert terminal.can_show(stream) is is_shown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--workers 0", "'0' is not a whole number from 1 on"),
+        ("--workers two", "'two' is not a whole number from 1 on"),
+        ("--size 640", "'640' is not a size such as 640x480"),
+        ("--size 640x", "'640x' is not a size such as 640x480"),
+        ("--kinds fibre", "fibre: no such kind of workers"),
+    ],
+)
+def test_wrong_values_are_told_in_words(capsys: pytest.CaptureFixture[str], arguments: str, message: str) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        _command.main(arguments.split())
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(message)
+
+
 @pytest.mark.parametrize("arguments", [["--workers", "0"], ["--kinds", "fibre"], ["--size", "10"], ["--size", "0x4"]])
 def test_demo_refuses_nonsense(arguments: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as exit_:
@@ -354,7 +318,7 @@ def test_demo_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_demo_with_all_kinds(tmp_path: Path) -> None:
     output = tmp_path / "picture.png"
-    command = [sys.executable, "-m", "pool_party.cli.main", "demo", "--quick", "--workers", "2"]
+    command = [sys.executable, str(ROOT / "examples" / "demo"), "--quick", "--workers", "2"]
     options = ["--size", f"{WIDTH}x{HEIGHT}", "--skip-numpy", "--output", str(output)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

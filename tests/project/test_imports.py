@@ -1,5 +1,6 @@
 """Every module can be imported alone without a warning, and public names have their public module."""
 
+import concurrent.futures
 import importlib.util
 import pathlib
 import sys
@@ -8,6 +9,7 @@ import fresh
 import pytest
 
 import pool_party
+from pool_party._ground import imports
 
 ROOT = pathlib.Path(pool_party.__file__).parent
 MODULES = sorted(
@@ -17,14 +19,14 @@ MODULES = sorted(
 
 
 NEED = {  # what else must be installed
-    "pool_party.integrations.joblib": "joblib",
-    "pool_party.nodes.dask": "distributed",
-    "pool_party.nodes.mpi": "mpi4py",
-    "pool_party.patching.backends": "joblib",
-    "pool_party.workers.cluster.dask": "distributed",
-    "pool_party.workers.cluster.mpi": "mpi4py",
-    "pool_party.workers.cluster.outbox": "distributed",
-    "pool_party.workers.cluster.ranks": "mpi4py",
+    "pool_party._integrations.joblib": "joblib",
+    "pool_party._cluster.node.dask": "distributed",
+    "pool_party._cluster.node.mpi": "mpi4py",
+    "pool_party._patching.backends": "joblib",
+    "pool_party._cluster.dask": "distributed",
+    "pool_party._cluster.mpi": "mpi4py",
+    "pool_party._cluster.outbox": "distributed",
+    "pool_party._cluster.ranks": "mpi4py",
 }
 IMPORT_EACH = """
 import os, sys
@@ -58,45 +60,52 @@ def test_unknown_name():
 
 def test_a_worker_starts_with_few_modules():
     """A fresh interpreter's start must not import pickle, typing or threading."""
-    code = "import sys, pool_party.workers.loop; print({'_pickle', 'typing', 'threading', 'pickle'} & set(sys.modules))"
+    code = (
+        "import sys, pool_party._workers.loop; print({'_pickle', 'typing', 'threading', 'pickle'} & set(sys.modules))"
+    )
     fresh.check(fresh.run(["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT.parent)!r}); {code}"]), "set()")
 
 
 HEAVY = (
     *("asyncio", "cloudpickle", "ctypes", "dataclasses", "email", "hashlib", "importlib.metadata", "inspect", "json"),
     *("logging", "multiprocessing", "numpy", "pickle", "psutil", "re", "socket", "subprocess", "tempfile", "traceback"),
-    *("concurrent.futures", "threadpoolctl", "signal", "pool_party.observe"),
+    *("concurrent.futures", "threadpoolctl", "signal", "pool_party._observe"),
 )
 
 BY_THE_IMPORT = {
     *("__future__", "_collections", "_contextvars", "_operator", "_types", "_weakrefset", "atexit"),
     *("collections", "collections.abc", "gc", "itertools", "keyword", "math", "operator", "reprlib"),
     *("threading", "types", "weakref"),
+    *("errno", "resource"),  # by `limits`, which cannot import anything when a limit is reached
     *("warnings", "math.integer", "_math_integer"),  # by `threading` before 3.14, and by `math` from 3.15 on
     *(("functools", "_functools") if sys.version_info < (3, 13) else ()),  # by `threading`
-    *("pool_party", "pool_party._native", "pool_party._options", "pool_party._pool", "pool_party._core"),
+    *("pool_party", "pool_party._native", "pool_party._config", "pool_party._pool", "pool_party._core"),
     *(
         f"pool_party._core.{name}"
-        for name in ("callbacks", "engine", "errors", "exit", "following", "functions", "log")
+        for name in ("callbacks", "engine", "exit", "following", "functions", "greenlets", "inputs", "outcomes")
     ),
-    *(
-        f"pool_party._core.{name}"
-        for name in ("outcomes", "records", "results", "submit", "threads", "watching", "workers")
-    ),
-    *(f"pool_party.budget{name}" for name in ("", ".environment", ".plan", ".policies", ".split", ".topology")),
-    *(f"pool_party.workers{name}" for name in ("", ".base", ".preloading")),
+    *(f"pool_party._core.{name}" for name in ("results", "submit", "waiting", "watching", "workers")),
+    *(f"pool_party._ground{name}" for name in ("", ".errors", ".limits", ".log", ".records", ".threads")),
+    *(f"pool_party._budget{name}" for name in ("", ".environment", ".plan", ".policies", ".split", ".topology")),
+    *(f"pool_party._workers{name}" for name in ("", ".base", ".preloading")),
 }
 
 BY_THE_OPENING = {  # and by the first call, beyond the import
     "thread": {
-        *(f"pool_party.budget.{name}" for name in ("arbiter", "enforcer", "neighbours", "user_limits")),
-        *(f"pool_party.workers.{name}" for name in ("loop", "thread")),
+        *("pool_party._ground.descriptors", "pool_party._ground.imports"),
+        *(f"pool_party._budget.{name}" for name in ("limiter", "enforcer", "neighbours", "user_limits")),
+        *(f"pool_party._workers.{name}" for name in ("loop", "thread")),
     },
     "process": {
         *("functools", "_functools", "contextlib", "select"),
-        *(f"pool_party.budget.{name}" for name in ("arbiter", "enforcer", "neighbours", "terms", "user_limits")),
-        *(f"pool_party.wire{name}" for name in ("", ".beside", ".codec", ".definitions", ".fd_handle", ".namespace")),
-        *(f"pool_party.workers.{name}" for name in ("loop", "process", "process_helpers", "watcher")),
+        *("pool_party._ground.descriptors", "pool_party._ground.imports"),
+        *(
+            f"pool_party._budget.{name}"
+            for name in ("limiter", "enforcer", "neighbours", "process_budget", "user_limits")
+        ),
+        *(f"pool_party._wire{name}" for name in ("", ".beside", ".codec", ".definitions", ".fd_handle")),
+        *("pool_party._wire.making", "pool_party._wire.namespace"),
+        *(f"pool_party._workers.{name}" for name in ("loop", "process", "process_helpers", "watcher")),
     },
 }
 OPENING = """
@@ -112,6 +121,29 @@ with ComposablePool(2, kind={kind!r}, context="fork" if {kind!r} == "process" el
     pool.apply(abs, (-2,))
 print(*{{*sys.modules}} - before)
 """
+
+
+GATES = "import threading\nbegun, may_end = threading.Event(), threading.Event()\n"
+SLOWLY_MADE = "import gates_of_it\ngates_of_it.begun.set()\ngates_of_it.may_end.wait(30)\nx = 1\n"
+
+
+def test_a_module_that_another_thread_imports_is_not_taken_half_made(tmp_path, monkeypatch):
+    (tmp_path / "slowly_made.py").write_text(
+        "import gates_of_it\ngates_of_it.begun.set()\ngates_of_it.may_end.wait(30)\nx = 1\n"
+    )
+    (tmp_path / "gates_of_it.py").write_text(GATES)
+    monkeypatch.syspath_prepend(tmp_path)
+    import gates_of_it
+
+    assert imports.loaded("slowly_made") is None
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        threads.submit(__import__, "slowly_made")
+        assert gates_of_it.begun.wait(30)
+        assert not hasattr(sys.modules["slowly_made"], "x")
+        found = threads.submit(imports.loaded, "slowly_made")
+        assert not concurrent.futures.wait([found], 0.05).done
+        gates_of_it.may_end.set()
+        assert found.result(30).x == 1
 
 
 def test_the_import_loads_few_modules():
@@ -154,8 +186,8 @@ def test_a_pool_is_opened_and_used_with_few_modules(kind):
 @pytest.mark.parametrize(
     "modules",
     [
-        pytest.param("pool_party.workers.process, pool_party.budget.terms", id="process"),
-        pytest.param("pool_party.workers.interp.worker, pool_party.budget.enforcer", id="interp"),
+        pytest.param("pool_party._workers.process, pool_party._budget.process_budget", id="process"),
+        pytest.param("pool_party._workers.interp.worker, pool_party._budget.enforcer", id="interp"),
     ],
 )
 def test_opening_a_pool_imports_no_typing(modules):
@@ -218,16 +250,36 @@ if __name__ == "__main__":
         function, argument = CALLS[{what!r}]
         result, in_worker = pool.apply(function, (argument,))
     print(result, {slow!r} & sys.modules.keys(), {slow!r}.intersection(in_worker))
-    print([name for name in in_worker if name.startswith("pool_party.wire")])
+    print([name for name in in_worker if name.startswith("pool_party._wire")])
 """
 SLOW = {"ast", "cloudpickle", "dataclasses", "inspect", "logging", "uuid", "hashlib"}
 RESULTS = {"importable": 2, "script": 5, "lambda": 5, "class": 4, "enum": 2}
 WIRE = {
     "importable": [],
-    "script": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
-    "lambda": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
-    "class": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
-    "enum": ["pool_party.wire", "pool_party.wire.definitions", "pool_party.wire.namespace"],
+    "script": [
+        "pool_party._wire",
+        "pool_party._wire.definitions",
+        "pool_party._wire.making",
+        "pool_party._wire.namespace",
+    ],
+    "lambda": [
+        "pool_party._wire",
+        "pool_party._wire.definitions",
+        "pool_party._wire.making",
+        "pool_party._wire.namespace",
+    ],
+    "class": [
+        "pool_party._wire",
+        "pool_party._wire.definitions",
+        "pool_party._wire.making",
+        "pool_party._wire.namespace",
+    ],
+    "enum": [
+        "pool_party._wire",
+        "pool_party._wire.definitions",
+        "pool_party._wire.making",
+        "pool_party._wire.namespace",
+    ],
 }
 
 
@@ -250,16 +302,16 @@ def test_the_types_that_cloudpickle_handles_are_known():
     """Its reducers are found without importing it, so a version with a reducer for one more type needs a change."""
     from cloudpickle import cloudpickle
 
-    from pool_party.wire import main_module
+    from pool_party._wire import main_module
 
     theirs = {
         f"{cls.__module__}.{cls.__qualname__}" for cls in cloudpickle.Pickler._dispatch_table if isinstance(cls, type)
     }
-    ours = {f"{cls.__module__}.{cls.__qualname__}" for cls in main_module._own} | {"dataclasses._FIELD_BASE"}
-    assert theirs - ours <= main_module._OF_CLOUDPICKLE
+    ours = {f"{cls.__module__}.{cls.__qualname__}" for cls in main_module._own} | {"builtins.cell"}
+    assert theirs - ours - main_module._OURS.keys() <= main_module._OF_CLOUDPICKLE
 
 
 @pytest.mark.parametrize("how", ["the_last_pool_ends", "patches_are_undone"])
 def test_an_import_amid_a_change_finds_its_module(how, tmp_path):
     (tmp_path / "late.py").write_text("VALUE = 1\n")
-    fresh.check(fresh.run([pathlib.Path(__file__).parent / "isolated" / "importing.py", how, tmp_path]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "importing.py", how, tmp_path]), "ok")

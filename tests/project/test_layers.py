@@ -2,7 +2,7 @@
 layer.
 
 All import statements count, even those inside functions. Two things are not seen: names that `pool_party.__getattr__`
-resolves, for which `_HOMES` is read instead, and modules that `workers/interp/worker.py` imports by name into a fresh
+resolves, for which `_HOMES` is read instead, and modules that `_workers/interp/worker.py` imports by name into a fresh
 interpreter.
 """
 
@@ -17,21 +17,24 @@ import pytest
 import pool_party
 
 LAYERS = (  # from the top; a row has the parts of one layer, which do not import each other
-    ("cli", "__main__"),
-    ("running", "nodes"),
+    ("_cli", "__main__"),
+    ("_running",),
+    ("_measuring",),
     ("__init__",),
-    ("patching",),
-    ("integrations",),
+    ("_patching",),
+    ("_integrations",),
     ("_default",),
-    ("_pool", "_executor"),
-    ("_options",),
+    ("_executor",),
+    ("_pool",),
+    ("_config",),
     ("_core.engine",),
     ("_core",),
-    ("workers",),
-    ("budget", "observe"),
-    ("wire",),
-    ("_core.broken",),  # from here on what every layer may import
-    ("_core.errors", "_core.log", "_core.records", "_core.threads"),
+    ("_cluster",),
+    ("_workers",),
+    ("_budget", "_observe"),
+    ("_wire",),
+    ("_ground.broken",),
+    ("_ground",),  # every layer may import it, and `_ground.broken`
     ("_native",),
 )
 ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
@@ -40,13 +43,14 @@ ONLY_FOR_TYPES = {  # upward imports under TYPE_CHECKING
     ("_core.streams", "_core.engine"): "as above",
     ("_core.following", "_core.engine"): "as above",
     ("_core.watching", "_core.engine"): "pools are told of as engines",
-    ("observe.trace", "workers.base"): "a trace names workers",
+    ("_cluster.distant", "_config"): "a session opens its pool with a pool's arguments",
+    ("_workers.base", "_config"): "workers are started with the pool's arguments",
+    ("_cluster.node.session", "_core.results"): "a task of a session is a call of the pool that the session was given",
+    ("_observe.trace", "_workers.base"): "a trace names workers",
+    ("_workers.base", "_cluster.broker"): "the set-up of workers on other machines names what reaches them",
 }
 WHEN_CALLED = {  # upward imports inside a function
-    ("workers.cluster.dask", "nodes.dask"): "it runs in the Dask worker",
-    ("workers.cluster.mpi", "nodes.mpi"): "it runs in a rank",
-    ("workers.cluster.here", "nodes.session"): "the other side of a session, which is in this process",
-    ("_core.errors", "_core.broken"): "importing it takes long, and errors that need it are seldom",
+    ("_ground.errors", "_ground.broken"): "importing it takes long, and errors that need it are seldom",
 }
 
 ROOT = pathlib.Path(pool_party.__file__).parent
@@ -133,18 +137,22 @@ def test_no_module_imports_itself_by_way_of_others():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("wire.codec", "from pool_party._core.engine import Engine"),
-        ("wire.codec", "import pool_party.budget.plan"),
-        ("wire.codec", "def f():\n    class C:\n        def g(self):\n            from pool_party.workers import loop"),
-        ("wire.codec", "from pool_party import ComposablePool"),
-        ("wire.codec", "if TYPE_CHECKING:\n    from pool_party.workers.base import Worker"),
+        ("_wire.codec", "from pool_party._core.engine import Engine"),
+        ("_wire.codec", "import pool_party._budget.plan"),
+        (
+            "_wire.codec",
+            "def f():\n    class C:\n        def g(self):\n            from pool_party._workers import loop",
+        ),
+        ("_wire.codec", "from pool_party import ComposablePool"),
+        ("_wire.codec", "if TYPE_CHECKING:\n    from pool_party._workers.base import Worker"),
         ("_core.results", "from pool_party._core.engine import Engine"),
         ("_core.results", "if TYPE_CHECKING:\n    pass\nelse:\n    from pool_party._core.engine import Engine"),
-        ("_core.errors", "from pool_party._core.broken import WorkerLost"),
-        ("_core.log", "from pool_party._core import errors"),
+        ("_ground.errors", "from pool_party._ground.broken import WorkerLost"),
+        ("_ground.log", "from pool_party._core import watching"),
+        ("_ground.broken", "from pool_party._wire import codec"),
         ("_pool", "from pool_party._executor import ComposableExecutor"),
-        ("budget.plan", "from pool_party.observe import trace"),
-        ("workers.loop", "try:\n    from pool_party import _options\nexcept ImportError:\n    pass"),
+        ("_budget.plan", "from pool_party._observe import trace"),
+        ("_workers.loop", "try:\n    from pool_party import _config\nexcept ImportError:\n    pass"),
     ],
 )
 def test_an_import_that_points_the_other_way_is_found(module, source):

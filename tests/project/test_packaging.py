@@ -13,7 +13,7 @@ import pytest
 
 import pool_party
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 INTERPRETERS = re.search(r"^versions=\((.*)\)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)[1].split()
 
@@ -26,7 +26,7 @@ def test_the_distribution_is_called_otherwise_than_the_package():
 
 def test_the_command_keeps_its_name():
     (command,) = importlib.metadata.distribution("composable-pool").entry_points.select(group="console_scripts")
-    assert (command.name, command.value) == ("pool-party", "pool_party.cli.main:main")
+    assert (command.name, command.value) == ("pool-party", "pool_party._cli.main:main")
 
 
 def test_classifiers_name_the_interpreters_that_are_tested():

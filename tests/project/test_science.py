@@ -1,17 +1,16 @@
 """NumPy's own tests in interpreters, by tests/science/run.py, and whether that program notices failures."""
 
 import io
-import pathlib
 import tarfile
 
 import fresh
 import pytest
 
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 pytest.importorskip("numpy")
 
-RUN = pathlib.Path(__file__).parent / "science" / "run.py"
+RUN = fresh.TESTS / "science" / "run.py"
 needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
 
 SUITE = """

@@ -29,8 +29,8 @@ from runner_programs import (
 )
 
 import pool_party
-from pool_party.patching.settings import Settings
-from pool_party.running import command, journal, options
+from pool_party._patching.settings import Settings
+from pool_party._running import command, journal, options
 
 RUNNER = ("-m", "pool_party")
 
@@ -216,7 +216,7 @@ def test_the_command_runs_programs_as_well(tmp_path):
     """Its console script is a script whose only line exits with what `main` returns."""
     script = tmp_path / "bin" / "pool-party"
     script.parent.mkdir()
-    script.write_text("import sys\nfrom pool_party.cli.main import main\nsys.exit(main())\n")
+    script.write_text("import sys\nfrom pool_party._cli.main import main\nsys.exit(main())\n")
     for name in ("error", "status", "raised", "none"):
         (tmp_path / "app.py").write_text(ENDS[name])
         expected = plain((), ["app.py"], tmp_path)
@@ -304,7 +304,7 @@ def test_children_find_us_where_their_parent_did(tmp_path, method):
     (tmp_path / "children.py").write_text(CHILDREN)
     folder = os.path.dirname(os.path.dirname(os.path.abspath(pool_party.__file__)))
     start = (
-        f"import sys; sys.path.append({folder!r}); from pool_party.running import command; sys.path.pop(); "
+        f"import sys; sys.path.append({folder!r}); from pool_party._running import command; sys.path.pop(); "
         f"command.main(['children.py', {method!r}, 'x'], 'runner')"
     )
     done = fresh.run(["-I", "-S", "-c", start], cwd=tmp_path, options=())
@@ -592,7 +592,7 @@ def test_ctrl_c_ends_a_program_that_waits_for_a_pool(tmp_path, kind):
     os.killpg(process.pid, signal.SIGINT)
     done = fresh.finish(process)
     assert done.returncode == -signal.SIGINT and done.err.endswith("\nKeyboardInterrupt\n"), done
-    assert "running/program.py" not in done.err and done.out == "the end\n"
+    assert "_running/program.py" not in done.err and done.out == "the end\n"
 
 
 def test_a_zip_file_may_run_us(tmp_path):
@@ -600,7 +600,7 @@ def test_a_zip_file_may_run_us(tmp_path):
     with zipfile.ZipFile(tmp_path / "runner.pyz", "w") as archive:
         archive.writestr(
             "__main__.py",
-            "import sys\nfrom pool_party.cli.main import main\nif __name__ == '__main__':\n"
+            "import sys\nfrom pool_party._cli.main import main\nif __name__ == '__main__':\n"
             "    sys.exit(main(['run', *sys.argv[1:]]))",
         )
     for start_method in ("fork", "forkserver", "spawn"):

@@ -16,7 +16,17 @@ in the main interpreter had to load in interpreters, too. "Yes" means without be
 not show that all of a package works. The MB are the private memory that each ended interpreter left; they vary much
 between runs, and depend on what else is installed. Rows may come from several runs.
 [interpreters.md](interpreters.md) explains how packages are loaded.
+
+The last columns were written by `python tests/science/effects.py` on CPython 3.14.8, with the same uses; "-" means
+that it did not measure the package. "Locks": the functions by which its copies lock files; locks by fcntl do not
+conflict between interpreters of one process. "Callbacks": shared libraries whose data leads to a copy when the
+interpreter ends, so that the copy stays loaded. "Threads left": how many were left of two pools. "Mappings": those
+that a further interpreter takes, of some 65,530 of a process. "Orders": pools that overlapped ended in several orders,
+with uses in the main interpreter before, between and after their ends. "Several writers": two workers wrote to one
+file at the same time, and opened it for each record; "safe" means that all records were there that were committed,
+"refused" that an open file could not be opened again.
 """
+_EFFECTS = ("locks", "callbacks", "threads left", "mappings", "orders", "several writers")
 HOW = {"default": "yes", "extensions": "with `extensions=`"}
 
 
@@ -46,12 +56,40 @@ def page():
 def text(results):
     """Return the first section. Packages that work with every CPython come first."""
     machine = " and ".join(dict.fromkeys(result["machine"] for result in results))
-    columns = [f"CPython {result['python']}" for result in results]
+    columns = [*(f"CPython {result['python']}" for result in results), *_EFFECTS]
+    effects = json.loads((said.HERE / "effects.json").read_text())
     lines = [HEAD.format(machine=machine), _line(["package", *columns]), _line(["---"] * (1 + len(columns)))]
-    names = {name for result in results for name in result["rows"]}
+    names = {name for result in results for name in result["rows"]} | {*effects}
     for name in sorted(names, key=lambda name: (not _works(name, results), name.lower())):
-        lines.append(_line([f"`{name}`", *(_cell(result["rows"].get(name)) for result in results)]))
+        cells = [_cell(result["rows"].get(name)) for result in results]
+        lines.append(_line([f"`{name}`", *cells, *_effects(effects.get(name, {}))]))
     return "\n".join(lines) + "\n"
+
+
+def _effects(row):
+    """Yield the cells of _EFFECTS."""
+    if ended := row.get("measure ended"):
+        yield from ["-"] * 4
+        yield ended.partition(":")[0]
+    elif "orders" in row:
+        yield from (", ".join(row["locks"]) or "none", ", ".join(map(_library, row["callbacks"])) or "none")
+        yield from (str(max(0, row["threads"])), str(row.get("mappings", "-")), row["orders"].replace("|", "/"))
+    else:
+        yield from ["-"] * 5
+    yield _writers(row)
+
+
+def _library(path):
+    return path.rpartition("/")[2].partition("-")[0]
+
+
+def _writers(row):
+    if "writers" not in row:
+        return row.get("write_twice ended", "-")
+    committed, there, refusal = row["writers"]["interp"]
+    if committed != there:
+        return f"**not safe**: {committed} committed, {there if isinstance(there, int) else 'unreadable'}"
+    return f"safe{', refused meanwhile' if refusal else ''}: {there} records" if there else "all refused"
 
 
 def _works(name, results):

@@ -28,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 import measured
 import uses
 
-from pool_party._core.errors import describe_exit
-from pool_party.workers.interp.known import PACKAGES
+from pool_party._ground.errors import describe_exit
+from pool_party._workers.interp.known import PACKAGES
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -99,7 +99,7 @@ def use_after(others, name):
 
 def allow_all():
     """Make this interpreter import what it would refuse: an initializer."""
-    from pool_party.workers.interp import known
+    from pool_party._workers.interp import known
 
     known.REFUSED.clear()
 

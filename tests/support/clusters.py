@@ -1,6 +1,7 @@
 """A Dask cluster of real processes on this machine, for tests."""
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -43,7 +44,7 @@ class Cluster:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=self._folder,
-                env=fresh.environment(),
+                env=_environment(),
                 start_new_session=True,
             )
 
@@ -72,6 +73,13 @@ class Cluster:
 
     def __exit__(self, *exc_info):
         self.close()
+
+
+def _environment():
+    """An environment in which Dask workers import the module of their tests, too, whose functions they run."""
+    environment = fresh.environment()
+    paths = (str(fresh.TESTS / "cluster"), environment["PYTHONPATH"])
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def make_certificate(folder):

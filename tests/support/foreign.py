@@ -94,6 +94,20 @@ def count(name):
     return module.count(), module.use()
 
 
+def use(name):
+    """Call a function of a module."""
+    return importlib.import_module(name).use()
+
+
+def lines_of_maps(name, file):
+    """Import a module, and return the mappings of its file, of files without a name, and those after them."""
+    importlib.import_module(name)
+    with open("/proc/self/maps") as maps:
+        lines = maps.read().splitlines()
+    before = ["", *lines]
+    return [line for n, line in enumerate(lines) if file in before[n] + line or "memfd:" in line]
+
+
 def count_in(names):
     """Call a function of each module."""
     return [importlib.import_module(name).count() for name in names]

@@ -9,7 +9,7 @@ import sys
 
 import pool_party
 
-TESTS = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 # Warnings are errors in them as well, except for the warning about intended forks (see conftest.py).
 STRICT = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 # Signals that a shell ignores for background commands, as nohup does. A program would inherit that.
@@ -28,7 +28,7 @@ class Completed(str):
 def environment():
     """An environment in which programs import the pool_party under test, and the tests' own modules."""
     package = pathlib.Path(pool_party.__file__).resolve().parents[1]
-    paths = [*map(str, (TESTS / "isolated", TESTS, package)), os.environ.get("PYTHONPATH")]
+    paths = [*map(str, (TESTS / "isolated", TESTS / "support", package)), os.environ.get("PYTHONPATH")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -53,14 +53,14 @@ def _do_nothing(number, frame):
     """A handler for the moment of a start. Afterwards the tests ignore the signal again."""
 
 
-def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT, extra=None):
+def start(args, *, stdin=subprocess.DEVNULL, cwd=None, options=STRICT, extra=None, wrapper=()):
     """Start Python in a process group of its own, with default signals, as a terminal does.
 
-    extra: additional environment variables.
+    extra: additional environment variables. wrapper: a command that runs the command which follows it.
     """
     with default_signals():
         return subprocess.Popen(
-            [sys.executable, *options, *map(str, args)],
+            [*wrapper, sys.executable, *options, *map(str, args)],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from queue import Empty, SimpleQueue
 
 from pool_party import _native
-from pool_party.nodes import tasks
+from pool_party._cluster.node import tasks
 
 begun = Counter()  # how often each value was begun, by `note`
 
@@ -19,7 +19,7 @@ def note(x):
 
 
 class Node:
-    """Does what `nodes/session.py` does, one step after the other."""
+    """Does what `_cluster/node/session.py` does, one step after the other."""
 
     def __init__(self, name, n_workers):
         self.name = name

@@ -1,4 +1,4 @@
-"""Programs that tests/test_runner.py runs, as text."""
+"""Programs that tests/running/test_runner.py runs, as text."""
 
 # What a program can see of its interpreter. Not compared, because it differs: sys.orig_argv, which has our options; our
 # modules, and what they import, in sys.modules; a finder of ours in sys.meta_path; our frames below the program's.

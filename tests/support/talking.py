@@ -92,7 +92,7 @@ def log_in_forked_child(message):
 
 def be_patient():
     """Wait without limit for a parent that does not read."""
-    from pool_party.workers import relaying
+    from pool_party._workers import relaying
 
     relaying.PATIENCE_S = 1e9
 
@@ -180,6 +180,6 @@ def hold_at_gate(gate_path, n_mib):
 
 
 def private_mib():
-    from pool_party.workers import memory_limits
+    from pool_party._workers import memory_limits
 
     return memory_limits.private_bytes() // MiB

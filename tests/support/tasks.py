@@ -4,6 +4,7 @@ Workers inherit the parent's sys.path, so this plain module is the same in threa
 imports only what loads in an interpreter with its own GIL. Tasks that need numpy import it themselves.
 """
 
+import atexit
 import contextvars
 import math
 import os
@@ -791,7 +792,7 @@ forgotten_pools = []
 
 def break_descriptions():
     """Make this worker unable to describe exceptions from now on."""
-    from pool_party.workers import loop
+    from pool_party._workers import loop
 
     def fail(value):
         raise MemoryError(value)
@@ -852,12 +853,19 @@ def surroundings(_=None):
     return {name: os.environ.get(name) for name in names}, os.sched_getaffinity(0), pool_party.cpu_count()
 
 
+def set_threads(library, n):
+    """Set the number of threads of a library by its own function, as a user does."""
+    import ctypes
+
+    ctypes.CFUNCTYPE(None, ctypes.c_long)(library.setter)(n)  # some take a long, so the whole register is set
+
+
 def openblas_count(_=None):
     """The count that NumPy's OpenBLAS reports."""
     import numpy  # noqa: F401
 
     from pool_party import _native
-    from pool_party.budget import libraries
+    from pool_party._budget import libraries
 
     return [_native.call_getter(found.getter) for found in libraries.find() if found.name == "openblas"]
 
@@ -939,7 +947,7 @@ def own_blas(_=None):
     """How many threads each OpenBLAS copy of this interpreter may use now."""
     import numpy  # noqa: F401
 
-    from pool_party.workers.interp import extensions
+    from pool_party._workers.interp import extensions
 
     return sorted(extensions.own_threads().values())
 
@@ -990,9 +998,9 @@ def thread_id(_=None):
 
 def hold_tokens(path):
     """Take all tokens of this worker's gate, and wait at the test's gate."""
-    from pool_party.budget import arbiter
+    from pool_party._budget import limiter
 
-    arbiter._gated.gate.acquire(1000)
+    limiter._extra.gate.acquire(1000)
     pass_gate(path)
 
 
@@ -1085,7 +1093,7 @@ def name_of_memory(buffer, *_):
     """Return what tells shared memory from other memory, wherever it is open."""
     from pool_party import _native
 
-    return _native.name_shared(buffer)[: -_native.PLACE_BYTES]
+    return _native.name_shared(buffer)
 
 
 def keep(value):
@@ -1101,6 +1109,12 @@ def add_in_place(array, x):
     array += x
 
 
+def hold_up(has_begun, may_end):
+    """Wait in a function in C until a descriptor can be read from."""
+    os.write(has_begun, b"x")
+    os.read(may_end, 1)
+
+
 def hold_up_the_end(is_ending, may_end):
     """Make the end of this interpreter wait, once its modules are cleared, until a descriptor can be read from."""
 
@@ -1110,3 +1124,37 @@ def hold_up_the_end(is_ending, may_end):
             read(may_end, 1)
 
     globals()["_hold_up"] = HoldUp()
+
+
+def end_when_told(has_begun, may_end):
+    """Run until this is interrupted. Then wait until a descriptor can be read from, and end some time after that."""
+    os.write(has_begun, b"x")
+    try:
+        while True:
+            time.sleep(0.001)
+    finally:
+        os.read(may_end, 1)
+        for _ in range(3_000_000):
+            pass
+
+
+def leave_a_thread(may_end, says):
+    """Start a thread that writes once a descriptor can be read from."""
+
+    def work():
+        os.read(may_end, 1)
+        os.write(says, b"x")
+
+    threading.Thread(target=work).start()
+
+
+def arguments_and_path():
+    return sys.argv, sys.path
+
+
+def register_exits(says):
+    """Register functions with atexit, and one that is taken back."""
+    for text in (b"b", b"a"):
+        atexit.register(os.write, says, text)
+    atexit.register(print, "not this")
+    atexit.unregister(print)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_common import CAN_SET_APART
 
-from pool_party.wire import common
+from pool_party._wire import common
 
 N_TASKS = 8
 N = 600  # texts in an object whose pickle is large enough

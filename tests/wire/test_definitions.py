@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_party import _native
-from pool_party.wire import namespace
+from pool_party._wire import making, namespace
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_pickle_in_a_pickle_is_not_understood(main):
 
 def test_names_by_value(main):
     main.f = lambda: 0
-    data = pickle.dumps((namespace.get, ("f",)), 5)
+    data = pickle.dumps((making.get, ("f",)), 5)
     assert "f" in _native.names_of_main(data)
 
 

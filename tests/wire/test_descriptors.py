@@ -3,7 +3,6 @@
 import functools
 import multiprocessing
 import os
-import pathlib
 import socket
 import sys
 import types
@@ -13,9 +12,8 @@ import fresh
 import gates
 import pytest
 
-from pool_party.wire import fd_handle
-
-HERE = pathlib.Path(__file__).parent
+from pool_party._ground.descriptors import Owned
+from pool_party._wire import fd_handle
 
 
 def test_a_connection_is_an_argument(remote_pool):
@@ -137,11 +135,36 @@ def _segments():
 
 @pytest.mark.parametrize("who", ["by_a_task", "by_the_caller"])
 def test_a_damaged_header_is_an_error_and_no_hang(kind, who):
-    completed = fresh.run([HERE / "isolated/damaging.py", who, kind], timeout=60)
+    completed = fresh.run([fresh.TESTS / "isolated/damaging.py", who, kind], timeout=60)
     assert completed.returncode == 0, completed
 
 
 @pytest.mark.parametrize("what", ["proxies", "shared_memory_is_the_makers"])
 @pytest.mark.parametrize("kind", ["thread", "process", "interp"])
 def test_managers_and_shared_memory_of_multiprocessing(kind, what):
-    fresh.check(fresh.run([HERE / "isolated/managing.py", what, kind], timeout=60))
+    fresh.check(fresh.run([fresh.TESTS / "isolated/managing.py", what, kind], timeout=60))
+
+
+def test_an_old_owner_of_a_number_does_not_close_the_same_file_of_a_new_one():
+    """Somebody closes a pidfd of ours, and another pidfd of that process gets its number."""
+    old = Owned(os.pidfd_open(os.getpid()))
+    number = old.fd
+    os.close(number)
+    opened = os.pidfd_open(os.getpid())
+    if opened != number:
+        os.dup2(opened, number, inheritable=False)
+        os.close(opened)
+    new = Owned(number)
+    assert old.fd == -1
+    old.close()
+    assert new.fd == number
+    new.close()
+    assert new.fd == -1
+
+
+def test_closed_standard_streams_are_occupied():
+    program = (
+        "import os, pool_party._native as native; os.closerange(0, 3); native.occupy_standard(); os._exit(os.dup(0))"
+    )
+    completed = fresh.run(["-c", program])
+    assert completed.returncode == 3, completed

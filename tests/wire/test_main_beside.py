@@ -1,6 +1,7 @@
 """Objects of `__main__` together with shared memory, connections and registered reducers, in every kind."""
 
 import textwrap
+import zipfile
 
 import fresh
 import pytest
@@ -134,6 +135,7 @@ def test_functions_that_hold_a_connection(tmp_path, subject):
             conn.send(args)
             return args
         def sender(conn): return lambda *args: send(conn, *args)
+        def default(conn): return lambda *args, conn=conn: send(conn, *args)
         class Sender:
             def __init__(self, conn): self.conn = conn
             def send(self, *args): return send(self.conn, *args)
@@ -149,7 +151,7 @@ def test_functions_that_hold_a_connection(tmp_path, subject):
         mine, theirs = multiprocessing.Pipe()
         with make_pool() as p:
             methods = [cls(theirs).send for cls in (Sender, Slotted, Deep)]
-            for function in functools.partial(send, theirs), sender(theirs), *methods:
+            for function in functools.partial(send, theirs), sender(theirs), default(theirs), *methods:
                 assert p.map(function, range(8), 1) == p.map(function, range(8)) == [(i,) for i in range(8)]
                 assert p.starmap(function, [(i, 1) for i in range(8)], 1) == [(i, 1) for i in range(8)]
                 received = sorted(mine.recv() for _ in range(24))
@@ -312,3 +314,24 @@ def test_a_reducer_for_a_global_that_a_function_reads(tmp_path, subject):
     """
     expected = "(1, 1)" if subject == "thread" else "(2, 2)"
     assert session(subject, text) == f"{{{expected}}} {expected}\n"
+
+
+# ---- programs in archives ----
+
+
+@pytest.mark.parametrize("subject", ANYWHERE)
+def test_a_program_in_a_zip_file(tmp_path, subject):
+    body = """
+        with make_pool() as p:
+            print(p.map(work, range(3)), p.map(beside.triple, range(3)))
+    """
+    text = HEAD + "import beside\ndef work(n):\n    return beside.triple(n)\n"
+    body = textwrap.indent(textwrap.dedent(body), "    ")
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", f"SUBJECT = {subject!r}{text}\nif __name__ == '__main__':\n{body}\n")
+        archive.writestr("beside.py", "def triple(n):\n    return 3 * n\n")
+    fresh.check(fresh.run([tmp_path / "app.pyz"], cwd=tmp_path), "[0, 3, 6] [0, 3, 6]")
+
+
+def test_interpreters_of_a_program_that_pyinstaller_has_frozen():
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "frozen_program.py"]))

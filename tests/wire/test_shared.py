@@ -14,7 +14,7 @@ import tasks
 
 import pool_party
 from pool_party import _native, share
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 MiB = 1 << 20
 DATA = array.array("d", range(1000))
@@ -73,8 +73,8 @@ def test_a_task_may_share(pool):
 def test_a_worker_that_ends_waits_until_what_it_shared_has_arrived():
     job, channel = _native.Job(1, 1, _native.JOB_MAP), _native.Channel(1)
     channel.open_slot(0)
-    assert channel.admit(job, None, 1)
-    assert channel.put_many(job, [b"shared"], _native.MODE_ITEM, channel.publish(channel.encode(share)))
+    published = channel.publish(channel.encode(share))
+    assert channel.submit(_native.Entry(job, published, [b"shared"], 0, _native.MODE_ITEM))
     worker = channel.worker(0)
     thread = threading.Thread(target=worker.serve, args=(repr, repr, 1))
     thread.start()

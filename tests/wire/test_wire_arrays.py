@@ -5,7 +5,7 @@ import pickle
 import pytest
 import tasks
 
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 np = pytest.importorskip("numpy")
 TYPES = "?bBhHiIlLqQefdFDgG"

@@ -16,17 +16,17 @@ import fresh
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool
-from pool_party.workers.interp import extensions
-from pool_party.workers.interp.elf import Dynamic
-from pool_party.workers.interp.extensions import IS_SUPPORTED
-from pool_party.workers.interp.known import PACKAGES, REFUSED, TESTED
+from pool_party._budget import packages
+from pool_party._workers.interp import extensions
+from pool_party._workers.interp.elf import Dynamic
+from pool_party._workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.known import AT_RISK, PACKAGES, REFUSED, TESTED
 
 np = pytest.importorskip("numpy")
 
 import arrays  # noqa: E402  (it needs NumPy)
 
 needs_support = pytest.mark.skipif(not IS_SUPPORTED, reason="needs CPython 3.14 with a GIL")
-HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_packages_that_can_do_without_have_their_extension_modules(module):
 def build(source, out, *flags):
     """Build an extension module."""
     options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", *flags]
-    subprocess.run([os.environ.get("CC", "cc"), HERE / "native" / source, *options, "-o", out], check=True)
+    subprocess.run([os.environ.get("CC", "cc"), fresh.TESTS / "native" / source, *options, "-o", out], check=True)
 
 
 def describe(folder, name, files, requirements):
@@ -203,6 +203,13 @@ def test_unknown_threads_enter_their_own_interpreter(package, make_pool):
 
 
 @needs_support
+@pytest.mark.parametrize("how", ["ctypes", "keeps"])
+def test_callbacks_in_unknown_threads_are_their_interpreters(package, how):
+    """CPython runs those of ctypes in the main one. Those of cffi keep the states of threads that have ended."""
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "calling_back.py", "check", package, how]), "ok")
+
+
+@needs_support
 def test_the_end_may_wait_for_unknown_threads_that_enter(package):
     with ComposablePool(1, kind="interp", extensions=["alone"]) as pool:
         pool.apply(foreign.enter_at_exit, ("alone.nested",))
@@ -258,11 +265,26 @@ def counting(tmp_path, monkeypatch):
 def test_some_libraries_are_copied_too(counting, library, counts, make_pool):
     """Each interpreter has its own HDF5, whose lock is a lock of the module's; others are shared.
 
-    Symbols that are unique in a process are not in such copies, nor in copies of modules that need them.
+    Symbols that are unique in a process are not in copies: each has its own.
     """
     counting(library)
     pools = [make_pool(1, kind="interp", extensions=["counting"]) for _ in range(2)]
-    assert [pool.apply(foreign.count, ("counting",)) for pool in pools] == [(n, n) for n in counts]
+    assert [pool.apply(foreign.count, ("counting",)) for pool in pools] == [(n, 1) for n in counts]
+
+
+@needs_support
+def test_a_copy_takes_two_mappings(package, make_pool):
+    """One of the original file, for all that is only read, and one without a file for its data. The memfd is freed."""
+    nested = str(package / "alone" / "nested")
+    before = pathlib.Path("/proc/self/maps").read_text()  # with what other tests have loaded
+    pool = make_pool(2, kind="interp", extensions=["alone"], maxtasksperchild=1)
+    for _ in range(2):
+        lines = pool.apply(foreign.lines_of_maps, ("alone.nested", nested))
+        copies = [line for line in lines if nested in line and line not in before]
+        assert copies and all(" r-xp " in line for line in copies) and "memfd:nested" not in str(lines)
+        for line in copies:
+            data = lines[lines.index(line) + 1].split()
+            assert data[0].startswith(line.split()[0].partition("-")[2]) and data[1] == "rw-p" and data[4] == "0"
 
 
 @pytest.mark.parametrize("names", [["libpart", "counting", "libpart"], ["counting", "libpart", "counting"]])
@@ -424,6 +446,36 @@ def test_everything_refused_has_its_sentence(library, make_pool):
             pool.apply(importlib.import_module, (name,))
 
 
+@needs_support
+@pytest.mark.parametrize("name", [name for name in AT_RISK if not name.startswith("_")])
+def test_what_puts_files_at_risk_is_refused_unless_it_is_named(library, make_pool, name):
+    library(name, "answer = 42")
+    sentence = rf"^{name} is refused .*\(fcntl\) do not conflict.*kind='process'.*extensions=\['{name}'\] at your own"
+    with pytest.raises(ImportError, match=sentence):
+        make_pool(1, kind="interp").apply(importlib.import_module, (name,))
+    assert make_pool(1, kind="interp", extensions=[name]).apply(foreign.attribute, (name, "answer")) == 42
+
+
+@needs_support
+@pytest.mark.parametrize("how", ["fcntl", "fcntl waiting", "lockf", "flock"])
+@pytest.mark.parametrize("is_default", [True, False])
+def test_locks_that_do_not_conflict_are_refused(tmp_path, how, is_default):
+    """Two copies in one process could have a lock of the process for one file.
+
+    Those who name a package in `extensions` take the risk.
+    """
+    name = "ujson" if is_default else "locking"
+    assert (name in PACKAGES) == is_default
+    build("locking.c", tmp_path / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}", f"-DNAME={name}")
+    done = fresh.run([fresh.TESTS / "isolated" / "locking.py", "check", tmp_path, name, how])
+    assert done.returncode == 0 and done.out.split() == ["ok"], done
+    is_refused = is_default and how != "flock"
+    assert (
+        bool(re.search("was refused a lock .*two workers could damage the file.*kind='process'", done.err))
+        == is_refused
+    )
+
+
 def test_those_who_can_do_without_it_go_on(library, make_pool):
     """They try to import it, or ask `importlib.util.find_spec` first."""
     library("torch", _DEADLY)
@@ -439,7 +491,7 @@ def test_a_module_of_the_users_own_may_have_such_a_name(library, make_pool):
     assert make_pool(1, kind="interp").apply(foreign.attribute, ("jax", "answer")) == 42
 
 
-@pytest.mark.parametrize(("name", "setter"), extensions.THREAD_SETTERS.items())
+@pytest.mark.parametrize(("name", "setter"), [(name, packages.SETTINGS[name][1]) for name in extensions.ENDLESS])
 def test_threads_of_some_packages_end_with_the_interpreter(library, make_pool, tmp_path, name, setter):
     """OpenCV and NumExpr end them if they are told to use one; by themselves they never do."""
     count = tmp_path / "count"
@@ -464,18 +516,18 @@ def test_what_is_not_installed_is_not_found(make_pool):
 @needs_support
 @pytest.mark.parametrize("order", ["before", "during", "after", "busy"])
 def test_beside_the_main_interpreter(order):
-    fresh.check(fresh.run([HERE / "isolated" / "arrays_beside.py", "work", order]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "arrays_beside.py", "work", order]), "ok")
 
 
 @needs_support
 def test_a_library_is_limited_as_it_is_loaded():
-    fresh.check(fresh.run([HERE / "isolated" / "arrays_beside.py", "limited"]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "arrays_beside.py", "limited"]), "ok")
 
 
 @pytest.mark.skipif("ASAN_OPTIONS" in os.environ, reason="freed memory stays allocated for a while")
 @needs_support
 def test_pools_leave_nothing_behind():
-    fresh.check(fresh.run([HERE / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "arrays_leaks.py", "check"], timeout=100), "ok")
 
 
 @pytest.fixture(scope="module")
@@ -485,22 +537,28 @@ def staying(tmp_path_factory):
     build("staying.c", folder / "libshared_starter.so", "-DLIBRARY", "-Wl,-soname,libshared_starter.so", "-pthread")
     needed = [f"-L{folder}", "-lshared_starter", "-Wl,-rpath,$ORIGIN", "-pthread"]
     if shutil.which("c++"):
-        needed += ["-DCXX", str(HERE / "native" / "staying.cpp"), "-lstdc++"]
+        needed += ["-DCXX", str(fresh.TESTS / "native" / "staying.cpp"), "-lstdc++"]
     build("staying.c", folder / f"staying{sysconfig.get_config_var('EXT_SUFFIX')}", *needed)
     return folder
 
 
 @needs_support
 @pytest.mark.parametrize(
-    "how", ["sleeps", "spins", "python", "elsewhere", "begins", "c++", "handles", "ends", "forks", "nothing"]
+    "how",
+    [
+        *("sleeps", "spins", "python", "elsewhere", "begins", "c++", "handles", "refers"),
+        *("ends", "forks", "takes back", "nothing"),
+    ],
 )
 def test_what_is_left_behind_may_go_on(staying, how):
-    """The copy of a module stays loaded as long as a thread may run or return to its code, or signals lead there."""
+    """The copy of a module stays loaded as long as a thread may run or return to its code, or signals or the data of a
+    library lead there.
+    """
     if how == "c++" and not shutil.which("c++"):
         pytest.skip("needs a C++ compiler")
     if how == "begins" and "ASAN_OPTIONS" in os.environ:
         pytest.skip("ASAN keeps what threads begin with in memory of its own")
-    fresh.check(fresh.run([HERE / "isolated" / "staying.py", "check", staying, how]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "staying.py", "check", staying, how]), "ok")
 
 
 @pytest.mark.slow
@@ -508,7 +566,7 @@ def test_what_is_left_behind_may_go_on(staying, how):
 @pytest.mark.parametrize("n", [int(os.environ.get("PP_INTERPRETERS", "12"))])
 def test_many_interpreters_with_packages_chosen_at_random(n):
     """PP_INTERPRETERS says how many."""
-    program = [HERE / "isolated" / "random_packages.py", "check", str(n)]
+    program = [fresh.TESTS / "isolated" / "random_packages.py", "check", str(n)]
     done = fresh.run(program, timeout=3000, options=())
     assert done.returncode == 0 and done.out.split() == ["ok"], done
 
@@ -516,7 +574,18 @@ def test_many_interpreters_with_packages_chosen_at_random(n):
 @needs_support
 @pytest.mark.parametrize("what", ["bytes", "array"])
 def test_memory_that_others_use_outlives_the_interpreter(what):
-    fresh.check(fresh.run([HERE / "isolated" / "arrays_lent.py", "read", what]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "arrays_lent.py", "read", what]), "ok")
+
+
+# ---- limits of the system ----
+
+
+@needs_support
+@pytest.mark.parametrize("what", ["mappings", "static_tls"])
+def test_what_is_used_up_by_copies_is_named(counting, tmp_path, what):
+    counting("shared_counting")
+    build("hungry.c", tmp_path / f"hungry{sysconfig.get_config_var('EXT_SUFFIX')}")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "exhausting.py", what, tmp_path], timeout=100), "ok")
 
 
 # ---- the option ----

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 
 import fresh
 import gates
@@ -9,7 +10,7 @@ import pytest
 import tasks
 
 from pool_party import ComposablePool, _native
-from pool_party.workers.interp import worker
+from pool_party._workers.interp import worker
 
 ISOLATED = fresh.TESTS / "isolated"
 
@@ -62,6 +63,12 @@ def test_an_interpreter_that_nobody_wants_ends():
     before = _native.n_interpreters()
     _native.Channel(1).start_interpreter(0)
     gates.wait_until(lambda: _native.n_interpreters() == before, "the interpreter's end")
+
+
+def test_arguments_and_path_are_the_program_s(make_pool, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program", "--new"])
+    monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere"])
+    assert make_pool(1, kind="interp").apply(tasks.arguments_and_path) == (sys.argv, sys.path)
 
 
 @pytest.mark.parametrize("stop", [_native.STOP_DRAIN, _native.STOP_NOW])

@@ -11,8 +11,8 @@ import talking
 import tasks
 
 from pool_party import ComposableExecutor, ComposablePool, ProcessPool, WorkerLost
-from pool_party.budget import memory
-from pool_party.workers import memory_limits
+from pool_party._budget import memory
+from pool_party._workers import memory_limits
 
 TIMEOUT_S = 60
 MiB, GiB = 1 << 20, 1 << 30

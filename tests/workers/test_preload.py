@@ -1,6 +1,5 @@
 """Modules that workers import at their start."""
 
-import pathlib
 import subprocess
 import sys
 import sysconfig
@@ -13,10 +12,9 @@ import tasks
 
 import pool_party
 from pool_party import ComposableExecutor, ComposablePool, InterpreterPool, ProcessPool, ThreadPool
-from pool_party.workers import preloading
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers import preloading
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
-HERE = pathlib.Path(__file__).parent
 TIMEOUT_S = 60
 
 
@@ -186,7 +184,7 @@ def test_a_library_is_limited_before_the_first_task(kind):
     pytest.importorskip("numpy")
     if kind == "interp" and not IS_SUPPORTED:
         pytest.skip("needs CPython 3.14 with a GIL")
-    fresh.check(fresh.run([HERE / "isolated" / "preloading.py", "limited", kind]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "preloading.py", "limited", kind]), "ok")
 
 
 @pytest.fixture
@@ -197,7 +195,7 @@ def openmp_extension(tmp_path, openmp_library):
     out = tmp_path / "with_openmp" / f"_part{sysconfig.get_config_var('EXT_SUFFIX')}"
     options = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-DPREFIX=PyInit_", "-DNAME=_part"]
     subprocess.run(
-        ["gcc", *options, HERE / "native" / "extension.c", "-Wl,--no-as-needed", "-lgomp", "-o", out], check=True
+        ["gcc", *options, fresh.TESTS / "native" / "extension.c", "-Wl,--no-as-needed", "-lgomp", "-o", out], check=True
     )
     return "with_openmp._part"
 
@@ -208,8 +206,8 @@ def test_an_openmp_library_is_limited_before_the_first_task(kind, tmp_path, open
         if not IS_SUPPORTED:
             pytest.skip("needs CPython 3.14 with a GIL")
         arguments.append(request.getfixturevalue("openmp_extension"))
-    fresh.check(fresh.run([HERE / "isolated" / "preloading.py", *arguments]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "preloading.py", *arguments]), "ok")
 
 
 def test_a_pool_is_terminated_while_its_workers_import(kind, tmp_path):
-    fresh.check(fresh.run([HERE / "isolated" / "preloading.py", "ended", kind, tmp_path]), "ok")
+    fresh.check(fresh.run([fresh.TESTS / "isolated" / "preloading.py", "ended", kind, tmp_path]), "ok")

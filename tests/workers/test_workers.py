@@ -7,13 +7,17 @@ import gates
 import pytest
 
 from pool_party import _native
-from pool_party.workers.base import Setup
-from pool_party.workers.process import ProcessWorker
-from pool_party.workers.watcher import Watcher
+from pool_party._config import PoolConfig
+from pool_party._workers.base import Setup
+from pool_party._workers.process import ProcessWorker
+from pool_party._workers.watcher import Watcher
 
 
 class FakeWorker:
     """A worker that ends when `end` is called. Its sentinel is a pipe."""
+
+    link = None
+    is_watched = True
 
     def __init__(self):
         self.sentinel, self._end = os.pipe()
@@ -39,7 +43,7 @@ def reports():
 
 @pytest.fixture
 def watcher(reports):
-    watcher = Watcher(reports.append)
+    watcher = Watcher(reports.append, _native.Channel(1))
     watcher.start()
     yield watcher
     watcher.stop()
@@ -55,6 +59,19 @@ def test_each_end_is_reported_once(watcher, reports):
     assert reports == workers
     for worker in workers:
         worker.release()
+
+
+def test_one_that_was_released_before_its_end_was_reported_is_no_error(watcher, reports, caplog):
+    """As by a pool that ends; a descriptor that was closed then makes the watcher look at all workers anew."""
+    released, other = FakeWorker(), FakeWorker()
+    released.end()
+    released.release()
+    watcher.watch(released)
+    watcher.watch(other)
+    other.end()
+    gates.wait_until(lambda: reports == [other], "reported")
+    other.release()
+    assert not caplog.records
 
 
 # ---- processes ----
@@ -87,7 +104,7 @@ class Context(multiprocessing.context.BaseContext):
 
 def test_a_process_that_has_ended_stays_ended():
     """A sentinel that was read is not readable until the fork server closes its end."""
-    worker = ProcessWorker(_native.Channel(1), 0, Setup(None, (), 0, Context()))
+    worker = ProcessWorker(_native.Channel(1), 0, Setup(PoolConfig("process", context=Context())))
     worker.start()
     worker.enrol()
     assert worker.join()

@@ -1,6 +1,6 @@
-/* A small pool on the real channel. It replaces the Python side (calls.c, results.c and waiting.c) by a few lines of C,
- * with the same names and the same order. Tasks are offered, and a thread that finds no other thread putting puts them
- * (`feed`). Each waiter submits a task and waits for it, as leader or follower. The background thread takes results
+/* A small pool on the real channel. It replaces the Python side (calls.c, putting.c, results.c) by a few lines of C, with
+ * the same names and the same order, which the real waiting.c calls (`pp_hooks_t`). Tasks are offered, and a thread that finds
+ * no other thread putting puts them. Each waiter submits a task and waits for it, as leader or follower. The background thread takes results
  * while nobody leads, reaps workers and starts others; a watcher reports workers that have ended. Once every task has
  * its outcome the pool is stopped, and every actor must end.
  *
@@ -68,14 +68,14 @@ static const pool_t pools[] = {   /* slots, workers, tasks, tasks of each worker
 
 enum { READY = 1, CLAIMED = 2 };               /* slot tags, as in channel.c */
 enum { PENDING, DONE, LOST, TAKEN_BACK };
-enum { ENDED = TASKS_MAX, TICKETS, NOBODY };  /* what an actor can wait for: tasks, and the end of the pool */
-#define BATCH 2
+enum { ENDED = TASKS_MAX, TICKETS };  /* what an actor can wait for: tasks, and the end of the pool */
 #define MAP 1                                  /* the number of its call; other calls have that of their task, + 1 */
 #define REVOKES_MAP (TASKS_MAX + 1)
 
 typedef struct { unsigned arena, id, task; } block_t;
 
 uint64_t schedule_idle_max;
+unsigned schedule_patient_min;
 
 static const pool_t *pool;
 static pp_segment_t *segment;
@@ -86,8 +86,9 @@ static struct {                                /* the parent's state; under Pyth
     pthread_mutex_t map;                       /* the critical section of the map */
     bool is_in_map[WORKERS_MAX], is_through[WORKERS_MAX];   /* the worker runs a task of the map; it was found not to hold one */
     bool is_put[TASKS_MAX], is_being_put[TASKS_MAX], is_pickled[TASKS_MAX], is_pickling[ACTORS_MAX];
+    bool is_nested[ACTORS_MAX], has_looked[ACTORS_MAX], is_timed[ACTORS_MAX];   /* the actor's wait: within something else; not the first look; with a timeout */
     bool is_closing, is_stopping, is_over, has_nested[ACTORS_MAX], has_signals[ACTORS_MAX], has_signal[ACTORS_MAX];
-    unsigned next_worker, n_settled, n_lost, n_killed, n_cancels, n_leaks;
+    unsigned n_settled, n_lost, n_killed, n_cancels, n_leaks;
     unsigned outcome[TASKS_MAX], n_runs[TASKS_MAX];
     unsigned awaits[ACTORS_MAX];               /* the ticket that the actor waits for, + 1 */
     uint64_t sequence[TASKS_MAX];              /* + 1; 0: not put */
@@ -160,7 +161,7 @@ void pp_budget_close(pp_budget_t *b) { (void)b; }
 void pp_budget_enter(pp_budget_t *b) { (void)b; }
 void pp_budget_leave(pp_budget_t *b) { (void)b; }
 void pp_trace_put(pp_shared_t *shared, uint64_t sequence) { (void)shared, (void)sequence; }
-void pp_trace_budget(pp_worker_t *e) { (void)e; }
+void pp_trace_budget(pp_worker_t *worker) { (void)worker; }
 
 /* ---- blocks (the linker redirects releases from other files than blocks.c to here) ---- */
 
@@ -329,11 +330,11 @@ static void check_common(unsigned task) {
 }
 
 /* As in putting.c: under the lock that guards whether the call is settled, so that whoever settles it finds the task. */
-static int put_unless_withdrawn(const pp_task_t *task, uint64_t *sequence) {
-    if (pool->cancels != THE_MAP || task->job != MAP)
-        return pp_parent_put(&parent, task, sequence);
+static int put_unless_withdrawn(const pp_slot_content_t *content, uint64_t *sequence) {
+    if (pool->cancels != THE_MAP || content->job != MAP)
+        return pp_parent_put(&parent, content, sequence);
     pthread_mutex_lock(&m.map);
-    int error = pp_load_seq_cst(&m.is_withdrawn) ? ECANCELED : pp_parent_put(&parent, task, sequence);
+    int error = pp_load_seq_cst(&m.is_withdrawn) ? ECANCELED : pp_parent_put(&parent, content, sequence);
     pthread_mutex_unlock(&m.map);
     return error;
 }
@@ -342,13 +343,13 @@ static int put_unless_withdrawn(const pp_task_t *task, uint64_t *sequence) {
 static int put(unsigned id) {
     uint64_t argument = argument_of(id);
     pp_blockref_t ref;
-    pp_task_t task = {.job = job_of(id), .index = id, .size = sizeof argument, .data = &argument, .where = place_of(id)};
+    pp_slot_content_t content = {.job = job_of(id), .index = id, .size = sizeof argument, .data = &argument, .where = place_of(id)};
     if (!pp_parent_has_room(&parent))
         return EAGAIN;
     if (!pickle(id))
         return EINTR;
     int error = 0;
-    if (task.where == PP_IN_BLOCK) {
+    if (content.where == PP_IN_BLOCK) {
         if (names_common(id) && (error = name_common(id)) != 0)
             return error;
         pp_pins_t *pins = names_common(id) ? (pp_pins_t *)(uintptr_t)m.common_of[id] : NULL;
@@ -358,11 +359,11 @@ static int put(unsigned id) {
         }
         if (pins)
             pp_block_pin(half(0), &ref, pins);
-        task.data = &ref;
-        task.size = sizeof ref;
+        content.data = &ref;
+        content.size = sizeof ref;
     }
     uint64_t sequence;
-    if ((error = put_unless_withdrawn(&task, &sequence)) != 0 && task.where == PP_IN_BLOCK) {
+    if ((error = put_unless_withdrawn(&content, &sequence)) != 0 && content.where == PP_IN_BLOCK) {
         need_no_more(0, ref.id);
         pp_block_release(segment, 0, ref.id);
     }
@@ -381,25 +382,26 @@ static int next_entry(void) {
     return (int)sch_note(id < n ? id : UINT32_MAX);
 }
 
-/* False: an exception, or a thread that has little time has come to a task that must be pickled. */
-static bool put_waiting(bool is_timed) {
+/* As in putting.c. 0: a thread that has little time has come to a task that must be pickled; -1: an exception. */
+static int put_waiting(pp_parent_t *p, bool is_nested, int64_t until_ns) {
+    (void)p, (void)is_nested;
     for (int id; (id = next_entry()) >= 0;) {
-        if (is_timed && (strchr("en", where_of((unsigned)id)) || sch_choose(2)))
-            return false;
+        if (until_ns >= 0 && (strchr("en", where_of((unsigned)id)) || sch_choose(2)))
+            return 0;
         m.is_being_put[id] = true;
         int error = put((unsigned)id);
         m.is_being_put[id] = false;
         sch_check(error == 0 || error == EAGAIN || error == EINTR || error == ECANCELED, "put: error %d", error);
         if (error == EINTR)
-            return false;
+            return -1;
         if (error == ECANCELED) {
             m.is_put[id] = true;
             settle((unsigned)id, TAKEN_BACK);
         } else if (error) {
             pp_parent_note_full(&parent);
             sch_say("      task %d is refused", id);
-            if (pp_parent_is_starved(&parent))
-                return true;
+            if (pp_parent_waits_for_room(&parent))
+                return 1;
         } else {
             sch_say("      task %d is put", id);
             m.is_put[id] = true;
@@ -407,49 +409,14 @@ static bool put_waiting(bool is_timed) {
             pp_add_seq_cst(&m.n_put, 1);
         }
     }
-    return true;
-}
-
-static bool is_feeding(void) { return pp_load_seq_cst(&parent.feeder) == pp_this_thread(); }
-
-static bool feed(bool is_timed) {
-    bool is_nested = is_feeding();
-    for (uintptr_t nobody = 0; pp_load_seq_cst(&parent.must_feed); nobody = 0) {
-        if (!is_nested && !pp_cas_seq_cst(&parent.feeder, &nobody, pp_this_thread())) {
-            if (pp_load_seq_cst(&parent.leading.leader) == nobody)
-                pp_parent_rouse_leader(&parent);
-            return true;
-        }
-        pp_store_seq_cst(&parent.must_feed, 0);
-        bool is_whole = put_waiting(is_timed);
-        if (!is_whole)
-            pp_store_seq_cst(&parent.must_feed, 1);
-        pp_store_seq_cst(&parent.must_pickle, is_timed && !is_whole);
-        if (!is_nested)
-            pp_store_seq_cst(&parent.feeder, 0);
-        if (!is_whole) {
-            pp_parent_notify(&parent);
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool feed_as_leader(bool is_timed) {
-    if (pp_parent_take_room(&parent))
-        pp_store_seq_cst(&parent.must_feed, 1);
-    if (!pp_parent_wants_feed(&parent))
-        return true;
-    if (!is_timed || is_feeding())
-        return feed(false);
-    return pp_load_seq_cst(&parent.must_pickle) || feed(true) || true;
+    return 1;
 }
 
 /* Returns the submitted task. */
 static unsigned submit(void) {
     unsigned id = pp_add_seq_cst(&m.n_offered, 1);
     pp_store_seq_cst(&parent.must_feed, 1);
-    feed(false);
+    pp_feed(&parent, -1);
     return id;
 }
 
@@ -573,7 +540,7 @@ static void drop_result(result_t *r) {
     pp_block_release(segment, 1 + r->worker, r->block.id);
 }
 
-static void hand_over(result_t *r) {
+static void decode_and_deliver(result_t *r) {
     decode_result(r);
     settle(r->id, DONE);
 }
@@ -587,23 +554,27 @@ static void postpone(const result_t *r) {
 static void deliver_postponed(void) {
     while (sch_note(postponed.first < postponed.last)) {
         result_t r = postponed.queue[postponed.first++];
-        hand_over(&r);
+        decode_and_deliver(&r);
         drop_result(&r);
     }
 }
 
-/* `alone_for`: the task that the caller awaits with a timeout, so it leaves other slow results to the background
- * thread; or NOBODY. */
-static void take_one(unsigned worker, const pp_frame_t *f, unsigned alone_for) {
+/* A caller that waits with a timeout leaves slow results of other tasks to the background thread. */
+static int take_one(pp_parent_t *p, unsigned worker, const pp_frame_t *f, pp_batch_t *batch) {
+    (void)p;
     result_t r;
     take_result(worker, f, &r);
-    if (alone_for != NOBODY && alone_for != r.id && r.is_in_block) {
+    batch->was_slow = batch->alone_for && r.is_in_block;
+    if (batch->was_slow && batch->alone_for != &m.done[r.id]) {
         postpone(&r);
-        return;
+        return 0;
     }
-    hand_over(&r);
+    decode_and_deliver(&r);
     drop_result(&r);
+    return 0;
 }
+
+static void end_batch(pp_batch_t *batch) { (void)batch; }
 
 /* The program may drop a value that lies in a block at any moment. */
 static bool has_to_collect(void) { return m.n_values > 0 || m.is_over; }
@@ -622,109 +593,70 @@ static void run_collector(int number) {
     }
 }
 
-static unsigned take_batch(unsigned alone_for) {
-    unsigned n = 0;
-    bool is_ended = false;
-    for (unsigned i = 0; !is_ended && i < pool->n_workers; i++) {
-        unsigned worker = pp_parent_next_reply(&parent, (unsigned)sch_note(m.next_worker));
-        if (worker == pool->n_workers)
-            break;
-        m.next_worker = worker;
-        check_leads("results are looked for");
-        for (const pp_frame_t *f; !is_ended && (f = pp_parent_peek(&parent, worker)) != NULL;) {
-            take_one(worker, f, alone_for);
-            is_ended = ++n >= BATCH || !pp_lead_is_mine(&parent);
-        }
-        if (!is_ended)
-            m.next_worker = (worker + 1) % pool->n_workers;
-    }
-    return n;
-}
-
 /* ---- waiting ---- */
 
-static bool is_met(unsigned ticket) { return pp_load_seq_cst(&m.done[ticket]); }
+static bool is_met(const void *awaited) { return pp_load_seq_cst((_Atomic uint32_t *)(uintptr_t)awaited); }
+
+/* The pool is never closed while a thread waits. But a deadline may have passed whenever the thread looks again; and what it has
+ * seen so far no longer matters, unless it waits within something else. */
+static bool is_closed(pp_parent_t *p) {
+    int me = sch_current();
+    (void)p;
+    if (!m.is_nested[me])
+        sch_forget(100 + 2 * m.awaits[me] + m.has_looked[me]);
+    if (m.has_looked[me] && m.is_timed[me] && sch_choose(2))
+        sch_pass(SCH_LONG_NS);
+    m.has_looked[me] = true;
+    return false;
+}
 
 /* Once, a waiter's signal handler may wait for the first task. */
-static uint32_t run_handlers(void) {
+static int run_handlers(pp_parent_t *p, _Atomic uint32_t *word) {
     int me = sch_current();
-    uint32_t before = pp_load_seq_cst(&segment->shared->bell);
-    if (!m.has_signals[me])
-        return before;
-    pp_lead_pause(&parent);
+    if (word != &segment->shared->bell || !m.has_signals[me])
+        return 0;
+    pp_lead_pause(p);
     if (!m.has_signal[me] || m.awaits[me] == 1 || !sch_choose(2))
-        return before;
+        return 0;
     m.has_signal[me] = false;
     sch_say("      a signal handler waits for task 0");
     await(0);
-    return before;
+    return 0;
 }
 
-static void wait_for_news(unsigned ticket, int64_t deadline_ns, uint32_t before) {
-    check_leads("a leader spins");
-    if (!pool->is_patient && pp_parent_spin(&parent))
-        return;
-    pp_lead_for(&parent, &m.done[ticket]);        /* again: code that ran meanwhile may have waited for another ticket */
-    if (is_met(ticket))
-        return;
-    check_leads("a leader sleeps");
-    pp_parent_park(&parent, before, deadline_ns, pool->is_patient);
-}
+static int64_t prepare_sleep(int64_t deadline_ns) { return deadline_ns; }
+static void *let_go(pp_parent_t *p) { return p; }
+static void take_back(pp_parent_t *p, void *state) { (void)p, (void)state; }
+void pp_parent_let_go(pp_parent_t *p, bool has_let_go) { (void)p, (void)has_let_go; }
+void pp_parent_await_workers(pp_parent_t *p) { (void)p; }
 
-/* False: an exception. */
-static bool lead(unsigned ticket, int64_t deadline_ns, uint32_t before) {
-    if (pp_lead_is_claimed(&parent)) {
-        pp_lead_release(&parent);
-        return true;
-    }
-    pp_lead_for(&parent, &m.done[ticket]);
-    unsigned n = take_batch(deadline_ns >= 0 ? ticket : NOBODY);
-    if (!feed_as_leader(deadline_ns >= 0))
-        return false;
-    if (n == 0 && pp_lead_is_mine(&parent) && !is_met(ticket))
-        wait_for_news(ticket, deadline_ns, before);
-    return true;
-}
+static const pp_hooks_t hooks = {
+    .put = put_waiting,
+    .take = take_one,
+    .end_batch = end_batch,
+    .is_met = is_met,
+    .is_closed = is_closed,
+    .run_handlers = run_handlers,
+    .prepare_sleep = prepare_sleep,
+    .let_go = let_go,
+    .take_back = take_back,
+};
 
-static void follow(unsigned ticket, int64_t deadline_ns) {
-    pp_waiter_t waiter = {0};
-    if (!pp_follow_begin(&parent, &waiter, &m.done[ticket]))
-        return;
-    if (!is_met(ticket))
-        pp_follow_wait(&waiter, deadline_ns);
-    pp_follow_end(&parent, &waiter);
-}
-
-static bool wait_for(unsigned ticket, int64_t deadline_ns, bool is_nested) {
-    for (bool has_looked = false; !is_met(ticket); has_looked = true) {
-        if (!is_nested)
-            sch_forget(100 + 2 * ticket + has_looked);
-        if (has_looked && deadline_ns >= 0 && (pp_now_ns() >= deadline_ns || sch_choose(2)))
-            return false;
-        uint32_t before = run_handlers();
-        if (is_met(ticket))
-            return true;
-        if (is_feeding() && !pp_lead_is_mine(&parent))
-            pp_lead_claim(&parent);
-        if (!pp_lead_try(&parent))
-            follow(ticket, deadline_ns);
-        else if (!lead(ticket, deadline_ns, before))
-            return false;
-    }
-    return true;
-}
-
+/* False: the deadline has passed, or an exception. */
 static bool wait_for_ticket(unsigned ticket, int64_t deadline_ns) {
     int me = sch_current();
-    bool is_nested = m.awaits[me] > 0 || m.is_pickling[me], was_leader = pp_lead_is_mine(&parent);
+    bool was_nested = m.is_nested[me], was_timed = m.is_timed[me], was_leader = pp_lead_is_mine(&parent);
     unsigned outer = m.awaits[me];
+    m.is_nested[me] = outer > 0 || m.is_pickling[me];
+    m.has_looked[me] = false;
+    m.is_timed[me] = deadline_ns >= 0;
     m.awaits[me] = 1 + ticket;
-    bool is_there = wait_for(ticket, deadline_ns, is_nested);
+    pp_waited_t found = pp_wait_for(&parent, &m.done[ticket], deadline_ns);
     m.awaits[me] = outer;
-    if (!was_leader)
-        pp_lead_release(&parent);
+    m.is_nested[me] = was_nested;
+    m.is_timed[me] = was_timed;
     sch_check(was_leader || word(&parent.leading.leader, 8) != pp_this_thread(), "the lead is left with one who has gone");
-    return is_there;
+    return found == PP_WAIT_MET;
 }
 
 /* Waits without a timeout; the program catches exceptions. */
@@ -735,19 +667,11 @@ static void await(unsigned ticket) {
 /* ---- the background thread ---- */
 
 static bool take_results(void) {
-    unsigned n = 1;
-    bool is_whole = true;
     deliver_postponed();
-    while (n > 0 && pp_lead_try(&parent) && !pp_lead_is_claimed(&parent)) {
-        n = take_batch(NOBODY);
-        if (!(is_whole = feed_as_leader(false)))
-            n = 0;
-    }
-    pp_lead_release(&parent);
-    return is_whole;
+    return pp_take_results(&parent) == 0;
 }
 
-static void run_worker(int worker);
+static void run_worker(int number);
 
 static void start_worker(unsigned worker) {
     pp_parent_open_slot(&parent, worker);
@@ -755,8 +679,8 @@ static void start_worker(unsigned worker) {
 }
 
 static bool is_held_by(unsigned worker, unsigned task) {
-    const pp_worker_slot_t *l = pp_segment_worker(segment, worker);
-    bool is_held = word(&l->holds, 4) && word(&l->index, 4) == task;
+    const pp_worker_slot_t *worker_slot = pp_segment_worker(segment, worker);
+    bool is_held = word(&worker_slot->holds, 4) && word(&worker_slot->index, 4) == task;
     for (unsigned i = 0; i < PP_SLOTS; i++) {
         const pp_slot_t *slot = &segment->shared->slots[i];
         uint64_t state = word(&slot->state, 8);
@@ -785,10 +709,8 @@ static void reap_dead(unsigned worker) {
     uint64_t job;
     uint32_t index;
     sch_say("      reaps worker %u", worker);
-    pp_lead_claim(&parent);
-    check_leads("results of a dead worker are taken");
-    for (const pp_frame_t *f; (f = pp_parent_peek(&parent, worker)) != NULL;)
-        take_one(worker, f, NOBODY);
+    pp_take_last(&parent, worker);
+    check_leads("a dead worker is reaped");
     bool is_lost = reap(worker, &job, &index);
     pp_lead_release(&parent);
     sch_check(!is_lost || job == job_of(index), "what is lost is no task");
@@ -807,21 +729,21 @@ static void look_at_workers(void) {
             reap_dead(i);
 }
 
-static void fill_places(void) {
+static void fill_slots(void) {
     for (unsigned i = 0; i < pool->n_workers; i++)
         if (sch_note((uint64_t)m.worker[i]) == 0)
             start_worker(i);
 }
 
 static void attend(void) {
-    if (!feed(false) || !take_results())            /* the exception is logged, and the thread continues */
+    if (pp_feed(&parent, -1) < 0 || !take_results())   /* the exception is logged, and the thread continues */
         return;
     if (pp_load_seq_cst(&m.is_idle))
         m.is_stopping = true;
     if (pp_swap_seq_cst(&segment->shared->events, 0))
         look_at_workers();
     if (!m.is_stopping)
-        fill_places();
+        fill_slots();
     if (pp_load_relaxed(&segment->shared->wants_trim))
         pp_blocks_trim(segment);
 }
@@ -955,6 +877,7 @@ static bool are_all_offered(void) { return m.n_offered == pool->n_tasks; }
 static void run_main(int number) {
     (void)number;
     pp_parent_init(&parent, segment);
+    parent.hooks = &hooks;
     pthread_mutex_init(&m.map, NULL);
     new_half(0);
     for (unsigned i = 0; i <= pool->n_workers; i++) {   /* maps the window of each arena once */
@@ -1008,34 +931,34 @@ static void release_kept(block_t *kept) {
 /* Keeps the block or not, as memory.c and payload.c do. All values in a kept block may be released at once, so by then
  * it must not be named as the argument. Otherwise, if the worker is killed before pp_worker_copied, a block that may be
  * in use again would be released. */
-static void copied(pp_worker_t *end, const pp_slot_t *task, block_t *kept) {
+static void copied(pp_worker_t *worker, const pp_slot_t *task, block_t *kept) {
     uint32_t id = ((const pp_blockref_t *)task->data)->id;
     if (kept) {
-        m.blocks[0][id].keeper = 1 + end->n_worker;
+        m.blocks[0][id].keeper = 1 + worker->n_worker;
         *kept = (block_t){0, id, task->index};
-        pp_store_seq_cst(&pp_segment_flags(segment, 0)->in_use[id], PP_KEPT + end->n_worker);
-        pp_store_seq_cst(&end->own->block, 0);
+        pp_store_seq_cst(&pp_segment_flags(segment, 0)->in_use[id], PP_KEPT + worker->n_worker);
+        pp_store_seq_cst(&worker->own->block, 0);
         if (sch_choose(2))
             release_kept(kept);
-        pp_worker_copied(end, task, true);
+        pp_worker_copied(worker, task, true);
     } else {
         need_no_more(0, id);
-        m.is_copying[end->n_worker] = true;
-        pp_worker_copied(end, task, false);
-        m.is_copying[end->n_worker] = false;
+        m.is_copying[worker->n_worker] = true;
+        pp_worker_copied(worker, task, false);
+        m.is_copying[worker->n_worker] = false;
     }
 }
 
-static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned char *payload, block_t *kept) {
+static void run_task(pp_worker_t *worker, const pp_slot_t *task, const unsigned char *payload, block_t *kept) {
     uint64_t argument, id = task->index;
     const void *from = task->where == PP_IN_RING ? payload : task->data;
     const pp_blockref_t *ref = (const pp_blockref_t *)task->data;
     sch_check(id < pool->n_tasks && task->job == job_of(id), "a task is not what was put");
-    m.is_in_map[end->n_worker] = pool->cancels == THE_MAP && task->job == MAP;
-    sch_check(!m.is_in_map[end->n_worker] || !m.is_through[end->n_worker], "a task of the map begins after its end");
+    m.is_in_map[worker->n_worker] = pool->cancels == THE_MAP && task->job == MAP;
+    sch_check(!m.is_in_map[worker->n_worker] || !m.is_through[worker->n_worker], "a task of the map begins after its end");
     sch_say("      runs task %u", (unsigned)id);
     sch_check(m.n_runs[id]++ == 0, "task %u runs twice", (unsigned)id);
-    m.has_common[end->n_worker] = names_common(id);
+    m.has_common[worker->n_worker] = names_common(id);
     if (names_common(id))
         check_common((unsigned)id);
     if (task->where == PP_IN_BLOCK)
@@ -1044,48 +967,48 @@ static void run_task(pp_worker_t *end, const pp_slot_t *task, const unsigned cha
         memcpy(&argument, from, sizeof argument);
     sch_check(argument == argument_of(id), "the argument of task %u is not what was put", (unsigned)id);
     if (task->where == PP_IN_BLOCK)
-        copied(end, task, is_kept_by_worker(id) && sch_choose(2) ? kept : NULL);
+        copied(worker, task, is_kept_by_worker(id) && sch_choose(2) ? kept : NULL);
     if (sch_choose(2))
         sch_task();                            /* otherwise it ends at once */
 }
 
-static void reply(pp_worker_t *end, const pp_slot_t *task) {
+static void reply(pp_worker_t *worker, const pp_slot_t *task) {
     uint64_t result = result_of(task->index);
     pp_frame_t frame = {.job = task->job, .index = task->index, .where = PP_IN_RING, .size = sizeof result};
     pp_blockref_t ref;
     bool is_in_block = is_result_in_block(task->index);
     if (is_in_block) {
-        sch_check(open_block(1 + end->n_worker, task->index, &ref, result) == 0, "no block for a result");
+        sch_check(open_block(1 + worker->n_worker, task->index, &ref, result) == 0, "no block for a result");
         frame.where = PP_IN_BLOCK;
         frame.size = sizeof ref;
     }
-    while (pp_worker_reply(end, &frame, is_in_block ? (void *)&ref : (void *)&result) == EAGAIN)
-        sch_check(pp_worker_wait_room(end) == 0, "the pool was not told to stop at once");
+    while (pp_worker_reply(worker, &frame, is_in_block ? (void *)&ref : (void *)&result) == EAGAIN)
+        sch_check(pp_worker_wait_room(worker) == 0, "the pool was not told to stop at once");
 }
 
 /* As in worker.c: an idle worker wakes once, to forget what its last task had in common with others. */
-static void limit_wait(pp_worker_t *end, bool has_waited) {
+static void limit_wait(pp_worker_t *worker, bool has_waited) {
     if (has_waited)
-        m.has_common[end->n_worker] = false;
-    end->deadline_ns = m.has_common[end->n_worker] ? pp_now_ns() + SCH_IDLE_NS : 0;
+        m.has_common[worker->n_worker] = false;
+    worker->deadline_ns = m.has_common[worker->n_worker] ? pp_now_ns() + SCH_IDLE_NS : 0;
 }
 
-static void run_worker(int worker) {
+static void run_worker(int number) {
     unsigned char payload[PP_INLINE_MAX];
-    pp_worker_t end;
+    pp_worker_t worker;
     pp_slot_t task;
     block_t kept = {.task = TASKS_MAX};        /* an argument that outlives its task */
-    sch_check(pp_worker_init(&end, segment, (unsigned)worker) == 0, "worker %d", worker);
+    sch_check(pp_worker_init(&worker, segment, (unsigned)number) == 0, "worker %d", number);
     if (has_results_in_blocks())
-        new_half(1 + (unsigned)worker);
-    pp_worker_state(&end, PP_WORKER_READY);
+        new_half(1 + (unsigned)number);
+    pp_worker_state(&worker, PP_WORKER_READY);
     bool has_waited = false;
-    m.has_common[worker] = pool->begins == LATER;
-    for (unsigned n = 0; (pool->n_each == 0 || n < pool->n_each) && !pp_worker_must_stop(&end);) {
+    m.has_common[number] = pool->begins == LATER;
+    for (unsigned n = 0; (pool->n_each == 0 || n < pool->n_each) && !pp_worker_must_stop(&worker);) {
         sch_forget(10 + n + 100 * (kept.task < TASKS_MAX ? 1 + kept.id : 0) + 10000 * has_waited);
-        if (!pp_worker_claim(&end, &task, payload)) {
-            limit_wait(&end, has_waited);
-            int error = pp_worker_wait(&end);
+        if (!pp_worker_claim(&worker, &task, payload)) {
+            limit_wait(&worker, has_waited);
+            int error = pp_worker_wait(&worker);
             if (error == ECANCELED)
                 break;
             has_waited = error == ETIMEDOUT;
@@ -1096,17 +1019,17 @@ static void run_worker(int worker) {
         has_waited = false;
         if (kept.task < TASKS_MAX)
             release_kept(&kept);
-        run_task(&end, &task, payload, &kept);
-        reply(&end, &task);
-        m.is_in_map[worker] = false;
-        pp_worker_finish(&end);
+        run_task(&worker, &task, payload, &kept);
+        reply(&worker, &task);
+        m.is_in_map[number] = false;
+        pp_worker_finish(&worker);
         n++;
         if (kept.task < TASKS_MAX && sch_choose(2))
             release_kept(&kept);
     }
     if (kept.task < TASKS_MAX)
         release_kept(&kept);
-    pp_worker_state(&end, PP_WORKER_EXITED);
+    pp_worker_state(&worker, PP_WORKER_EXITED);
 }
 
 /* ---- checks while no actor can do anything, except perhaps end a task ---- */
@@ -1148,10 +1071,10 @@ static void check_quiet(void) {
     sch_check(m.is_over || postponed.first == postponed.last, "a result was postponed, and nobody makes its value");
     int idle = idle_worker();
     for (unsigned i = 0; i < pool->n_workers; i++) {
-        pp_worker_slot_t *worker = pp_segment_worker(segment, i);
-        sch_check(word(&worker->tail, 8) == word(&worker->head, 8), "a result of worker %u waits and nobody takes it", i);
+        pp_worker_slot_t *worker_slot = pp_segment_worker(segment, i);
+        sch_check(word(&worker_slot->tail, 8) == word(&worker_slot->head, 8), "a result of worker %u waits and nobody takes it", i);
         sch_check(!m.worker[i] || !sch_has_ended(m.worker[i] - 1), "worker %u is dead and nobody reaps it", i);
-        sch_check(m.worker[i] == 0 || word(&worker->full, 4) == 0, "worker %u waits for room and there is some", i);
+        sch_check(m.worker[i] == 0 || word(&worker_slot->full, 4) == 0, "worker %u waits for room and there is some", i);
     }
     for (unsigned i = 0; i < PP_SLOTS; i++) {
         uint64_t state = word(&segment->shared->slots[i].state, 8);
@@ -1239,8 +1162,8 @@ static void name_words(void) {
     for (unsigned i = 0; i <= pool->n_workers; i++)
         sch_name(pp_segment_flags(segment, i), PP_BLOCKS * 4, "arena[%d].in_use", (int)i);
     for (unsigned i = 0; i < pool->n_workers; i++) {
-        pp_worker_slot_t *worker = pp_segment_worker(segment, i);
-#define NAME(field) sch_name(&worker->field, sizeof worker->field, "worker slot[%d]." #field, (int)i)
+        pp_worker_slot_t *worker_slot = pp_segment_worker(segment, i);
+#define NAME(field) sch_name(&worker_slot->field, sizeof worker_slot->field, "worker slot[%d]." #field, (int)i)
         NAME(park), NAME(state), NAME(full), NAME(holds), NAME(index), NAME(block), NAME(pid), NAME(job), NAME(n_done), NAME(tail), NAME(head);
 #undef NAME
     }
@@ -1286,6 +1209,7 @@ const sch_program_t *program_open(unsigned i) {
                                           .end = check_end, .guarded = guarded, .state = state};
     pool = find_pool(i);
     schedule_idle_max = pool->trims ? 0 : UINT64_MAX;
+    schedule_patient_min = pool->is_patient ? 0 : 1000;
     pp_segment_unref(segment);
     memset(core, 0, sizeof core);
     sch_forget_words();

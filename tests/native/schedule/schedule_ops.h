@@ -42,8 +42,11 @@ bool sch_cas(void *at, void *expected, unsigned size, uint64_t value);
 #define PP_EVENTS 1u
 #define PP_MAX_WORKERS 64u
 #define PP_FEW (PP_SLOTS == 4u ? 4u : 0u)   /* both ways to find results are explored: the leader looks into all rings, or follows the bits */
+#define PP_BATCH 2u
+#define PP_PATIENT_MIN schedule_patient_min
 #define PP_IDLE_MAX schedule_idle_max
 extern uint64_t schedule_idle_max;   /* pool.c: no limit, or 0 if blocks are trimmed */
+extern unsigned schedule_patient_min;   /* pool.c: as good as no limit, or 0 if the leader is patient */
 
 /* A mutex: an actor that finds it locked waits until it is unlocked. A robust mutex tells the next owner that the last
  * one died with it. */

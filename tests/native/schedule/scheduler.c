@@ -537,6 +537,7 @@ void pp_futex_wake(_Atomic uint32_t *word, int n, uint32_t bits) {
 }
 
 int64_t pp_now_ns(void) { return current < 0 ? 1 : actors[current].now_ns; }
+void sch_pass(int64_t ns) { actors[current].now_ns += ns; }
 uint64_t pp_run_delay_ns(void) { return 0; }
 void pp_spin_begin(pp_spin_t *s, int64_t long_ns, int64_t short_ns) { (void)s, (void)long_ns, (void)short_ns; }
 bool pp_spin_once(const pp_spin_t *s) {

@@ -20,6 +20,7 @@ int sch_start(const char *name, int number, bool may_die, void (*run)(int number
 void sch_decide_from_here(void);               /* before that, each actor runs for as long as it can */
 void sch_until(sch_condition_t condition);     /* sleeps until the condition holds, as on a Python lock or condition */
 void sch_task(void);                           /* a task: it ends only when no actor can do anything else */
+void sch_pass(int64_t ns);                     /* the actor's clock goes on by so much */
 void sch_system_call(void);                    /* a system call other than futex: a step */
 unsigned sch_choose(unsigned n);                /* a decision of the program itself: 0 to n - 1 */
 uint64_t sch_note(uint64_t value);             /* the actor has read this value outside atomic words; returns it */
