@@ -3,7 +3,7 @@
 #   PYTHON=3.12, PYTHON=/path/to/python   the interpreter; by default the newest that tools/find-python finds
 #   ARGS='-k cancel'                      more arguments for the program that the target runs
 
-.PHONY: help demo examples check format test test-all model soak soak-cluster lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner test-elsewhere test-arm64 musl wheel cibuildwheel workflows test-nightly clean
+.PHONY: help demo examples check format test test-all model soak soak-cluster lint types bench docs pyperformance sanitize explore cpython joblib patched sklearn dask runner science packages effects test-elsewhere test-arm64 musl wheel cibuildwheel workflows test-nightly clean
 .DEFAULT_GOAL := help
 
 # Tests start thousands of processes and interpreters. Each would compile all that it imports if none kept the bytecode.
@@ -17,7 +17,7 @@ help:      ## this list
 	@sed -n 's/^#  //p; s/^\([a-z0-9-]*\):[a-z ]*## /  make \1\t/p' Makefile | expand -t 22
 
 demo:      ## a short tour on this machine
-	$(call with_env,demo) -m pool_party.cli.main demo $(ARGS)
+	$(call with_env,demo) examples/demo $(ARGS)
 
 examples:  ## all examples in full, on a quiet machine; keeps what they print in examples/output
 	@set -e; python=$$(tools/setup-env examples); cd examples/output; for file in ../*.py; do echo "$$file"; "$$python" "$$file" >"$$(basename "$$file" .py).txt"; done
@@ -28,12 +28,15 @@ test:      ## the tests but the slow ones
 test-all:  ## all tests
 	$(call with_env,test) $(pytest) $(ARGS)
 
-elsewhere = pool imap executor options_of_calls promises state main_module asyncio data outcomes contexts definitions identity arrays references
+elsewhere = $(addprefix contract/test_,pool imap executor options_of_calls promises state asyncio data identity arrays references) \
+  $(addprefix core/test_,outcomes contexts) $(addprefix wire/test_,main_module definitions)
+# The other rank imports the modules whose functions it runs.
+rank_path = tests/support:tests/contract:tests/core:tests/wire
 test-elsewhere:  ## the tests of what all kinds have in common, with kind="dask" and then in a rank of MPI; on CPython 3.14
-	@set -e; python=$$(tools/setup-env test); POOL_PARTY_TEST_KINDS=dask "$$python" $(pytest) -m 'not slow' tests/test_broker.py tests/test_cluster.py \
-	  $(elsewhere:%=tests/test_%.py) $(ARGS); \
-	POOL_PARTY_TEST_KINDS=mpi PYTHONPATH=tests "$${python%python}mpiexec" -n 2 "$$python" -m mpi4py.futures -m pytest -m 'not slow' \
-	  $(patsubst %,tests/test_%.py,$(filter-out main_module,$(elsewhere))) $(subst elsewhere.xml,mpi.xml,$(ARGS))
+	@set -e; python=$$(tools/setup-env test); POOL_PARTY_TEST_KINDS=dask "$$python" $(pytest) -m 'not slow' \
+	  tests/cluster/test_broker.py tests/cluster/test_cluster.py $(elsewhere:%=tests/%.py) $(ARGS); \
+	POOL_PARTY_TEST_KINDS=mpi PYTHONPATH=$(rank_path) "$${python%python}mpiexec" -n 2 "$$python" -m mpi4py.futures -m pytest -m 'not slow' \
+	  $(patsubst %,tests/%.py,$(filter-out wire/test_main_module,$(elsewhere))) $(subst elsewhere.xml,mpi.xml,$(ARGS))
 
 test-nightly:  ## the tests with development versions of NumPy and others; make test has these from then on, until make clean
 	@set -e; python=$$(tools/setup-env test); "$$python" -m pip install -q --upgrade --pre --only-binary=:all: \
@@ -41,13 +44,13 @@ test-nightly:  ## the tests with development versions of NumPy and others; make 
 	$(call with_env,test) $(pytest) -m 'not slow' $(ARGS)
 
 model:     ## new random programs against the interface: KIND=interp SECONDS=600, ARGS='--seed 1' or ARGS=--shrink
-	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests:tests/isolated "$$python" tests/model/play.py $(or $(KIND),process) --profile random --seconds $(or $(SECONDS),60) $(ARGS)
+	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/support:tests/isolated "$$python" tests/model/play.py $(or $(KIND),process) --profile random --seconds $(or $(SECONDS),60) $(ARGS)
 
 soak:      ## pools in a hostile world for MINUTES=60; what they hold must stay flat. ARGS='--kind interp --seed 1'
-	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/isolated "$$python" tests/soak.py --minutes $(or $(MINUTES),60) $(ARGS)
+	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/support:tests/isolated "$$python" tests/soak.py --minutes $(or $(MINUTES),60) $(ARGS)
 
 soak-cluster:  ## a pool on a Dask cluster whose workers are killed at random, KILLS=300 times; no task may run twice or be lost silently
-	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests:tests/isolated "$$python" tests/soak_cluster.py --kills $(or $(KILLS),300) $(ARGS)
+	@set -e; python=$$(tools/setup-env test); PYTHONPATH=tests/support:tests/isolated "$$python" tests/soak_cluster.py --kills $(or $(KILLS),300) $(ARGS)
 
 check: lint types test  ## what a pull request must pass: lint, types, and the tests on one interpreter
 
@@ -60,7 +63,7 @@ format:    ## let ruff format the Python code
 types:     ## mypy, strict; and whether the native module is what its stub says
 	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native
 
-bench:     ## all benchmarks and their report, 90 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
+bench:     ## all benchmarks, into docs/performance.md, 90 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)
 
 .PHONY: docs
@@ -95,6 +98,16 @@ sklearn:   ## scikit-learn's tests of model selection and ensembles, each Parall
 
 dask:      ## Dask's own tests of its schedulers on one machine, with our pools and executors
 	$(call with_env,test) tests/library_suites/run.py dask $(ARGS)
+
+science:   ## the own tests of NumPy and others in an interpreter (on CPython 3.14): ARGS='scipy pandas', ARGS=--list; uv finds some of them
+	$(call with_env,test) tests/science/run.py $(ARGS)
+
+packages:  ## which packages work in interpreters, into docs/packages.md; installs them into build/packages: ARGS='--only h5py'
+	$(call with_env,test) tests/science/packages.py $(ARGS)
+
+effects:   ## what the packages that make packages has installed do to a process, into tests/science/effects.json: ARGS=h5py
+	@set -e; python=$$(tools/setup-env test); version=$${python%/bin/python}; \
+	PYTHONPATH=. "build/packages/$${version##*/}/bin/python" tests/science/effects.py $(ARGS)
 
 test-arm64:  ## the C stress test and the smoke test for arm64, cross-compiled and emulated (Debian or Ubuntu, x86-64)
 	@tools/test-arm64 $(ARGS)

@@ -33,7 +33,7 @@ from program import (
 )
 from tables import table
 
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 120.0
 _N_CALLS = {"calls": 200, "server": 50, "stalls": 5}  # of each client, or of pools

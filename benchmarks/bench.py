@@ -1,12 +1,14 @@
-"""Runs all benchmarks one after the other, and makes a report of their results.
+"""Runs benchmarks one after the other, and makes a document of the results of all.
 
-    python benchmarks/bench.py [NAME...] [--quick] [--results FOLDER]
+    python benchmarks/bench.py [NAME...] [--quick]
     python benchmarks/bench.py cells --beside-load [--quick]
     python benchmarks/bench.py --list
-    python benchmarks/bench.py --report [--results FOLDER]
+    python benchmarks/bench.py --document [--quick]
 
-Each benchmark writes its figures and tables to FOLDER/NAME.json. The report, FOLDER/report.md, has all tables that are
-there, and the goals. A benchmark that fails keeps its previous figures, and does not affect the others.
+Each benchmark writes its figures and tables to results/COMMIT/NAME.json, which git ignores. A run of all writes them
+into docs/performance.md, which is in git: so it measures a commit, and no uncommitted changes. A quick run may measure
+these, and shows its tables only; of a commit, it writes results/COMMIT-quick/performance.md, which git ignores, too.
+A benchmark that fails does not affect the others.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from checkout import make_importable
-from suite import BENCHMARKS, Benchmark, default_folder, n_usable_cpus
+from suite import BENCHMARKS, HERE, Benchmark, n_usable_cpus
 
 _BUSY_SHARE = 0.25  # of the CPUs: under a higher load the figures are unreliable
 _PATIENCE = 5.0  # a benchmark is ended once it takes this many times longer than expected
@@ -28,6 +30,8 @@ _LEAST_LIMIT_S = 600.0
 _LIMIT_BESIDE_S = 3600.0  # five minutes on an idle machine can take this long on a busy one
 _GRACE_S = 15.0  # for a program that was interrupted to end its child processes
 _SOME_FAILED = 1  # the exit status of a program that reports a failed measurement
+_REFUSED = 2  # the exit status if nothing was measured
+_DOCUMENT = HERE.parent / "docs" / "performance.md"
 
 
 def _describe(is_quick: bool) -> str:
@@ -64,34 +68,19 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
             process.wait()
 
 
-def _keep(fresh: Path, kept: Path, is_complete: bool) -> str:
-    """Move the figures to their place, unless they are incomplete and there are older ones; return what was dropped."""
-    if not fresh.exists():
-        return f"no figures; {'the former ones stay' if kept.exists() else 'there are none'}"
-    if is_complete or not kept.exists():
-        fresh.replace(kept)
-        return "" if is_complete else "only the first parts have figures"
-    fresh.unlink()
-    return "the former figures stay"
-
-
 def _run(benchmark: Benchmark, folder: Path, is_quick: bool) -> str:
     """Run a benchmark; return what went wrong, or the empty string."""
-    fresh, kept = (folder / f"{benchmark.name}.{end}" for end in ("json.new", "json"))
-    fresh.unlink(missing_ok=True)
-    command = [sys.executable, str(benchmark.program), *benchmark.command_line(is_quick), "--json", str(fresh)]
+    file = folder / f"{benchmark.name}.json"
+    file.unlink(missing_ok=True)
+    command = [sys.executable, str(benchmark.program), *benchmark.command_line(is_quick), "--json", str(file)]
     limit_s = max(_LEAST_LIMIT_S, _PATIENCE * 60 * benchmark.expected_minutes(is_quick))
-    status: int | None = None
-    try:
-        status = _wait(subprocess.Popen(command), limit_s)
-    finally:
-        loss = _keep(fresh, kept, status in (0, _SOME_FAILED))
+    status = _wait(subprocess.Popen(command), limit_s)
     if status == 0:
-        return loss
-    if status == _SOME_FAILED:
-        return "; ".join(filter(None, ("some measurements failed", loss)))
+        return ""
+    if status == _SOME_FAILED and file.exists():
+        return "some measurements failed"
     reason = f"not done after {limit_s:.0f} s" if status is None else f"exit status {status}"
-    return f"{reason}; {loss}"
+    return f"{reason}; {'only the first parts have figures' if file.exists() else 'there are no figures'}"
 
 
 def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> dict[str, str]:
@@ -111,13 +100,15 @@ def _run_all(benchmarks: Sequence[Benchmark], folder: Path, is_quick: bool) -> d
     return problems
 
 
-def _report(folder: Path) -> int:
-    from report import write_report
+def _document(folder: Path, document: Path) -> int:
+    from document import read_figures, write_document
 
-    if (path := write_report(folder)) is None:
-        print(f"bench: {folder} has no figures; run some benchmarks first", file=sys.stderr)
-        return 1
-    print(f"report: {path}")
+    try:
+        write_document(read_figures(folder), document)
+    except ValueError as error:
+        print(f"bench: no document is written from {os.path.relpath(folder)}: {error}", file=sys.stderr)
+        return _SOME_FAILED
+    print(f"document: {os.path.relpath(document)}")
     return 0
 
 
@@ -125,9 +116,8 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
-    add("--quick", action="store_true", help="a look, not a measurement; its results have a folder of their own")
-    add("--results", type=Path, metavar="FOLDER", help="default: benchmarks/results/MACHINE, say two-cores")
-    add("--report", action="store_true", help="only write the report again, from the figures that are there")
+    add("--quick", action="store_true", help="a look, not a measurement, which leaves docs/performance.md alone")
+    add("--document", action="store_true", help="only write the document again, from the figures that are there")
     add("--list", action="store_true", help="name the benchmarks, with how long each takes, and end")
     add("--beside-load", action="store_true", help="with cells: only dynamic against static, beside busy processes")
     options = parser.parse_args(argv)
@@ -139,7 +129,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; the exit status is 1 if a benchmark or the report failed."""
+    """Do what the command line asks for; the exit status is 1 if a benchmark or the document failed."""
     options = _parse_arguments(argv)
     if options.list:
         print(_describe(options.quick))
@@ -151,16 +141,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         program = BENCHMARKS["cells"].program
         status = _wait(subprocess.Popen([sys.executable, str(program), *arguments]), _LIMIT_BESIDE_S)
         return _SOME_FAILED if status is None else status
-    folder = options.results or default_folder(options.quick)
-    if options.report:
-        return _report(folder)
+    from document import is_clean
+    from metadata import current_commit
+
+    commit = current_commit()
+    folder = HERE / "results" / f"{commit or 'unknown'}{'-quick' * options.quick}"
+    document = folder / "performance.md" if options.quick else _DOCUMENT
+    if options.document:
+        return _document(folder, document)
+    if not options.quick and not is_clean(commit):
+        why = "has uncommitted changes: commit them" if commit else "is not in git, or not installed: use one that is"
+        or_else = "or add --quick, which leaves docs/performance.md alone"
+        print(f"bench: figures must be of a commit, but this checkout {why}, {or_else}", file=sys.stderr)
+        return _REFUSED
     folder.mkdir(parents=True, exist_ok=True)
     _warn_of_load()
     chosen = [BENCHMARKS[name] for name in options.names] or list(BENCHMARKS.values())
-    problems = _run_all(chosen, folder.resolve(), options.quick)
+    problems = _run_all(chosen, folder, options.quick)
     for name, problem in problems.items():
         print(f"  {name}: {problem}")
-    return max(_report(folder), int(bool(problems)))
+    status = int(bool(problems))
+    return status if options.names or not is_clean(commit) else max(_document(folder, document), status)
 
 
 if __name__ == "__main__":
@@ -168,4 +169,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("\nbench: interrupted; what was measured is kept, and `--report` shows it")
+        sys.exit("\nbench: interrupted; what was measured is kept, and `--document` shows it")

@@ -19,7 +19,7 @@ from fresh import begin, end
 from program import Record, Result, Runs, add_repeats, add_workers, finish, gather, make_parser, medians
 from tables import ms, number, ratio, table, us
 
-from pool_party import _options
+from pool_party import _config
 
 _TIMEOUT_S = 300.0
 _QUICK_SCALE = 0.1
@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--nodes", nargs="+", type=int, default=[1, 10, 100, 1000], metavar="N")
     parser.add_argument("--task-ms", nargs="+", type=float, default=[1.0, 10.0, 100.0], metavar="N")
     parser.add_argument(
-        "--slots", type=int, default=_options.N_REMOTE_SLOTS, metavar="N", help="tasks under way at most: %(default)s"
+        "--slots", type=int, default=_config.N_REMOTE_SLOTS, metavar="N", help="tasks under way at most: %(default)s"
     )
     options = parser.parse_args()
     cases = [_CEILING, *((n_nodes, task_ms) for task_ms in options.task_ms for n_nodes in options.nodes)]

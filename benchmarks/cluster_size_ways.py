@@ -3,7 +3,7 @@
     python -c 'from cluster_size_ways import main; main()' N_NODES N_WORKERS TASK_MS SCALE N_SLOTS
 
 prints the figures as JSON. The pool and its broker are the real ones. Only the transport is replaced: `Nodes` answers
-as the sessions of real nodes do (pool_party/nodes/session.py), but runs no tasks.
+as the sessions of real nodes do (pool_party/_cluster/node/session.py), but runs no tasks.
 """
 
 import json
@@ -22,8 +22,8 @@ from typing import Any
 
 from fresh import Figures
 
-from pool_party import ComposablePool, _native, _options
-from pool_party.wire import distant
+from pool_party import ComposablePool, _config, _native
+from pool_party._cluster import distant
 
 LATENCY_S = 0.0002  # of the simulated network, one way
 SPREAD = 0.1  # tasks take up to this share more or less than they should, so that they do not all end at once
@@ -181,7 +181,7 @@ class Nodes:
 
 
 def _open(nodes: Nodes) -> ComposablePool:
-    _options._transport_to = lambda *args: nodes
+    _config._transport_to = lambda *args: nodes
     return ComposablePool(1, kind="dask")
 
 
@@ -264,7 +264,7 @@ def measure(n_nodes: int, n_workers: int, task_s: float, scale: float) -> Figure
     nodes = Nodes(n_nodes, n_workers, task_s, n_joined=1)
     pool = _open(nodes)
     figures |= measure_join(pool, nodes)
-    figures |= measure_calls(pool, min(2 * n_nodes * n_workers, _options.N_REMOTE_SLOTS), scale, task_s)
+    figures |= measure_calls(pool, min(2 * n_nodes * n_workers, _config.N_REMOTE_SLOTS), scale, task_s)
     begin_s = perf_counter()
     pool.close()
     pool.join()
@@ -274,5 +274,5 @@ def measure(n_nodes: int, n_workers: int, task_s: float, scale: float) -> Figure
 def main() -> None:
     """Measure as the command line says, and print the figures."""
     n_nodes, n_workers, task_ms, scale, n_slots = sys.argv[1:]
-    _options.N_REMOTE_SLOTS = int(n_slots)
+    _config.N_REMOTE_SLOTS = int(n_slots)
     print(json.dumps(measure(int(n_nodes), int(n_workers), float(task_ms) / 1e3, float(scale))), flush=True)

@@ -133,7 +133,7 @@ def idle(peer: Peer, n_workers: int, effort: float) -> Figures:
 
     The figures include one wake-up and the CPU time of the measurement itself.
     """
-    from pool_party.cli.demo.measure import cpu_of_tree_s, process_tree
+    from pool_party._measuring.meter import cpu_of_tree_s, process_tree
 
     with _warm(peer, n_workers) as handle:
         handle.call(noop, None)

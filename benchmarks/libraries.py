@@ -35,7 +35,7 @@ from program import (
 )
 from tables import table
 
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 300.0
 _NEEDS = {"joblib": ("joblib", "numpy"), "scikit-learn": ("sklearn",), "dask": ("dask", "pandas", "pyarrow")}

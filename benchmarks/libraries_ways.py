@@ -16,7 +16,7 @@ from typing import Any
 
 from fresh import Figures
 
-from pool_party.cli.demo.measure import Meter, cpu_of_tree_s, process_tree
+from pool_party._measuring.meter import Meter, cpu_of_tree_s, process_tree
 
 DEFAULT, OURS, DASK = "joblib's default", "pool_party ", "dask "
 _SERVICES = ("pool_party-", "pp-others")  # the names of our threads that run no tasks

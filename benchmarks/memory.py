@@ -24,7 +24,7 @@ from peers import Handle, available_peers, peer_named
 from program import Record, Runs, add_kinds, add_peer, add_repeats, add_workers, finish, gather, make_parser, wanted
 from tables import cell, megabytes, table
 
-from pool_party.cli.demo.measure import memory_bytes, memory_measure, process_tree
+from pool_party._measuring.meter import memory_bytes, memory_measure, process_tree
 
 _TIMEOUT_S = 180.0
 _SETTLE_S = 0.3

@@ -21,7 +21,7 @@ from peers import Handle, peer_named
 from workloads.objects import FORMS, N_TASKS, look
 from workloads.tasks import nap
 
-from pool_party.cli.demo.measure import cpu_of_tree_s, memory_bytes, memory_measure, process_tree
+from pool_party._measuring.meter import cpu_of_tree_s, memory_bytes, memory_measure, process_tree
 
 _LOOK_S = 0.01
 _N_FURTHER = 300

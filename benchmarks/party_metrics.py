@@ -40,7 +40,7 @@ def _repeat(run: Callable[[], Any]) -> float:
 
 def _cpu(run: Callable[[], Any]) -> Figures:
     """Measure how many CPUs this process and its descendants keep busy, and how many other programs do meanwhile."""
-    from pool_party.cli.demo.measure import cpu_of_machine_s, cpu_of_tree_s
+    from pool_party._measuring.meter import cpu_of_machine_s, cpu_of_tree_s
 
     before_s, machine_before_s = cpu_of_tree_s(os.getpid()), cpu_of_machine_s()
     wall_s = _repeat(run)
@@ -90,7 +90,7 @@ def _peak_address_space(pid: int) -> int:
 
 def _watch_memory(measurement: Measurement) -> Figures:
     """Sample the memory of a process and its descendants until it ends."""
-    from pool_party.cli.demo.measure import memory_bytes, memory_measure, process_tree
+    from pool_party._measuring.meter import memory_bytes, memory_measure, process_tree
 
     root, measure = measurement.process.pid, memory_measure()
     peak = peak_address_space = 0

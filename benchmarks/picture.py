@@ -1,18 +1,12 @@
-"""Draws figures.svg, the picture of README.md, from the benchmarks' own results: no figure is written by hand.
-
-    python docs/pictures/draw_figures.py     # after `make bench`
+"""Draws the picture of the document and of README.md from the benchmarks' own figures: none is written by hand.
 
 The picture has a background of its own, light or dark as the reader's system asks for.
 """
 
-import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-PICTURE = HERE / "figures.svg"
-RESULTS = HERE.parents[1] / "benchmarks" / "results" / "two-cores"
+from goals import Found
 
 # Pixels; labels stand left of the bars, values right of them. It is narrow, so that a phone need not shrink it much.
 WIDTH, MARGIN, LABELS, VALUES = 480, 16, 214, 64
@@ -41,11 +35,15 @@ class Bar(NamedTuple):
     is_ours: bool
 
 
-def read_round_trips(results: Path) -> list[Bar]:
+def read_round_trips(found: Found) -> list[Bar]:
     """Median times of `apply(noop)`, the quickest first."""
-    pools = json.loads((results / "dispatch.json").read_text())["sections"]["round-trip"]
-    wanted = [name for name in pools if not name.startswith("no pool") and name not in ("joblib", "Pool, fork")]
-    medians = {name: pools[name]["summary"]["median"] for name in wanted if name != "pool_party process, fork"}
+    pools = found.get("dispatch", {}).get("sections", {}).get("round-trip", {})
+    left_out = ("joblib", "Pool, fork", "pool_party process, fork")
+    medians = {
+        name: pool["summary"]["median"]
+        for name, pool in pools.items()
+        if "summary" in pool and name not in left_out and not name.startswith("no pool")
+    }
     return [
         Bar(name.replace("pool_party ", "pool_party, "), us, f"{us:.0f} us", name.startswith("pool_party"))
         for name, us in sorted(medians.items(), key=lambda item: item[1])
@@ -61,14 +59,16 @@ WAYS = {
 }
 
 
-def read_uneven_tasks(results: Path) -> list[Bar]:
+def read_uneven_tasks(found: Found) -> list[Bar]:
     """Seconds for one task, then a few, then many, which compute eigenvalues in worker processes; the least first."""
-    measured = json.loads((results / "cells.json").read_text())["results"]
+    measured = found.get("cells", {}).get("results", [])
+    fewest = min((entry["n_workers"] for entry in measured), default=0)
     seconds = {
         entry["way"]: entry["median_s"]
         for entry in measured
-        if (entry["kind"], entry["cell"], entry["n_workers"]) == ("process", "unbalanced-little", 2)
+        if (entry["kind"], entry["cell"], entry["n_workers"]) == ("process", "unbalanced-little", fewest)
         and entry["way"] in WAYS
+        and "median_s" in entry
     }
     return [
         Bar(WAYS[way], taken, f"{taken:.2f} s", way == "dynamic")
@@ -90,12 +90,14 @@ def draw_panel(title: str, bars: list[Bar], top: int) -> Iterable[str]:
         yield f'<text{bold} x="{x + width + 8:.1f}" y="{y + BAR - 2}">{bar.text}</text>'
 
 
-def draw(results: Path) -> str:
-    """The picture, as SVG."""
+def draw(found: Found) -> str:
+    """The picture, as SVG; the empty string unless there are figures for both of its halves."""
     panels = {
-        "A call and its answer: apply(noop), median": read_round_trips(results),
-        "NumPy in uneven tasks: one, then a few, then many": read_uneven_tasks(results),
+        "A call and its answer: apply(noop), median": read_round_trips(found),
+        "NumPy in uneven tasks: one, then a few, then many": read_uneven_tasks(found),
     }
+    if not all(panels.values()):
+        return ""
     parts, top = [], MARGIN + 14
     for title, bars in panels.items():
         parts += draw_panel(title, bars, top)
@@ -105,7 +107,3 @@ def draw(results: Path) -> str:
     size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     return "\n".join([head, f"<style>{STYLE}</style>", card, *parts, "</svg>", ""])
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(draw(RESULTS))

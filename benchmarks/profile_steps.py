@@ -18,20 +18,20 @@ _STEPS = {
     "pp_worker_await_caller pp_parent_await_workers",
     "wake somebody": "pp_futex_wake wake_for pp_parent_wake",
     # the parent's side
-    "encode the argument": "next_argument channel_encode",
-    "put into a slot": "pp_parent_put put put_next channel_put channel_put_many parse_function",
-    "look for room": "pp_parent_has_room reclaim",
-    "wait for a result": "wait_for_news",
+    "encode the argument": "next_argument pp_encode_for",
+    "put into a slot": "pp_parent_put put put_next put_task put_map",
+    "look for room": "pp_parent_has_room reclaim_slots",
+    "wait for a result": "wait_for_work",
     "find and take a result": "pp_parent_peek pp_parent_take take_result find_job take_all pp_channel_pump",
-    "decode, store, deliver": "hand_over job_take_results job_init job_dealloc",
+    "decode, store, deliver": "decode_and_deliver job_take_results job_init job_dealloc",
     "the background thread": "channel_wait_background",
     # the worker's side
     "wait for a task": "pp_worker_wait",
     "claim": "pp_worker_claim",
     DECODE: "fetch_function fetch_argument",
-    "call the task": "call",
+    "call the task": "call_by_mode",
     "encode and send the result": "send_value send_payload send pp_worker_reply",
-    AROUND: "run serve worker_serve",
+    AROUND: "run_task serve_tasks worker_serve",
 }
 _STEP_OF = {function: step for step, functions in _STEPS.items() for function in functions.split()}
 

@@ -170,7 +170,7 @@ def check_results(runs: Runs, reference: str) -> None:
 
 def _busy_cpus() -> float:
     """Return how many CPUs other programs use while this one waits; load averages only describe the past."""
-    from pool_party.cli.demo.measure import cpu_of_machine_s
+    from pool_party._measuring.meter import cpu_of_machine_s
 
     before_s, started_s = cpu_of_machine_s(), time.monotonic()
     time.sleep(_LOOK_S)
@@ -191,7 +191,7 @@ class Record:
         print(f"{doc.splitlines()[0]}\n\n{format_metadata(self._metadata)}\n", flush=True)
 
     def show(self, *paragraphs: str) -> None:
-        """Print Markdown, and keep it for the report; empty paragraphs are left out."""
+        """Print Markdown, and keep it for the document; empty paragraphs are left out."""
         text = "\n\n".join(filter(None, paragraphs))
         print(f"{text}\n", flush=True)
         self._text += [*text.splitlines(), ""]

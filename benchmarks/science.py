@@ -38,7 +38,7 @@ from program import (
 from science_ways import SERIAL, TRANSFER_BYTES
 from tables import cell, duration, megabytes, ratio, table
 
-from pool_party.workers.interp.extensions import IS_SUPPORTED
+from pool_party._workers.interp.extensions import IS_SUPPORTED
 
 _TIMEOUT_S = 400.0
 _N_ROUNDS = 5  # of each workload in a process

@@ -65,7 +65,7 @@ class _Opened:
 
 def _memory_bytes(pids: Collection[int] | None = None) -> int:
     """Return the memory of this process and its descendants, or of the given ones; 0 if it cannot be measured."""
-    from pool_party.cli.demo.measure import memory_bytes, memory_measure, process_tree
+    from pool_party._measuring.meter import memory_bytes, memory_measure, process_tree
 
     measure = memory_measure()
     gc.collect()
@@ -86,7 +86,7 @@ def _memory_figures(opened: _Opened, before: int) -> Figures:
 
 def _time_rounds(handle: Handle | _Serial, task: Callable[[Any], Any], values: Sequence[Any], n: int) -> Figures:
     """Return the results of a first round, and the time and CPU time of each of n more."""
-    from pool_party.cli.demo.measure import cpu_of_tree_s
+    from pool_party._measuring.meter import cpu_of_tree_s
 
     results = handle.map(task, values)
     rounds_s, cpu_before_s = [], cpu_of_tree_s(os.getpid())

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 
 
 def n_usable_cpus() -> int:
@@ -77,14 +76,3 @@ _ALL = (
     Benchmark("sharing", 4, 0.2, ("--seconds", "120"), needs=("numpy",)),
 )
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL if benchmark.program.is_file()}
-
-
-def machine_name(n_cpus: int) -> str:
-    """Return the name of the folder for results of a machine: two-cores, 16-cores."""
-    number = _NUMBERS[n_cpus] if n_cpus < len(_NUMBERS) else str(n_cpus)
-    return f"{number}-core{'s' * (n_cpus != 1)}"
-
-
-def default_folder(is_quick: bool) -> Path:
-    """Return the path for results; a quick run never replaces a measurement."""
-    return HERE / "results" / f"{machine_name(n_usable_cpus())}{'-quick' * is_quick}"

@@ -10,31 +10,31 @@
 enum { N_ROUNDS = 4000, N_TASKS = 500 };
 
 static pp_parent_t parent;
-static pp_worker_t end;
+static pp_worker_t worker;
 static unsigned char payload[PP_INLINE_MAX];
 
 static void put_all(void) {
     uint64_t sequence;
     for (unsigned i = 0; i < N_TASKS; i++) {
-        pp_task_t task = {.job = 1, .index = i, .mode = PP_MODE_ITEM, .size = 8, .data = payload};
-        pp_parent_put(&parent, &task, &sequence);
+        pp_slot_content_t content = {.job = 1, .index = i, .mode = PP_MODE_ITEM, .size = 8, .data = payload};
+        pp_parent_put(&parent, &content, &sequence);
     }
 }
 
 static void serve_all(void) {
     for (unsigned i = 0; i < N_TASKS; i++) {
         pp_slot_t task;
-        pp_worker_claim(&end, &task, payload);
+        pp_worker_claim(&worker, &task, payload);
 #ifdef HAS_TRACE
-        pp_trace_begin(&end);
+        pp_trace_begin(&worker);
 #endif
         pp_frame_t frame = {.job = task.job, .index = task.index, .size = 8};
 #ifdef HAS_TRACE
-        if (pp_is_traced(end.shared))
-            pp_trace_end(&end, PP_STATUS_OK);
+        if (pp_is_traced(worker.shared))
+            pp_trace_end(&worker, PP_STATUS_OK);
 #endif
-        pp_worker_reply(&end, &frame, payload);
-        pp_worker_finish(&end);
+        pp_worker_reply(&worker, &frame, payload);
+        pp_worker_finish(&worker);
     }
 }
 
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
         return 1;
     pp_parent_init(&parent, segment);
     pp_parent_open_slot(&parent, 0);
-    pp_worker_init(&end, segment, 0);
+    pp_worker_init(&worker, segment, 0);
     if (argc > 1) {
 #ifdef HAS_TRACE
         pp_store_seq_cst(&segment->shared->is_traced, 1);

@@ -91,7 +91,6 @@ FILES = {
     "glossary": "GLOSSARY.md",
     "changelog": "CHANGELOG.md",
     "benchmarks": "benchmarks/README.md",
-    "report": "benchmarks/results/two-cores/report.md",
 }
 PAGES = FILES | {"gallery": "examples/README.md"}  # where links to a file of the repository lead
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")

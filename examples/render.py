@@ -6,8 +6,8 @@ A picture is cut into squares, and each square is one task. `imap_unordered` tak
 `map` and yields each tile as soon as a worker has finished it, so the plain loop and the pool share all other code.
 
 It prints how long both took, whether they made the same picture, and writes that picture as a PNG file. The ray
-tracer is plain Python: threads gain nothing here, since they share one GIL. Interpreters and processes have a GIL
-each.
+tracer, which is in the folder `demo` beside this file, is plain Python: threads gain nothing here, since they share
+one GIL. Interpreters and processes have a GIL each.
 """
 
 import argparse
@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from demo.png import write_png
+from demo.raytrace import cut_in_tiles, paste, render_tile
+
 from pool_party import ComposablePool
-from pool_party.cli.demo.png import write_png
-from pool_party.cli.demo.raytrace import cut_in_tiles, paste, render_tile
 
 
 def render(map_tiles: Callable[..., Iterable], width: int, height: int) -> tuple[bytes, float]:

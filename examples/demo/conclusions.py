@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from pool_party.cli.demo.measure import Usage
-from pool_party.cli.demo.pools import ALONE
+from demo.pools import ALONE
+from pool_party._measuring.meter import Usage
 
 _WORTH_IT = 1.2  # speed-ups below this count as none
 _TIE = 0.95  # relative speeds at least this close count as equal, and memory decides

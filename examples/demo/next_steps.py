@@ -1,12 +1,14 @@
 """What the demonstration prints at its end: where its picture is, and what to read and do next."""
 
 import importlib.metadata
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 _DISTRIBUTION = "composable-pool"
-_CHECKOUT = Path(__file__).resolve().parents[3]
+_PROGRAM = Path(__file__).resolve().parent
+_CHECKOUT = _PROGRAM.parents[1]
 _PAGES = (
     ("A tutorial of ten minutes", "tutorial"),
     ("Which kind of worker to choose", "howto/choose-a-kind"),
@@ -46,7 +48,7 @@ def _newer_python(version: tuple[int, int], has_gil: bool, is_checkout: bool) ->
     if is_checkout:
         yield "    make demo PYTHON=3.14"
     else:
-        yield f"    uv run --python 3.14 --with '{_DISTRIBUTION}[demo]' pool-party demo"
+        yield f"    uv run --python 3.14 --with '{_DISTRIBUTION}[demo]' python {shlex.quote(str(_PROGRAM))}"
 
 
 def next_steps(

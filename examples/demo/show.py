@@ -4,16 +4,17 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from pool_party.cli.demo.conclusions import conclusions
-from pool_party.cli.demo.measure import Meter, Usage, memory_measure
-from pool_party.cli.demo.next_steps import next_steps
-from pool_party.cli.demo.plan import Plan
-from pool_party.cli.demo.png import write_png
-from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
-from pool_party.cli.demo.raytrace import Tile, cut_in_tiles, paste, render_tile
-from pool_party.cli.demo.report import Progress, format_mb, format_table
-from pool_party.cli.demo.sweep import run_sweep
-from pool_party.cli.demo.terminal import can_show, draw
+from demo.conclusions import conclusions
+from demo.next_steps import next_steps
+from demo.plan import Plan
+from demo.png import write_png
+from demo.pools import ALONE, KindUnavailable, open_pool
+from demo.progress import Progress
+from demo.raytrace import Tile, cut_in_tiles, paste, render_tile
+from demo.sweep import run_sweep
+from demo.terminal import can_show, draw
+from pool_party._measuring.meter import Meter, Usage, memory_measure
+from pool_party._measuring.table import format_mb, format_table
 
 
 def _render(plan: Plan, kind: str, progress: Progress) -> tuple[bytes, Usage]:
@@ -102,5 +103,5 @@ def run_plan(plan: Plan) -> int:
     is_same = all(picture == pictures[ALONE] for picture in pictures.values())
     if is_same and outcome.is_same:
         return 0
-    print("pool-party demo: the kinds disagree, which must never happen", file=sys.stderr)
+    print("demo: the kinds disagree, which must never happen", file=sys.stderr)
     return 1

@@ -9,10 +9,11 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from pool_party.cli.demo import eigen
-from pool_party.cli.demo.plan import Plan
-from pool_party.cli.demo.pools import ALONE, KindUnavailable, open_pool
-from pool_party.cli.demo.report import Progress, format_table
+from demo import eigen
+from demo.plan import Plan
+from demo.pools import ALONE, KindUnavailable, open_pool
+from demo.progress import Progress
+from pool_party._measuring.table import format_table
 
 _WARM_UP_S = 10.0  # at most; guess: a worker loads NumPy in far less time
 
