@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
 from pool_party import _native
 from pool_party._ground.imports import loaded
@@ -35,13 +36,17 @@ _lock = _native.Guard()
 _libraries: dict[str, Library] = {}  # path -> library, for those registered with native code
 # thread ident -> its blocks, innermost last: threadpoolctl's limiter object, and the counts by setter.
 _blocks: dict[int, list[tuple[Any, dict[int, int]]]] = {}
+# Limiters that have set a count and whose block is not entered yet, oldest first. If it never is, the count stays.
+_made: list[weakref.ref[Any]] = []
 # number of a task -> thread ident -> what this thread has set last, by setter
 _tasks: dict[int, dict[int, dict[int, int]]] = {}
 _replaced: list[tuple[type, str, Any]] = []  # the original functions
 _listeners: list[Callable[[], object]] = []  # one for each open pool, called whenever the user has set a limit
 _is_worker = False  # this is a worker process, or an interpreter, which counts as an open pool
 _look: Callable[[], object] = bool
-_now = threading.local()  # limiter: the limiter that this thread is making; restores: the one whose counts it restores
+# limiter: the limiter that this thread is making; restores: the one whose counts it restores; is_restored: whether
+# those that affect the process need nothing more.
+_now = threading.local()
 
 
 def _forget_others() -> None:
@@ -114,6 +119,7 @@ def forget() -> None:
     with _lock:
         _is_worker = True
         _blocks.clear()
+        _made.clear()
         _tasks.clear()
 
 
@@ -158,17 +164,53 @@ def _making(original: Any) -> Any:
             original(self, *args, **kwargs)
             return
         counts = {path: _native.user_count(library.setter) for path, library in known}
-        self._pool_party_sets = {}
+        self._pool_party_sets = {}  # path -> count
         _now.limiter = self
         try:
             original(self, *args, **kwargs)
         finally:
             _now.limiter = None
         for info in self._original_info:
-            if (count := counts.get(info["filepath"])) is not None:
-                info["num_threads"] = count
+            if info["filepath"] in counts and info["filepath"] not in self._pool_party_sets:
+                info["num_threads"] = counts[info["filepath"]]
 
     return __init__
+
+
+def _set_by_limiter(limiter: Any, library: Library, n: int) -> None:
+    """Set a count for a limiter that is being made, which notes what it replaces."""
+    with _lock:  # so that the order of `_made` is that in which counts are set
+        _info_of(limiter, library.path)["num_threads"] = _native.user_count(library.setter)
+        limiter._pool_party_sets[library.path] = n
+        _made[:] = [other for other in _made if other() not in (None, limiter)]
+        _made.append(weakref.ref(limiter))
+        _native.user_sets(library.setter, n)
+
+
+def _info_of(limiter: Any, path: str) -> dict[str, Any]:
+    return next(info for info in limiter._original_info if info["filepath"] == path)
+
+
+def _take_back(limiter: Any) -> bool:
+    """Set the counts that there would be had this limiter not been made.
+
+    Return False, and do nothing, if this has happened before. Since it was made another thread may have made one, which
+    found this one's count and will restore it.
+    """
+    with _lock:
+        made = [reference() for reference in _made]
+        if limiter not in made:
+            return False
+        place = made.index(limiter)
+        del _made[place]
+        for path, n in limiter._pool_party_sets.items():
+            before, setter = _info_of(limiter, path)["num_threads"], _libraries[path].setter
+            later = next((other for other in made[place + 1 :] if other and path in other._pool_party_sets), None)
+            if later is not None:
+                _info_of(later, path)["num_threads"] = before
+            elif _native.user_count(setter) == n:  # nobody has set another one since
+                _native.user_sets(setter, before)
+    return True
 
 
 def _setting(original: Any) -> Any:
@@ -183,9 +225,10 @@ def _setting(original: Any) -> Any:
             return _set_in_task(task, library, before)
         if num_threads < 1:
             return original(self, num_threads)
-        if (limiter := getattr(_now, "limiter", None)) is not None:
-            limiter._pool_party_sets[self.filepath] = num_threads
-        if not (_is_in_block(restored) and library.scope == "process"):
+        if (limiter := getattr(_now, "limiter", None)) is not None and library.scope == "process":
+            _set_by_limiter(limiter, library, num_threads)
+            _tell()
+        elif restored is None or not _now.is_restored or library.scope != "process":
             _native.user_sets(library.setter, num_threads)
             _tell()
 
@@ -210,16 +253,12 @@ def _set_in_task(task: int, library: Library, n: int) -> None:
 
 def _entering(original: Any) -> Any:
     def __enter__(self: Any) -> Any:
-        sets = {_libraries[path]: n for path, n in getattr(self, "_pool_party_sets", {}).items()}
-        own = {library.setter: n for library, n in sets.items() if library.scope == "process"}
+        own = {_libraries[path].setter: n for path, n in getattr(self, "_pool_party_sets", {}).items()}
         if own:
             with _lock:
                 _blocks.setdefault(threading.get_ident(), []).append((self, own))
                 _announce(own)
-            for info in self._original_info:  # from here on the block itself holds the limit
-                library = _libraries.get(info["filepath"])
-                if library is not None and library.setter in own:
-                    _native.user_sets(library.setter, info["num_threads"])
+                _take_back(self)  # from here on the block itself holds the limit
             _tell()
         return original(self)
 
@@ -232,6 +271,7 @@ def _is_in_block(limiter: Any) -> bool:
 
 def _restoring(original: Any) -> Any:
     def restore_original_limits(self: Any) -> Any:
+        _now.is_restored = _take_back(self) or _is_in_block(self)
         _now.restores = self
         try:
             original(self)

@@ -415,7 +415,7 @@ LIMITED = pytest.mark.parametrize(
     ("what", "policy"),
     [
         pytest.param(what, policy, marks=pytest.mark.slow if policy == "static" and what != "environment" else ())
-        for what in ("environment", "orders", "block_in_parent")
+        for what in ("environment", "orders", "block_in_parent", "limiters")
         for policy in ("static", "dynamic")
     ],
 )

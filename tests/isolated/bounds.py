@@ -4,10 +4,13 @@ argv: scenario, kind, policy. There are two workers, and pools count on four CPU
 """
 
 import contextlib
+import itertools
 import os
+import random
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import gates
 from probe import ComposablePool, main, tasks, thread_ids
@@ -182,6 +185,61 @@ def block_in_parent(kind, policy):
         assert counts_of(kind, opened) == {1}
 
 
+def limiters(kind, policy):
+    """Threads make limiters, enter their blocks later, leave them, or keep what they have set, in random orders.
+
+    While blocks are open the smallest count of the threads' innermost ones is in force. Otherwise it is the last count
+    that was set and neither restored nor become a block's.
+    """
+    before = min(load())
+    with pool(kind, policy) as opened:
+        counts_of(kind, opened, 1)
+        gates.wait_until(lambda: _is_asleep(opened), "the workers sleep")
+        for seed in range(200):
+            _follow_limiters(random.Random(seed), before)
+    assert set(load()) == {before}
+
+
+def _follow_limiters(rng, before):
+    from threadpoolctl import threadpool_limits
+
+    with contextlib.ExitStack() as stack:
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3)]
+        made, entered = [[] for _ in threads], [[] for _ in threads]  # of each thread: limiters and their counts
+        numbers = itertools.cycle(range(1, 13))
+        set_so_far = [before]
+        steps = []
+        for n_left in reversed(range(16)):
+            i = rng.randrange(len(threads))
+            names = ["make", *["enter", "restore", "keep"] * bool(made[i]), *["leave"] * 2 * bool(entered[i])]
+            if n_left == 0:
+                names = ["end"]
+            name = rng.choice(names)
+            steps.append((i, name))
+            if name == "make":
+                n = next(number for number in numbers if number not in set_so_far)
+                made[i].append((threads[i].submit(threadpool_limits, n).result(), n))
+                set_so_far.append(n)
+            elif name == "keep":
+                made[i].pop()
+            elif name == "end":
+                for thread, blocks in zip(threads, entered, strict=True):
+                    while blocks:
+                        thread.submit(blocks.pop()[0].__exit__, None, None, None).result()
+                set_so_far = [before]
+                threadpool_limits(before)
+            else:
+                limiter, n = (entered if name == "leave" else made)[i].pop()
+                if name == "enter":
+                    entered[i].append((limiter, n))
+                if name != "leave":
+                    set_so_far.remove(n)
+                function = {"enter": "__enter__", "leave": "__exit__", "restore": "restore_original_limits"}[name]
+                threads[i].submit(getattr(limiter, function), *[None] * 3 * (name == "leave")).result()
+            wanted = min((blocks[-1][1] for blocks in entered if blocks), default=set_so_far[-1])
+            assert set(load()) == {wanted}, (steps, load(), wanted)
+
+
 def reaches(path, first, then):
     """Wait until the count is `first`, report at the gate, and wait until it is `then`."""
     for n in (first, then):
@@ -321,7 +379,7 @@ SCENARIOS = {
     f.__name__: f
     for f in (
         *(environment, nested_environment, initializer, block_in_task, orders, block_in_parent, blocks_of_two_tasks),
-        *(after_fork, own_threads, loaded_by_a_task, numba),
+        *(limiters, after_fork, own_threads, loaded_by_a_task, numba),
     )
 }
 
