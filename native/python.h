@@ -204,6 +204,10 @@ typedef struct pp_job {
     _Atomic char is_abandoned, is_lifted;
     int status;                                     /* of the outcome, with `value`; before that, of a map's first failure */
     PyObject *value, *function, *owner;
+    PyObject *called, *items;                       /* its function, and a map's input, for messages until it is done; or NULL */
+    Py_ssize_t failed;                              /* number of the task whose failure is its outcome; -1: none */
+    char collects;                                  /* map: failures of tasks are part of its result */
+    PyObject *failures;                             /* map that collects: a list of (number of the task, status, value), or NULL */
     PyObject *memo;                                 /* objects common to its tasks, until all are put; see common.c */
     PyObject *commons;                              /* finds objects to encode once, after a large task; see _wire/common.py */
     PyObject *preludes;                             /* the preludes made for it, by what they are for; see _wire/definitions.py */
@@ -241,6 +245,7 @@ typedef struct pp_entry {
     struct pp_entry *next;
 } pp_entry_t;
 extern PyType_Spec pp_entry_spec;
+void pp_entry_tell(const pp_entry_t *entry);
 
 /* parent.c: the Channel */
 typedef struct pp_channel {

@@ -135,6 +135,7 @@ class PoolOptions(Limits, total=False):
     log: bool
     output: str | None
     propagate: Iterable[ContextVar[Any] | str]
+    quote_items: bool
     memory_per_worker: int | str | None
     worker_memory_limit: int | str | None
 
@@ -211,6 +212,7 @@ class PoolConfig(NamedTuple):
     log: bool = False
     output: str | None = None
     propagate: Iterable[ContextVar[Any] | str] = ()
+    quote_items: bool = True
     memory_per_worker: int | str | None = None
     worker_memory_limit: int | str | None = None
     address: Any = None

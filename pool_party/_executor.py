@@ -18,6 +18,7 @@ from pool_party._core import functions
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
 from pool_party._core.futures import FutureCall
+from pool_party._workers.quoting import call_each_star
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class ComposableExecutor(Executor):
         log: Whether what workers log reaches this process's handlers; see `ComposablePool`.
         output: "relay": this process writes what workers print; see `ComposablePool`.
         propagate: Context variables whose values at a call its tasks have, too; see `ComposablePool`.
+        quote_items: Whether messages about a failed task quote its arguments, each cut to some characters. False, as
+            for data that must not reach logs: they name the function and the number of the item alone.
         memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". It bounds
             the number of workers; see `ComposablePool`.
         worker_memory_limit: The memory that a worker process may have, in bytes or as a text; see `ComposablePool`.
@@ -109,6 +112,7 @@ class ComposableExecutor(Executor):
         log: bool = False,
         output: str | None = None,
         propagate: Iterable[ContextVar[Any] | str] = (),
+        quote_items: bool = True,
         memory_per_worker: int | str | None = None,
         worker_memory_limit: int | str | None = None,
         address: Any = None,
@@ -135,6 +139,7 @@ class ComposableExecutor(Executor):
             log=log,
             output=output,
             propagate=propagate,
+            quote_items=quote_items,
             memory_per_worker=memory_per_worker,
             worker_memory_limit=worker_memory_limit,
             address=address,
@@ -156,7 +161,7 @@ class ComposableExecutor(Executor):
         than 1. `deadline_s` is for each task of `map`.
 
         Args:
-            **options: `timeout_s`, `deadline_s`, `retries`, `retry_on`, `on_cancel` and `context`; see
+            **options: `timeout_s`, `deadline_s`, `retries`, `retry_on`, `errors`, `on_cancel` and `context`; see
                 `ComposablePool.options`.
 
         Returns:
@@ -193,16 +198,25 @@ class ComposableExecutor(Executor):
             PoolClosed: The executor was shut down.
             TypeError: `fn` is a coroutine function.
         """
-        engine = self._engine
-        if engine.state != RUN:
+        self._check(fn)  # that it cannot be called is its outcome, as in other executors
+        return self._submit(FutureCall(self._engine), fn, args, kwargs)
+
+    def _submit(
+        self, call: FutureCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Future[Any]:
+        if self._engine.state != RUN:
             from pool_party._ground.errors import PoolClosed
 
             raise PoolClosed("cannot schedule new futures after shutdown")
-        self._check(fn)  # that it cannot be called is its outcome, as in other executors
-        call = FutureCall(engine)
         future = call.future
-        engine.submit_call(call, fn, args, kwargs, self._options)
+        self._engine.submit_call(call, fn, args, kwargs, self._options)
         return future
+
+    def _submit_chunk(self, fn: Callable[..., Any], first: int, chunk: list[tuple[Any, ...]]) -> Future[Any]:
+        """Submit a part of a map. first: the number of its first item."""
+        call = FutureCall(self._engine)
+        call.called, call.first, call.size = fn, first, len(chunk)
+        return self._submit(call, call_each_star, (fn, chunk), {})
 
     def map(
         self,
@@ -251,8 +265,8 @@ class ComposableExecutor(Executor):
             self._options.check_chunk(chunksize)
         deadline = None if timeout is None else monotonic() + timeout
         calls = zip(*iterables, strict=False)
-        chunks: Iterator[list[Any]] = iter(lambda: list(itertools.islice(calls, chunksize)), [])
-        futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in itertools.islice(chunks, buffersize))
+        chunks = zip(itertools.count(0, chunksize), iter(lambda: list(itertools.islice(calls, chunksize)), []))
+        futures = deque(self._submit_chunk(fn, *chunk) for chunk in itertools.islice(chunks, buffersize))
         owner = weakref.ref(self._viewed or self)
         if watch is None:
             return _in_order(owner, self._options, fn, chunks, futures, deadline, None)
@@ -389,15 +403,11 @@ class ComposableExecutor(Executor):
         )
 
 
-def _run_chunk(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
-    return [fn(*args) for args in calls]
-
-
 def _in_order(
     executor: weakref.ref[ComposableExecutor],
     options: Options | None,
     fn: Callable[..., Any],
-    chunks: Iterator[list[Any]],
+    chunks: Iterator[tuple[int, list[Any]]],
     futures: deque[Future[Any]],
     deadline: float | None,
     followed: FollowedFutures | None,
@@ -407,12 +417,14 @@ def _in_order(
         while futures:
             left = None if deadline is None else max(0.0, deadline - monotonic())
             results = futures[0].result(left)
+            if isinstance(results, BaseException):  # with errors="return"
+                results = [results]
             futures.popleft()
             if followed is not None:
                 followed.n_taken += len(results)
             owner, chunk = executor(), next(chunks, None)
             if owner is not None and chunk is not None:
-                futures.append(owner._with(options).submit(_run_chunk, fn, chunk))
+                futures.append(owner._with(options)._submit_chunk(fn, *chunk))
             del owner
             results.reverse()
             while results:

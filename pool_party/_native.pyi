@@ -187,6 +187,11 @@ class Job:
     is_timed: bool
     function: Published | None
     owner: object
+    called: Any
+    items: Any
+    failed: int
+    collects: bool
+    failures: list[tuple[int, int, Any]] | None
     def __init__(self, n_items: int = 1, chunk: int = 1, kind: int = 0, window: int = 0) -> None: ...
     def reserve(self) -> bool: ...
     def watch(self) -> bool: ...

@@ -14,7 +14,7 @@ from pool_party._core import functions
 from pool_party._core.engine import RUN
 from pool_party._core.following import follow_stream, get, open_watch
 from pool_party._core.inputs import AHEAD_BYTES, AHEAD_PER_WORKER, length_of, take
-from pool_party._core.results import AsyncResult, Callback, MapResult
+from pool_party._core.results import AsyncResult, Callback, CollectingResult, MapResult
 from pool_party._workers.base import WorkerHandle
 
 TYPE_CHECKING = False
@@ -79,6 +79,8 @@ class ComposablePool:
             `sys.stderr` to its own, line by line. None: each worker writes to its own.
         propagate: Context variables whose values at a call its tasks have, too, as objects or as names "module:name".
             Their values must pickle, except in threads.
+        quote_items: Whether messages about a failed task quote its arguments, each cut to some characters. False, as
+            for data that must not reach logs: they name the function and the number of the item alone.
         memory_per_worker: The memory that a worker process needs, in bytes or as a text such as "2 GiB". There are at
             most as many workers as fit into the memory of the machine, or of the control group if that has less, but at
             least 1.
@@ -134,6 +136,7 @@ class ComposablePool:
         log: bool = False,
         output: str | None = None,
         propagate: Iterable[ContextVar[Any] | str] = (),
+        quote_items: bool = True,
         memory_per_worker: int | str | None = None,
         worker_memory_limit: int | str | None = None,
         address: Any = None,
@@ -159,6 +162,7 @@ class ComposablePool:
             log=log,
             output=output,
             propagate=propagate,
+            quote_items=quote_items,
             memory_per_worker=memory_per_worker,
             worker_memory_limit=worker_memory_limit,
             address=address,
@@ -179,7 +183,7 @@ class ComposablePool:
 
         The view has all methods of the pool and is cheap to make, and never changes. Its own `options` returns a view
         with these and the further ones. An item of `map`, `starmap` or `imap` counts as a task of its own: with
-        `timeout_s` or `retries` the chunk size is 1.
+        `timeout_s`, `retries` or `errors` the chunk size is 1.
 
         Args:
             **options: `timeout_s`: a task raises TaskTimeout when it has run for so many seconds. The time that it
@@ -187,7 +191,9 @@ class ComposablePool:
                 submitted, whether its tasks wait or run; for `imap`, what has no outcome by then is replaced by one
                 TaskTimeout. `retries`: how often a task that fails is run again. `retry_on`: the exception class for
                 which this is done, or a tuple of classes; None, the default, stands for WorkerLost. The last error has
-                the earlier ones as notes. `on_cancel`: "abandon", "wait" or "kill"; see `AsyncResult.cancel` and
+                the earlier ones as notes. `errors`: "return": what a task raises, or its WorkerLost or TaskTimeout,
+                takes the place of its result, so that those of the other items are not lost; "raise", the default:
+                the call raises the first. `on_cancel`: "abandon", "wait" or "kill"; see `AsyncResult.cancel` and
                 `AsyncResult.outcome`. `context`: True, in threads only: tasks run in a copy of the caller's context;
                 False: they have none of the caller's context variables; None: what the pool does.
 
@@ -465,7 +471,9 @@ class ComposablePool:
             callback = error_callback = None  # as in the standard library
             items = []
         ahead = 0 if items is not None else self._engine.n_workers * AHEAD_PER_WORKER
-        result = MapResult(self._engine, self, callback, error_callback, n_items, chunksize, _native.JOB_MAP, ahead)
+        collects = self._options is not None and self._options.errors == "return"
+        made = CollectingResult if collects else MapResult
+        result = made(self._engine, self, callback, error_callback, n_items, chunksize, _native.JOB_MAP, ahead)
         if items is None:
             result.ahead = result.small_ahead = ahead
             result.large_bytes = AHEAD_BYTES // ahead

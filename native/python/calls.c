@@ -17,6 +17,8 @@
  * the table takes no more calls; -1: an exception. */
 static int admit(pp_channel_t *self, pp_job_t *job, pp_entry_t *entry) {
     int admitted = 0;
+    if (entry)
+        pp_entry_tell(entry);
     PP_LOCK(self);
     if (!self->is_closing) {
         job->id = ++self->last_job_id;
@@ -184,16 +186,20 @@ void pp_channel_set_event(pp_channel_t *self, pp_job_t *event) {
 }
 
 static void let_go(pp_job_t *job) {
-    PyObject *function, *owner, *memo, *commons, *preludes;
+    PyObject *function, *owner, *called, *items, *memo, *commons, *preludes;
     Py_BEGIN_CRITICAL_SECTION(job);
     function = job->function;
     owner = job->owner;
+    called = job->called;
+    items = job->items;
     memo = job->memo;
     commons = job->commons;
     preludes = job->preludes;
-    job->function = job->owner = job->memo = job->commons = job->preludes = NULL;
+    job->function = job->owner = job->called = job->items = job->memo = job->commons = job->preludes = NULL;
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(function);
+    Py_XDECREF(called);
+    Py_XDECREF(items);
     Py_XDECREF(memo);
     Py_XDECREF(commons);
     Py_XDECREF(preludes);

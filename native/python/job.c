@@ -14,7 +14,7 @@ static PyObject *job_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     pp_job_t *self = (pp_job_t *)type->tp_alloc(type, 0);
     if (self) {
         self->n_items = self->chunk = self->length = self->remaining = 1;
-        self->sequence = -1;
+        self->sequence = self->failed = -1;
     }
     return (PyObject *)self;
 }
@@ -49,6 +49,9 @@ static int job_traverse(pp_job_t *self, visitproc visit, void *arg) {
     Py_VISIT(self->value);
     Py_VISIT(self->function);
     Py_VISIT(self->owner);
+    Py_VISIT(self->called);
+    Py_VISIT(self->items);
+    Py_VISIT(self->failures);
     Py_VISIT(self->memo);
     Py_VISIT(self->commons);
     Py_VISIT(self->preludes);
@@ -63,6 +66,9 @@ static int job_clear(pp_job_t *self) {
     Py_CLEAR(self->value);
     Py_CLEAR(self->function);
     Py_CLEAR(self->owner);
+    Py_CLEAR(self->called);
+    Py_CLEAR(self->items);
+    Py_CLEAR(self->failures);
     Py_CLEAR(self->memo);
     Py_CLEAR(self->commons);
     Py_CLEAR(self->preludes);
@@ -109,16 +115,37 @@ static PyObject *take_results(pp_job_t *job) {
     return list;
 }
 
+/* Adds a task's failure to those that are part of a map's result. Without memory, that error is the map's outcome. */
+static void collect(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    PyObject *failure = Py_BuildValue("(IiO)", index, status, value);
+    if (job->failures == NULL)
+        job->failures = PyList_New(0);
+    if ((failure == NULL || job->failures == NULL || PyList_Append(job->failures, failure) < 0) && job->value == NULL) {
+        job->status = PP_STATUS_RAISED;
+        job->value = PyErr_GetRaisedException();
+    }
+    PyErr_Clear();
+    Py_XDECREF(failure);
+}
+
+static void store_failure(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    PyList_SET_ITEM(job->results, (Py_ssize_t)index * job->chunk, Py_NewRef(Py_Ellipsis));
+    if (job->collects) {
+        collect(job, index, status, value);
+    } else if (job->value == NULL) {   /* the call's failure is the first to arrive */
+        job->status = status;
+        job->value = Py_NewRef(value);
+        job->failed = index;
+    }
+}
+
 /* Stores the outcome of a map's task. A chunk's value is the list of its items' results. */
-static bool store(pp_job_t *job, Py_ssize_t first, int status, PyObject *value) {
+static bool store(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    Py_ssize_t first = (Py_ssize_t)index * job->chunk;
     if (has_outcome(job, first))
         return false;
     if (status != PP_STATUS_OK) {
-        PyList_SET_ITEM(job->results, first, Py_NewRef(Py_Ellipsis));
-        if (job->value == NULL) {   /* the call's failure is the first to arrive */
-            job->status = status;
-            job->value = Py_NewRef(value);
-        }
+        store_failure(job, index, status, value);
     } else if (job->chunk == 1) {
         PyList_SET_ITEM(job->results, first, Py_NewRef(value));
     } else {
@@ -143,17 +170,22 @@ static bool end_map(pp_job_t *job) {
 }
 
 static bool deliver_map(pp_job_t *job, uint32_t index, int status, PyObject *value) {
-    if (!store(job, (Py_ssize_t)index * job->chunk, status, value))
+    if (!store(job, index, status, value))
         return false;
     job->n_delivered++;
     job->remaining--;
     return end_map(job);
 }
 
-/* Keeps an outcome until the consumer has taken those before it. at: its position among them. */
-static void keep_outcome(pp_job_t *job, Py_ssize_t at, int status, PyObject *value, uint32_t index) {
+static bool deliver_single(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+    job->failed = status == PP_STATUS_OK ? -1 : (Py_ssize_t)index;
+    return decide(job, status, value);
+}
+
+/* Keeps an outcome until the consumer has taken those before it. at: its position among them. index: its task; -1: none. */
+static void keep_outcome(pp_job_t *job, Py_ssize_t at, int status, PyObject *value, Py_ssize_t index) {
     PyObject *key = job->is_abandoned ? NULL : PyLong_FromSsize_t(at);
-    PyObject *outcome = key ? Py_BuildValue("(iOI)", status, value, index) : NULL;
+    PyObject *outcome = key ? Py_BuildValue("(iOn)", status, value, index) : NULL;
     if (outcome && PyDict_SetItem(job->arrived, key, outcome) < 0)
         PyErr_WriteUnraisable((PyObject *)job);
     Py_XDECREF(key);
@@ -195,7 +227,7 @@ pp_delivery_t pp_job_deliver(pp_job_t *job, uint32_t index, int status, PyObject
     else if (job->kind == PP_JOB_MAP)
         delivery = deliver_map(job, index, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
     else
-        delivery = decide(job, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
+        delivery = deliver_single(job, index, status, value) ? PP_DELIVERED_LAST : PP_DELIVERED;
     if (delivery == PP_DELIVERED_LAST)
         job->remaining = 0;
     makes_room = may_go_on(job);
@@ -210,6 +242,7 @@ bool pp_job_settle_held(pp_job_t *job, int status, PyObject *value, PyObject **r
     *replaced = job->settled ? NULL : job->value;   /* of a map: a task's failure, which the call's outcome replaces */
     if (*replaced)
         job->value = NULL;
+    job->failed = job->settled ? job->failed : -1;
     bool is_first = decide(job, status, value);
     if (is_first)
         job->remaining = 0;
@@ -331,7 +364,7 @@ bool pp_job_end_input(pp_job_t *job, Py_ssize_t length, Py_ssize_t n_missing, Py
         is_over = end_map(job);
     } else {
         if (error)
-            keep_outcome(job, length, PP_STATUS_RAISED, error, (uint32_t)length);
+            keep_outcome(job, length, PP_STATUS_RAISED, error, -1);
         is_over = is_at_end(job) && decide(job, PP_STATUS_OK, Py_None);
     }
     Py_END_CRITICAL_SECTION();
@@ -398,6 +431,46 @@ static PyMemberDef job_members[] = {
     {"is_timed", T_BOOL, offsetof(pp_job_t, is_timed), 0, "whether workers record when they claim its tasks; set before it is admitted"},
     {"function", T_OBJECT, offsetof(pp_job_t, function), 0, "what must live until the call is done: its published function"},
     {"owner", T_OBJECT, offsetof(pp_job_t, owner), 0, "what must live until the call is done: its pool"},
+    {"failed", T_PYSSIZET, offsetof(pp_job_t, failed), READONLY, "the task whose failure is the outcome, or -1"},
+    {"collects", T_BOOL, offsetof(pp_job_t, collects), 0, "whether failures of a map's tasks are part of its result; set before it is admitted"},
+    {"failures", T_OBJECT, offsetof(pp_job_t, failures), READONLY, "of a map that collects: (task, status, value) of each, or None"},
+    {0},
+};
+
+/* The call may be done meanwhile, which clears both. */
+static PyObject *read_member(pp_job_t *self, PyObject **member) {
+    (void)self;
+    PyObject *value;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    value = Py_NewRef(*member ? *member : Py_None);
+    Py_END_CRITICAL_SECTION();
+    return value;
+}
+
+static PyObject *get_called(pp_job_t *self, void *ignored) {
+    (void)ignored;
+    return read_member(self, &self->called);
+}
+
+static int set_called(pp_job_t *self, PyObject *value, void *ignored) {
+    (void)ignored;
+    PyObject *old;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    old = self->called;
+    self->called = Py_XNewRef(value);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(old);
+    return 0;
+}
+
+static PyObject *get_items(pp_job_t *self, void *ignored) {
+    (void)ignored;
+    return read_member(self, &self->items);
+}
+
+static PyGetSetDef job_getset[] = {
+    {"called", (getter)get_called, (setter)set_called, "the function that it calls, until it is done, or None", NULL},
+    {"items", (getter)get_items, NULL, "a map's input, until it is done, or None", NULL},
     {0},
 };
 
@@ -410,7 +483,7 @@ static PyType_Slot job_slots[] = {
     {Py_tp_doc, (void *)job_doc},       {Py_tp_new, job_new},         {Py_tp_init, job_init},
     {Py_tp_traverse, job_traverse},
     {Py_tp_clear, job_clear},           {Py_tp_dealloc, job_dealloc}, {Py_tp_methods, job_methods},
-    {Py_tp_members, job_members},       {0, NULL},
+    {Py_tp_members, job_members},       {Py_tp_getset, job_getset},   {0, NULL},
 };
 
 PyType_Spec pp_job_spec = {

@@ -87,6 +87,14 @@ PyType_Spec pp_entry_spec = {
 
 static bool is_of_map(const pp_entry_t *entry) { return entry->mode != PP_MODE_CALL; }
 
+/* Tells a call that is not admitted yet what it calls, for messages. */
+void pp_entry_tell(const pp_entry_t *entry) {
+    if (entry->function != Py_None && entry->job->called == NULL)
+        entry->job->called = Py_NewRef(entry->function);
+    if (is_of_map(entry))
+        Py_XSETREF(entry->job->items, Py_NewRef(entry->payload));
+}
+
 /* ---- the backlog ---- */
 
 void pp_backlog_append(pp_channel_t *self, pp_entry_t *entry) {

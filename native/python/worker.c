@@ -26,6 +26,7 @@ typedef struct {
     uint32_t kept;              /* the budget that this worker process keeps to */
     uint64_t last_job;
     unsigned char *ring_copy;   /* PP_INLINE_MAX bytes for an argument; NULL if values pass by reference, in slots */
+    Py_ssize_t at;              /* which item of its chunk the task has begun with */
 } worker_t;
 
 static PyObject *new_worker(pp_module_t *m, PyTypeObject *type, pp_segment_t *s, unsigned worker) {
@@ -98,7 +99,7 @@ static void worker_dealloc(worker_t *self) {
 
 /* ---- calling ---- */
 
-static PyObject *call_chunk(PyObject *function, PyObject *items, bool star) {
+static PyObject *call_chunk(worker_t *self, PyObject *function, PyObject *items, bool star) {
     if (!PyList_Check(items)) {
         PyErr_SetString(PyExc_TypeError, "a chunk is a list");
         return NULL;
@@ -106,6 +107,7 @@ static PyObject *call_chunk(PyObject *function, PyObject *items, bool star) {
     PyObject *results = PyList_New(PyList_GET_SIZE(items));
     for (Py_ssize_t i = 0; results && i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i), *args = star ? PySequence_Tuple(item) : NULL, *result = NULL;
+        self->at = i;
         if (!star)
             result = PyObject_CallOneArg(function, item);
         else if (args)
@@ -138,13 +140,13 @@ static PyObject *call_single(PyObject *function, PyObject *call) {
     return result;
 }
 
-static PyObject *call_by_mode(unsigned mode, PyObject *function, PyObject *argument) {
+static PyObject *call_by_mode(worker_t *self, unsigned mode, PyObject *function, PyObject *argument) {
     switch (mode & ~(unsigned)PP_IS_TIMED) {
     case PP_MODE_CALL: return call_single(function, argument);
     case PP_MODE_ITEM: return PyObject_CallOneArg(function, argument);
     case PP_MODE_STAR: return call_star(function, argument);
-    case PP_MODE_CHUNK: return call_chunk(function, argument, false);
-    case PP_MODE_STARCHUNK: return call_chunk(function, argument, true);
+    case PP_MODE_CHUNK: return call_chunk(self, function, argument, false);
+    case PP_MODE_STARCHUNK: return call_chunk(self, function, argument, true);
     default: return PyErr_Format(PyExc_SystemError, "task of unknown mode %u", mode);
     }
 }
@@ -199,7 +201,17 @@ static PyObject *fetch_argument(worker_t *self, const pp_slot_t *task) {
     return value;
 }
 
-static PyObject *run_task(worker_t *self, const pp_slot_t *task) {
+/* What `failed` is told of a call that has raised: (function, argument, mode, which item of a chunk). NULL: no memory. The
+ * exception stays set. */
+static PyObject *describe_call(const worker_t *self, PyObject *function, PyObject *argument, unsigned mode) {
+    PyObject *error = PyErr_GetRaisedException();
+    PyObject *call = Py_BuildValue("(OOIn)", function, argument, mode & ~(unsigned)PP_IS_TIMED, self->at);
+    PyErr_SetRaisedException(error);   /* in the place of a MemoryError */
+    return call;
+}
+
+/* failed: set to what `describe_call` returns, if the call raises. */
+static PyObject *run_task(worker_t *self, const pp_slot_t *task, PyObject **failed) {
     PyObject *function, *argument, *result = NULL;
     if (self->end.segment->by_reference) {
         function = ((PyObject **)task->data)[0];
@@ -208,8 +220,9 @@ static PyObject *run_task(worker_t *self, const pp_slot_t *task) {
         argument = fetch_argument(self, task);
         function = argument ? fetch_function(self, task) : NULL;
     }
-    if (function && argument)
-        result = call_by_mode(task->mode, function, argument);
+    self->at = 0;
+    if (function && argument && (result = call_by_mode(self, task->mode, function, argument)) == NULL)
+        *failed = describe_call(self, function, argument, task->mode);
     Py_XDECREF(function);
     Py_XDECREF(argument);
     return result;
@@ -310,7 +323,7 @@ static int send_value(worker_t *self, pp_frame_t *frame, PyObject **given) {
 }
 
 /* Sends what `describe(exception)` or `describe(exception, value)` returns for the exception that is set. That always
- * pickles. */
+ * pickles. value: a result, or what `describe_call` has returned; or NULL. */
 static int send_failure(worker_t *self, pp_frame_t *frame, unsigned status, PyObject *describe, PyObject *value) {
     PyObject *error = PyErr_GetRaisedException();
     PyObject *args[] = {error, value};
@@ -562,19 +575,21 @@ static PyObject *serve_tasks(worker_t *self, PyObject *failed, PyObject *unencod
         has_waited = false;
         pp_trace_begin(&self->end);
         pp_frame_t frame = {.job = task.job, .index = task.index, .status = PP_STATUS_OK};
-        PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : run_task(self, &task);
+        PyObject *call = NULL;
+        PyObject *result = keep_limits(self) < 0 ? refuse(self, &task) : run_task(self, &task, &call);
         if (pp_load_relaxed(&pp_n_forks) != self->n_forks)
             _exit(1);   /* a child that a task forked has returned here; the task belongs to its parent */
         pp_limits_end_task(&self->limits);
         if (result == NULL && pp_load_relaxed(&self->end.own->begun_ns))
             pp_end_interrupts(self->end.segment, self->end.own, true);   /* the task has ended; an interrupt would break off what describes its error */
-        int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
+        int error = result ? send_value(self, &frame, &result) : send_failure(self, &frame, PP_STATUS_FAILED, failed, call);
         bool is_damaged = (result == NULL || error < 0) && !pp_segment_has_file(self->end.segment);
         if (result && error < 0 && is_damaged)
             error = send_failure(self, &frame, PP_STATUS_FAILED, failed, NULL);
         else if (result && error < 0)
             error = send_failure(self, &frame, PP_STATUS_UNENCODABLE, unencodable, result);
         Py_XDECREF(result);
+        Py_XDECREF(call);
         if (error < 0)
             error = send_bare_failure(self, &frame);
         if (error < 0)
@@ -593,8 +608,9 @@ static PyObject *serve_tasks(worker_t *self, PyObject *failed, PyObject *unencod
 
 PyDoc_STRVAR(serve_doc,
              "serve(failed, unencodable, max_tasks=0)\n\n"
-             "Runs tasks until the pool ends, or max_tasks have run. failed(exception) and unencodable(exception, result)\n"
-             "return what to send instead of a result.");
+             "Runs tasks until the pool ends, or max_tasks have run. failed(exception, call) and unencodable(exception, result)\n"
+             "return what to send instead of a result. call: (function, argument, mode, which item of a chunk has raised), or\n"
+             "missing if it did not come to the call.");
 /* Results may reference memory that this process owns; wait until they are received. */
 static void await_receivers(worker_t *self) {
     while (self->arena && pp_arena_has_pins(self->arena) && wait_block(self) == 0)

@@ -144,6 +144,8 @@ def value_of(call: "Call") -> Any:
         return call.value
     if call.status == _native.STATUS_CANCELLED:
         raise asyncio.CancelledError
+    if call.returns_error:
+        return call.error()
     try:
         raise call.error()
     finally:

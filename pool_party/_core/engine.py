@@ -86,6 +86,7 @@ class Engine:
     ) -> None:
         config = setup.config
         self.kind = config.kind
+        self.quotes = config.quote_items  # whether messages about tasks may quote their arguments
         self.state = INIT
         self.is_inherited = False  # this process is a child that was forked from the pool's process
         self.drains_at_exit = False  # at exit, what was submitted runs to its end first
@@ -222,6 +223,7 @@ class Engine:
         items: what `inputs.take` has returned.
         """
         carried, options = self._prepared(fn, options)
+        call.is_star = star
         if options is not None:
             self.supervisor.oversee(call, options, lambda i: (carried, tuple(items[i]) if star else (items[i],), {}))
         self._note(self._submitter.map(call, carried, items, star), call, fn)
@@ -265,6 +267,7 @@ class Engine:
         if options is not None:
             self.supervisor.oversee(call, options, lambda index: (fn, (), {}))
             call.is_fed = True
+        call.called = fn
         self._note(self._channel.admit(call), call, fn)
 
     def submit_to_feed(self, call: StreamCall, fn: Any, index: int, value: Any) -> None:
@@ -525,12 +528,14 @@ class Engine:
     def _deliver_loss(self, call: Any, index: int, worker: WorkerHandle) -> None:
         if call.supervision is not None:
             self.supervisor.attend()  # an earlier task's outcome may have been taken only when the worker was reaped
-            self.supervisor.note_outcome(call, index, _native.STATUS_RAISED, self._loss(worker), worker.n)
+            self.supervisor.note_outcome(call, index, _native.STATUS_RAISED, self._loss(call, index, worker), worker.n)
         else:
-            self._channel.deliver(call, index, _native.STATUS_RAISED, self._loss(worker))
+            self._channel.deliver(call, index, _native.STATUS_RAISED, self._loss(call, index, worker))
 
-    def _loss(self, worker: WorkerHandle) -> PoolPartyError:
+    def _loss(self, call: Call, index: int, worker: WorkerHandle) -> PoolPartyError:
         """Return the error of the task that a dead worker held."""
+        from pool_party._core.places import task_of
+
         how = describe_exit(worker.exitcode)
         if getattr(worker, "was_cut_off", False):
             how += ", since the program has closed file descriptors of pool_party (as os.closerange does),"
@@ -540,8 +545,8 @@ class Engine:
             limit = memory.format_bytes(self._workers.memory_limit)
             how = f"was killed because it had {memory.format_bytes(n_bytes)}, more than worker_memory_limit={limit},"
         return worker_lost(
-            f"worker {worker.name} (pid {worker.pid}) {how} while it ran this task; the pool has replaced it and other "
-            "tasks are not affected",
+            f"worker {worker.name} (pid {worker.pid}) {how} while it ran this task: "
+            f"{task_of(call, index, self.quotes)}. The pool has replaced it and other tasks are not affected",
             worker.pid,
             worker.exitcode,
         )

@@ -84,6 +84,8 @@ class PoolFuture(Future[Any]):
         error = self.exception(timeout)
         if error is None:
             return self._call.value
+        if self._call.returns_error:
+            return error
         try:
             raise error
         finally:
@@ -222,7 +224,7 @@ class FutureCall(Call):
         if not self._engine.settle(self, status, value):
             raise InvalidStateError(f"the future is {self.describe()}")
 
-    def error_from(self, status: int, value: Any) -> BaseException:
+    def _error_of(self, status: int, value: Any) -> BaseException:
         return future_error_of(status, value)
 
     def is_cancelled(self) -> bool:

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any, TypedDict
 
 ON_CANCEL = ("abandon", "wait", "kill")
+ERRORS = ("raise", "return")
 
 type Again = Callable[[int], tuple[Any, tuple[Any, ...], dict[str, Any]]]
 type Exceptions = type[BaseException] | tuple[type[BaseException], ...]
@@ -18,6 +19,7 @@ class TaskOptions(TypedDict, total=False):
     deadline_s: float | None
     retries: int
     retry_on: Exceptions | None
+    errors: str
     context: bool | None
 
 
@@ -39,6 +41,7 @@ class Options:
     retries: int = 0
     retry_on: Exceptions | None = None
     on_cancel: str = "abandon"
+    errors: str = "raise"
     context: bool | None = None
 
     @property
@@ -49,13 +52,13 @@ class Options:
     @property
     def is_per_item(self) -> bool:
         """Whether each item must be a task of its own."""
-        return self.timeout_s is not None or self.retries > 0
+        return self.timeout_s is not None or self.retries > 0 or self.errors == "return"
 
     def check_chunk(self, chunk: int) -> None:
-        """Raise ValueError if a chunk of several items would be timed, or tried again, as a whole."""
+        """Raise ValueError if a chunk of several items would be timed, tried again, or fail, as a whole."""
         if chunk > 1 and self.is_per_item:
             raise ValueError(
-                f"chunksize must be 1, not {chunk}, with timeout_s or retries, which are for each item; "
+                f"chunksize must be 1, not {chunk}, with timeout_s, retries or errors, which are for each item; "
                 "leave it out, or pass deadline_s, which is for the whole call"
             )
 
@@ -73,6 +76,8 @@ def changed(options: Options | None, changes: CallOptions, kind: str) -> Options
     _check_seconds("deadline_s", made.deadline_s)
     _check_retries(made)
     check_on_cancel(made.on_cancel, kind)
+    if made.errors not in ERRORS:
+        raise ValueError(f'errors must be "raise" or "return", not {made.errors!r}')
     if made.context is not None:
         from pool_party._core.contexts import check_context
 

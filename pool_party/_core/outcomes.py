@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pool_party._wire.codec import Payload
+    from pool_party._workers.quoting import Place
 
 
 def error_of(status: int, value: Any) -> BaseException:
     """Return the exception for a task that failed, as `multiprocessing.Pool` raises it."""
-    if status in (_native.STATUS_FAILED, _native.STATUS_RAISED):
-        failure: BaseException = value if isinstance(value, BaseException) else _rebuild(*value)
+    if status == _native.STATUS_RAISED:
+        raised: BaseException = value
+        return raised
+    if status == _native.STATUS_FAILED:
+        failure: BaseException = value[0] if isinstance(value[0], BaseException) else _rebuild(*value[:3])
         return failure
     if status == _native.STATUS_UNENCODABLE:
         return _unencodable(*value)
@@ -33,9 +37,14 @@ def error_of(status: int, value: Any) -> BaseException:
 def future_error_of(status: int, value: Any) -> BaseException:
     """Like `error_of`, but as executors raise it: for a result that does not pickle, the error that pickling raised."""
     if status == _native.STATUS_UNENCODABLE:
-        _, _, description = value
-        return _rebuild(*description)
+        return _rebuild(*value[2][:3])
     return error_of(status, value)
+
+
+def place_in(status: int, value: Any) -> Place | None:
+    """Return which item of its task has failed, and what was called for it, if the worker tells."""
+    place: Place | None = value[-1] if status == _native.STATUS_FAILED else None
+    return place
 
 
 class _Verbatim(str):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 
 from pool_party import _native
-from pool_party._core.outcomes import error_of
+from pool_party._core.outcomes import error_of, place_in
 from pool_party._ground.log import log_exception
 
 TYPE_CHECKING = False
@@ -44,6 +44,9 @@ class Call(_native.Job):
     """A call in progress."""
 
     has_parts = False  # whether several workers may run tasks of it
+    first: int | None = None  # the number of its first item in the input; None: it is a call without one
+    size = 0  # of a call that runs several items of an executor's map: how many
+    is_star = False  # whether each item holds the arguments of a call
     n_missing = 0  # of an input that was read while tasks ran: how many items its last task has less than `chunk`
     small_ahead = 0  # `ahead` for tasks with small arguments
     large_bytes = 0  # larger arguments have a limit of their own, of all such tasks together; 0: they have none
@@ -63,11 +66,24 @@ class Call(_native.Job):
         return self._failure
 
     def _make_error(self) -> BaseException:
-        return self.error_from(self.status, self.value)
+        return self.error_from(self.failed, self.status, self.value)
 
-    def error_from(self, status: int, value: Any) -> BaseException:
-        """Return the exception for a failed task of this call."""
+    def error_from(self, index: int, status: int, value: Any) -> BaseException:
+        """Return the exception for a failed task of this call; -1: for a failure of the whole call."""
+        error = self._error_of(status, value)
+        if index < 0 or status == _native.STATUS_CANCELLED:
+            return error
+        from pool_party._core.places import note
+
+        return note(error, self, index, place_in(status, value), self._engine.quotes)
+
+    def _error_of(self, status: int, value: Any) -> BaseException:
         return error_of(status, value)
+
+    @property
+    def returns_error(self) -> bool:
+        """Whether the exception of its one task takes the place of the result."""
+        return self.supervision is not None and self.supervision.options.errors == "return" and self.failed >= 0
 
     @property
     def on_cancel(self) -> str:
@@ -220,6 +236,8 @@ class AsyncResult(Call):
             raise timed_out()
         if self.status == _native.STATUS_OK:
             return self.value
+        if self.returns_error:
+            return self.error()
         try:
             raise self.error()
         finally:
@@ -291,3 +309,24 @@ class MapResult(AsyncResult):
     """
 
     has_parts = True
+    first = 0
+
+
+class CollectingResult(MapResult):
+    """The result of a map whose tasks' exceptions take the place of their results."""
+
+    _errors: list[tuple[int, BaseException]] | None = None  # by the number of their item
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.collects = True
+
+    @property
+    def value(self) -> Any:
+        """The list of results and exceptions, once the call is done; what has failed the whole call, if that has."""
+        values, failures = super().value, self.failures
+        if self.status == _native.STATUS_OK and failures and self._errors is None:
+            made = [(index, self.error_from(index, status, value)) for index, status, value in failures]
+            for index, error in self.__dict__.setdefault("_errors", made):  # of two threads' the first
+                values[index] = error
+        return values

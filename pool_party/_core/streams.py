@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
-from pool_party._core.outcomes import error_of
 from pool_party._core.results import Call, timed_out
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ class StreamCall(Call):
 
     is_fed = False
     limit_s: float | None = None
+    first = 0
 
     def __init__(self, engine: "Engine", n_items: int, chunk: int, ordered: bool, window: int = 0) -> None:
         super().__init__(engine, n_items, chunk, _native.JOB_STREAM, window)
@@ -85,10 +85,13 @@ class IMapIterator(Iterator[Any]):
             if outcome is False:
                 raise timed_out()
             status, value, index = outcome
-            if self._call.supervision is not None:
-                self._call.supervision.forget(index)
+            supervision = self._call.supervision
+            if supervision is not None:
+                supervision.forget(index)
             if status != _native.STATUS_OK:
-                error = error_of(status, value)
+                error = self._call.error_from(index, status, value)
+                if supervision is not None and supervision.options.errors == "return" and index >= 0:
+                    return error
                 try:
                     if isinstance(error, StopIteration):  # it would look like the end of the results, as in PEP 479
                         raise RuntimeError(f"a task raised {type(error).__name__}") from error

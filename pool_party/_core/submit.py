@@ -8,13 +8,14 @@ thread putting them, puts them (`native/python/putting.c`). No thread waits for 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from pool_party import _native
 from pool_party._core.functions import Functions, is_for_one, is_global
 from pool_party._core.inputs import limit_reading
 from pool_party._ground.threads import PoolThread, start_detached
+from pool_party._workers.quoting import call_each, call_each_star, call_star
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Submitter:
             return _native.Entry(job, fn, (args, kwargs), index)
         if is_global(fn):
             return _native.Entry(job, fn, self._channel.encode((args, kwargs), job), index)
+        job.called = fn
         return _native.Entry(job, None, self._channel.encode((fn, args, kwargs), job), index)
 
     def map(self, job: Call, fn: Any, items: Any, star: bool) -> bool:
@@ -75,7 +77,7 @@ class Submitter:
             return True
         if not self._by_reference and not is_global(fn) and is_for_one(fn):
             items = [(fn, item) for item in items]  # the function travels with each task, not once for all
-            fn, star = _call_star if star else operator.call, True
+            fn, star = call_star if star else operator.call, True
         if job.chunk == 1:
             mode = _native.MODE_STAR if star else _native.MODE_ITEM
         else:
@@ -88,6 +90,7 @@ class Submitter:
             lambda: self._read(job, fn, source, star), "pool_party-input", self._channel, _native.DUTY_INPUT
         )
         try:
+            job.called = fn
             start_detached(thread)  # it reads nothing before the call is admitted
             return self._channel.admit(job)
         finally:
@@ -145,7 +148,7 @@ class Submitter:
             if job.chunk == 1:
                 task = self._task(job, index, fn, tuple(items[0]) if star else (items[0],), {})
             else:
-                task = self._task(job, index, _call_each_star if star else _call_each, (fn, items), {})
+                task = self._task(job, index, call_each_star if star else call_each, (fn, items), {})
             if job.large_bytes and not self._by_reference:
                 payload = task.payload
                 if type(payload) is not bytes or len(payload) > job.large_bytes or job.ahead != job.small_ahead:
@@ -167,16 +170,3 @@ def _is_from_handler(error: BaseException) -> bool:
     from pool_party._wire.interrupts import is_from_handler  # seldom needed
 
     return is_from_handler(error)
-
-
-def _call_star(fn: Callable[..., Any], args: Iterable[Any]) -> Any:
-    return fn(*args)
-
-
-def _call_each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Run a chunk of an input that is read while tasks run."""
-    return [fn(item) for item in items]
-
-
-def _call_each_star(fn: Callable[..., Any], items: list[Iterable[Any]]) -> list[Any]:
-    return [fn(*item) for item in items]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pool_party import _native
 from pool_party._core.options import Again, Exceptions, Options, Supervision
+from pool_party._core.places import task_of
 from pool_party._ground.broken import TaskTimeout, WorkerLost
 from pool_party._ground.log import log_exception
 from pool_party._ground.threads import PoolThread, start_thread
@@ -177,7 +178,7 @@ class Supervisor:
         if status == _native.STATUS_OK:
             self._channel.deliver(call, index, status, value)
         else:
-            self._fail(call, index, call.error_from(status, value))
+            self._fail(call, index, call.error_from(index, status, value))
 
     def end(self) -> None:
         """End the thread, before the channel is closed.
@@ -220,7 +221,10 @@ class Supervisor:
                 return
             supervision.superseded.add((n, held[1]))
         self._give_up(n, held, kills=False)
-        self._fail(call, held[1], TaskTimeout(f"the task ran for more than {supervision.options.timeout_s:g} s"))
+        task = task_of(call, held[1], call.engine.quotes)
+        self._fail(
+            call, held[1], TaskTimeout(f"the task ran for more than {supervision.options.timeout_s:g} s: {task}")
+        )
 
     # ---- the thread ----
 

@@ -24,6 +24,7 @@ from joblib.parallel import (
     FallbackToBackend,
     ParallelBackendBase,
     SequentialBackend,
+    parallel_config,
     register_parallel_backend,
 )
 
@@ -40,13 +41,14 @@ from pool_party._integrations import idle_pools
 from pool_party._integrations.feed import Callback, FedPool
 from pool_party._pool import ComposablePool
 from pool_party._wire import codec
+from pool_party._workers.quoting import item_text, note_call
 
 NAME = "pool_party"
 IDLE_S = 300.0  # as loky
 OPTIONS = frozenset(
     (
         *("initializer", "initargs", "maxtasksperchild", "context", "policy", "threads_per_worker", "oversubscription"),
-        *("affinity", "scope", "extensions", "preload"),
+        *("affinity", "scope", "extensions", "preload", "quote_items"),
     )
 )
 ON_ERROR = ("raise", "return")
@@ -111,6 +113,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._key: Any = None
         self._pool: FedPool | None = None
         self._functions: dict[int, _Encoded] = {}  # of this call of `Parallel`, by id
+        self._n_packed = 0  # how many of its tasks were packed
         self.parallel: Any = None  # the last `Parallel` that this object served
         self._user: Any = None  # the one that it serves now; set under `_claiming`
         self._made_for: Any = None  # the one with whose options this object was made
@@ -277,6 +280,7 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         while not batches.empty():
             batches.get()
         self._functions = {}
+        self._n_packed = 0
 
     def terminate(self) -> None:
         """Called by joblib at the end of a call, or of a `with Parallel` block."""
@@ -314,15 +318,19 @@ class PoolPartyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         A function of `__main__` is pickled once for a call of `Parallel`. This is not done where its arguments may be
         objects that it names as well, which must be in one pickle to be the same objects in the worker.
         """
+        place = self._n_packed, self._options.get("quote_items", True)
+        self._n_packed += len(batch.items)
         nested_as = getattr(batch._backend, "nested_as", None)
-        if self._kind == "thread" or nested_as is None:
-            return batch if nested_as is None else (batch.items, nested_as)
+        if nested_as is None:
+            return batch, None, place
+        if self._kind == "thread":
+            return batch.items, nested_as, place
         items = [
             (self._encoded(call), args, kwargs) if _is_by_value(call) and _are_plain(args, kwargs) else item
             for item in batch.items
             for call, args, kwargs in (item,)
         ]
-        return items, nested_as
+        return items, nested_as, place
 
     def _encoded(self, function: Any) -> Any:
         known = self._functions.get(id(function))
@@ -401,11 +409,20 @@ def _run_by_value(batch: Any) -> Any:
     return _run(batch)
 
 
-def _run(batch: Any) -> Any:
-    if isinstance(batch, tuple):
-        items, nested_as = batch
-        batch = BatchedCalls(items, (_nested(*nested_as), None))
-    return batch()
+def _run(packed: Any) -> Any:
+    """Do what a batch's `__call__` does, and add to an exception which call of `Parallel` has raised it."""
+    batch, nested_as, (first, quotes) = packed
+    if nested_as is not None:
+        batch = BatchedCalls(batch, (_nested(*nested_as), None))
+    done: list[Any] = []
+    with parallel_config(backend=batch._backend, n_jobs=batch._n_jobs):
+        for function, args, kwargs in batch.items:
+            try:
+                done.append(function(*args, **kwargs))
+            except BaseException as error:
+                note_call(error, item_text(first + len(done)), function, args, kwargs, quotes)
+                raise
+    return done
 
 
 @functools.cache

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from threading import get_ident
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -22,6 +21,7 @@ from pool_party._observe import assemble, chrome
 from pool_party._observe.assemble import Life, Present
 from pool_party._observe.delays import Look, read_delay
 from pool_party._observe.events import Budget, Mark, Trace
+from pool_party._workers.quoting import name_of
 
 if TYPE_CHECKING:
     from pool_party._workers.base import WorkerHandle
@@ -30,22 +30,8 @@ _log = logging.getLogger("pool_party")
 
 PERIOD_S = 0.02  # between two passes; guess: a ring holds 37 ms of the smallest tasks that a worker can run
 EFFORT = 0.05  # the largest share of its time that the thread of a large pool spends on its passes
-MAX_NAME = 200  # characters of a function's name
 
 _EVENT = struct.Struct(f"={_native.EVENT_WORDS}Q")
-
-
-def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
-    """Return the name of a call: that of the user's function, without wrappers."""
-    if getattr(fn, "__module__", None) in ("pool_party._core.submit", "pool_party._executor") and args:
-        fn = args[0]  # a chunk: its args are a helper's, namely the function and the items
-    while isinstance(fn, partial):
-        fn = fn.func
-    try:
-        name = fn.__qualname__
-    except Exception:
-        name = type(fn).__qualname__
-    return str(name)[:MAX_NAME]
 
 
 class _Now(NamedTuple):

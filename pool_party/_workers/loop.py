@@ -7,11 +7,14 @@ import os
 import sys
 
 from pool_party import _native
+from pool_party._workers.quoting import place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from pool_party._workers.quoting import Call, Place
 
 
 REPR_MAX = 10_000  # characters of the repr of a value that could not be sent, perhaps because it was too large
@@ -36,11 +39,16 @@ def safe_repr(value: object) -> str:
         return f"<{type(value).__name__} object whose repr raised {type(error).__name__}>"
 
 
-def describe(error: BaseException, encode: "Callable[[object], object] | None" = None) -> "tuple[object, str, str]":
-    """Make what is sent for an exception: its payload, or why it does not pickle as a str; its repr; its traceback.
+def describe(
+    error: BaseException, call: "Call | None" = None, encode: "Callable[[object], object] | None" = None
+) -> "tuple[object, str, str, Place | None]":
+    """Make what is sent for an exception.
 
-    encode: makes the payload; None: for a receiver on this machine.
+    It is the payload, or why it does not pickle as a str; its repr; its traceback; and which item has raised it.
+
+    call: what has raised it. encode: makes the payload; None: for a receiver on this machine.
     """
+    place = place_of(error, call)
     try:
         text = format_traceback(error)
     except Exception as reason:
@@ -53,12 +61,12 @@ def describe(error: BaseException, encode: "Callable[[object], object] | None" =
         payload = codec.encode(error, is_local=_is_interpreter) if encode is None else encode(error)
     except Exception as reason:
         payload = safe_repr(reason)
-    return payload, safe_repr(error), text
+    return payload, safe_repr(error), text, place
 
 
 def describe_unencodable(
     error: BaseException, result: object, encode: "Callable[[object], object] | None" = None
-) -> "tuple[str, str, tuple[object, str, str]]":
+) -> "tuple[str, str, tuple[object, str, str, Place | None]]":
     """Make what is sent for a result that does not pickle: the reprs of reason and result, and the reason as
     `describe`.
 
@@ -67,19 +75,19 @@ def describe_unencodable(
     text = safe_repr(result)
     if len(text) > REPR_MAX:
         text = f"{text[:REPR_MAX]}... ({len(text)} characters)"
-    return safe_repr(error), text, describe(error, encode)
+    return safe_repr(error), text, describe(error, encode=encode)
 
 
-def keep(error: BaseException) -> BaseException:
-    """Return the exception itself, which is how it travels by reference."""
-    return error
+def keep(error: BaseException, call: "Call | None" = None) -> "tuple[BaseException, Place | None]":
+    """Make what is sent for an exception by reference: itself, and which item has raised it."""
+    return error, place_of(error, call)
 
 
 def run(
     worker: "_native.Worker",
     initialize: "Callable[[], object]",
     max_tasks: int,
-    failed: "Callable[[BaseException], Any]" = describe,
+    failed: "Callable[..., Any]" = describe,
     preload: "tuple[str, ...]" = (),
     observe: "Callable[[_native.Worker], Callable[[], object]] | None" = None,
 ) -> None:

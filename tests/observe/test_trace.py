@@ -13,11 +13,11 @@ import tasks
 
 from pool_party import PoolClosed, PoolPartyError, _native
 from pool_party._cli.main import main
-from pool_party._executor import _run_chunk
 from pool_party._observe import chrome, metrics, timeline
 from pool_party._observe.assemble import _kind_in, _n_threads_in
 from pool_party._observe.events import PREEMPTED, TASK, WAIT, WAKE_UP
-from pool_party._observe.trace import _EVENT, Tracing, name_of
+from pool_party._observe.trace import _EVENT, Tracing
+from pool_party._workers.quoting import call_each_star, name_of
 
 MS = 1_000_000  # in ns
 
@@ -503,7 +503,7 @@ def test_an_exception_ends_the_trace_as_well(pool, path):
 def test_names_of_functions():
     assert name_of(tasks.Adder.make) == "Adder.make"
     assert name_of(tasks.Adder(1)) == "Adder"
-    assert name_of(_run_chunk, (tasks.square, [])) == "square"
+    assert name_of(call_each_star, (tasks.square, [])) == "square"
     assert len(name_of(type("x" * 1000, (), {}))) == 200
 
 

@@ -239,6 +239,43 @@ def raise_error(error):
     raise error
 
 
+class WithoutNotes(Exception):
+    """An exception that takes no notes."""
+
+    def add_note(self, note):
+        raise RuntimeError("no")
+
+
+class WithoutRepr(ValueError):
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def fail_at(n, item, *more):
+    if item == n:
+        raise ValueError(f"bad {item}")
+    return item * 2
+
+
+def die_at(n, item):
+    if item == n:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * 2
+
+
+def unpicklable_at(n, item):
+    return sys._getframe() if item == n else item
+
+
+def map_there(call):
+    """Map a function in a pool of this task's own."""
+    from pool_party import ComposablePool
+
+    fn, item = call
+    with ComposablePool(1, kind="thread") as pool:
+        return pool.starmap(fn, [(item, item)])
+
+
 def raise_named(name, *args):
     raise {
         "ValueError": ValueError,

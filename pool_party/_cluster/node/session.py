@@ -193,7 +193,7 @@ class Session:
         if isinstance(error.__cause__, WorkerLost):  # of this machine alone, as far as is known
             self._tell(("unusable", str(error)))
         else:
-            self._tell(("broken", loop.describe(error.__cause__ or error, distant.encode_whole)))
+            self._tell(("broken", loop.describe(error.__cause__ or error, encode=distant.encode_whole)))
 
     def _end(self, entry: _Entry, status: int, value: Any) -> None:
         """Tell an outcome, and how many more tasks are left than there are workers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pool_party import _native
 from pool_party._cluster import distant
-from pool_party._workers import loop
+from pool_party._workers import loop, quoting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,15 @@ def run(key: tuple[str, int], function: bytes | None, mode: int, frames: Frames)
 
     key: what `function` is kept under. function: it is encoded; None: the argument contains it.
     """
+    call: Any = None
     try:
-        argument = distant.decode(frames)
-        result = _call(mode, None if function is None else _function(key, function), argument)
-        del argument
+        call = None if function is None else _function(key, function), distant.decode(frames), mode
+        result = _call(*call)
+        call = None  # so that the argument goes before the result is encoded
     except BaseException as error:  # as workers do: whatever a task raises is its outcome
+        call = call and (*call, quoting.item_in(error))
         _drop_own_frames(error)
-        return _native.STATUS_FAILED, loop.describe(error, distant.encode_whole)
+        return _native.STATUS_FAILED, loop.describe(error, call, distant.encode_whole)
     try:
         encoded = distant.encode(result)
         # A worker that is a thread hands over the result itself, which a later task may change before it is sent.
@@ -57,16 +59,16 @@ def _function(key: tuple[str, int], encoded: bytes) -> Any:
     return function
 
 
-def _call(mode: int, function: Any, argument: Any) -> Any:
+def _call(function: Any, argument: Any, mode: int) -> Any:
     """Do what the native loop of workers does in each mode."""
     if mode == _native.MODE_ITEM:
         return function(argument)
     if mode == _native.MODE_STAR:
         return function(*argument)
     if mode == _native.MODE_CHUNK:
-        return [function(item) for item in argument]
+        return quoting.call_each(function, argument)
     if mode == _native.MODE_STARCHUNK:
-        return [function(*item) for item in argument]
+        return quoting.call_each_star(function, argument)
     if function is None:
         function, args, kwargs = argument
     else:
@@ -77,6 +79,6 @@ def _call(mode: int, function: Any, argument: Any) -> Any:
 def _drop_own_frames(error: BaseException) -> None:
     """Let the traceback begin where the task's code does."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, quoting.__file__):
         traceback = traceback.tb_next
     error.__traceback__ = traceback
