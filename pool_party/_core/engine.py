@@ -470,7 +470,7 @@ class Engine:
             self._look_at_workers()
             self._must_look = False  # unless that has raised
         for report in channel.take_reports():  # before slots are filled: it may be a worker's last message
-            self._break(error_of(_native.STATUS_FAILED, report))
+            self._break(report if isinstance(report, BaseException) else error_of(_native.STATUS_FAILED, report))
         if channel.idle.done:  # checked again, since workers may have ended because of it after the first check
             self._workers.stop()
         if not self._workers.is_stopping:

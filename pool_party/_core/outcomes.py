@@ -43,7 +43,7 @@ def future_error_of(status: int, value: Any) -> BaseException:
 
 def place_in(status: int, value: Any) -> Place | None:
     """Return which item of its task has failed, and what was called for it, if the worker tells."""
-    place: Place | None = value[-1] if status == _native.STATUS_FAILED else None
+    place: Place | None = value[-1] if status == _native.STATUS_FAILED and isinstance(value[-1], tuple) else None
     return place
 
 

@@ -332,7 +332,7 @@ def test_the_last_error_has_the_earlier_ones_as_notes(pool, tmp_path):
     path = str(tmp_path / "attempts")
     with pytest.raises(ValueError, match="attempt 3") as raised:
         pool.options(retries=2, retry_on=(KeyError, ValueError)).apply(tasks.fail_at_first, (path, 9, "raise"))
-    assert raised.value.__notes__ == [
+    assert raised.value.__notes__[1:] == [
         "attempt 1 of 3 failed: ValueError('attempt 1')",
         "attempt 2 of 3 failed: ValueError('attempt 2')",
     ]
@@ -344,7 +344,7 @@ def test_other_errors_are_not_tried_again(pool, tmp_path, options):
     path = str(tmp_path / "attempts")
     with pytest.raises(ValueError, match="attempt 1") as raised:
         pool.options(**options).apply(tasks.fail_at_first, (path, 9, "raise"))
-    assert not hasattr(raised.value, "__notes__")
+    assert not [note for note in raised.value.__notes__ if note.startswith("attempt")]
     assert n_attempts(path) == 1
 
 

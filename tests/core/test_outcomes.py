@@ -62,7 +62,7 @@ def test_an_exception_that_does_not_pickle_says_why():
 
 
 def test_the_repr_of_a_large_value_is_cut():
-    _, (_, text, _) = outcome_of([threading.Lock(), "x" * 1_000_000])
+    _, (_, text, *_) = outcome_of([threading.Lock(), "x" * 1_000_000])
     assert len(text) < 11_000 and text.endswith(" characters)")
 
 
@@ -74,7 +74,8 @@ def test_both_raise_the_same_for_all_other_outcomes():
     failures = [function(_native.STATUS_FAILED, description) for function in (error_of, future_error_of)]
     assert [(type(error), error.args) for error in failures] == [(ValueError, ("of the task",))] * 2
     for function in (error_of, future_error_of):
-        assert function(_native.STATUS_FAILED, failures[0]) is failures[0]  # the same object, by reference
+        kept = loop.keep(failures[0])
+        assert function(_native.STATUS_FAILED, kept) is failures[0]  # the same object, by reference
         lost = function(_native.STATUS_OK, EOFError("cut off"))
         assert type(lost) is RemoteError and isinstance(lost.__cause__, EOFError)
 

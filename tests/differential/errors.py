@@ -214,6 +214,19 @@ _FRAME_OF_POOL = re.compile(
 )
 
 
+def _without_our_note(attributes):
+    """Leave out the note that says which item has failed, which `multiprocessing` does not add."""
+    notes = attributes.get("__notes__")
+    if not isinstance(notes, list):
+        return attributes
+    others = [note for note in notes if not str(note).startswith("pool_party: in ")]
+    return {
+        key: others if key == "__notes__" else value
+        for key, value in attributes.items()
+        if key != "__notes__" or others
+    }
+
+
 def describe(error, depth=4):
     """Describe an exception, except for the place where it was raised, since the caller's side adds frames."""
     if error is None or depth == 0:
@@ -222,7 +235,7 @@ def describe(error, depth=4):
     text = _text(error)
     if kind == "multiprocessing.pool.RemoteTraceback":
         return kind, _FRAME_OF_POOL.sub("", text)
-    attributes = {key: corpus.describe(value) for key, value in vars(error).items()}
+    attributes = {key: corpus.describe(value) for key, value in _without_our_note(vars(error)).items()}
     names = (
         "name",
         "obj",
