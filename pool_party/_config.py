@@ -301,15 +301,16 @@ def _open_here(
 ) -> tuple[Engine, _native.Keeper]:
     kind, n_workers = config.kind, config.processes
     assert n_workers is not None
+    omits_main = by_value or (kind == "process" and _must_omit_main(config.context))
     if kind == "process":
         from pool_party._workers import process_helpers
 
-        process_helpers.start_early(start_method(config.context), by_value)
+        process_helpers.start_early(start_method(config.context), omits_main)
     channel = _native.Channel(n_workers, kind == "thread")
     interpreters = _begin_interpreters(channel, n_workers) if kind == "interp" else None
     try:
         relay = _choose_relay(kind, n_workers, config.log, config.output)
-        setup = Setup(config, config.plan(), begun=interpreters, relay=relay, by_value=by_value)
+        setup = Setup(config, config.plan(), begun=interpreters, relay=relay, by_value=by_value, omits_main=omits_main)
         engine = Engine(channel, setup, on_broken, carrier)
         return engine, engine.open(setup)
     except BaseException:
@@ -318,6 +319,15 @@ def _open_here(
 
             prestart.give_up(interpreters)
         raise
+
+
+def _must_omit_main(context: Any) -> bool:
+    """Whether processes that run the program's main module would come here again, and make a pool of their own."""
+    if start_method(context) not in ("forkserver", "spawn"):
+        return False
+    from pool_party._core import main_guard
+
+    return main_guard.is_missing()
 
 
 def _begin_interpreters(channel: _native.Channel, n_workers: int) -> dict[int, _native.Interpreter]:

@@ -15,6 +15,7 @@ from time import monotonic
 from pool_party._budget.policies import Scope
 from pool_party._config import PoolConfig, explained, open_engine
 from pool_party._core import functions
+from pool_party._core.deferring import Deferrable
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
 from pool_party._core.futures import FutureCall
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("concurrent.futures")
 
 
-class ComposableExecutor(Executor):
+class ComposableExecutor(Deferrable, Executor):
     """A `concurrent.futures.Executor` of workers of any kind.
 
     Args:
@@ -147,6 +148,9 @@ class ComposableExecutor(Executor):
             worker_kind=worker_kind,
             insecure=insecure,
         )
+        self._open_with(kind, lambda: self._open_engine(config))
+
+    def _open_engine(self, config: PoolConfig) -> None:
         self._engine, self._keeper = open_engine(config, _open_pool, _log_broken)
         self._engine.drains_at_exit = True
         self._max_workers = self._engine.n_workers

@@ -11,6 +11,7 @@ from pool_party import _native
 from pool_party._budget.policies import Scope
 from pool_party._config import PoolConfig, PoolOptions, explained, open_engine, resolve_context
 from pool_party._core import functions
+from pool_party._core.deferring import Deferrable
 from pool_party._core.engine import RUN
 from pool_party._core.following import follow_stream, get, open_watch
 from pool_party._core.inputs import AHEAD_BYTES, AHEAD_PER_WORKER, length_of, take
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 MAX_STREAM = 1 << 24  # tasks of an imap over a range; a longer one may stand for an endless input: it is read in parts
 
 
-class ComposablePool:
+class ComposablePool(Deferrable):
     """A pool of workers with the interface of `multiprocessing.Pool`.
 
     Args:
@@ -170,6 +171,9 @@ class ComposablePool:
             worker_kind=worker_kind,
             insecure=insecure,
         )
+        self._open_with(kind, lambda: self._open_engine(config))
+
+    def _open_engine(self, config: PoolConfig) -> None:
         self._engine, self._keeper = open_engine(config, ComposablePool, by_value=self._sends_by_value)
         self._processes = self._max_workers = self._engine.n_workers  # the latter as in executors: Dask reads it
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import itertools
+import socket
 import sys
 import threading
 from collections.abc import Coroutine
 from queue import SimpleQueue
+from time import monotonic, sleep
 from typing import Any
 
 import distributed
@@ -28,7 +30,9 @@ from pool_party._ground.log import log_exception
 
 LOOK_S = 0.5  # between questions to the scheduler which workers it has
 PATIENCE_S = 5.0  # how long the scheduler may not answer before the cluster is lost
-OPEN_S = 30.0  # how long opening waits for the scheduler
+SCHEDULER_S = 8.0  # how long opening waits until the scheduler answers
+RETRY_S = 0.1  # between two attempts to reach it
+OPEN_S = 30.0  # how long it waits for the sessions
 CONNECT_S = 15.0  # how long it waits for the workers that are there, which may import much first
 END_S = 10.0  # how long the end waits for sessions; they kill tasks after 3 s
 VERSION: str = sys.modules["pool_party"].__version__
@@ -62,6 +66,29 @@ class _Connection:
         self.comm = comm
         self.outbox = outbox
         self.ended = asyncio.Event()
+
+
+def _await_greeting(address: str) -> None:
+    """Wait until a scheduler says something, which it does first. Raises: OSError if none does.
+
+    `distributed.Client` waits for ever for a server of another protocol, such as that of the scheduler's dashboard.
+    """
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
+    if scheme not in ("", "tcp") or not port.isdigit():
+        return
+    until_s = monotonic() + SCHEDULER_S
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), SCHEDULER_S) as connected:
+                connected.settimeout(SCHEDULER_S)
+                if not connected.recv(1):
+                    raise ConnectionError("it has closed the connection")
+                return
+        except ConnectionRefusedError:  # the scheduler may be starting
+            if monotonic() > until_s:
+                raise
+            sleep(RETRY_S)
 
 
 class DaskTransport:
@@ -129,7 +156,16 @@ class DaskTransport:
         if self._client is None:
             is_file = isinstance(self._address, str) and ":" not in self._address
             where = {"scheduler_file": self._address} if is_file else {"address": self._address}
-            self._client = distributed.Client(**where, set_as_default=False, timeout=OPEN_S)
+            try:
+                if isinstance(self._address, str) and not is_file:
+                    _await_greeting(self._address)
+                self._client = distributed.Client(**where, set_as_default=False, timeout=SCHEDULER_S)
+            except OSError as error:
+                raise ConnectionError(
+                    f"no Dask scheduler answers at {self._address or 'the address in the settings of Dask'} within "
+                    f"{SCHEDULER_S:g} s: give the address that the scheduler prints at its start, not that of its "
+                    f"dashboard ({error})"
+                ) from error
 
     def _check_safety(self, address: str) -> None:
         if not self._insecure and not is_protected(address):

@@ -58,12 +58,31 @@ TRIM_BUSY_S = 3.0  # or the same while calls are pending, which will soon need t
 INIT, RUN, CLOSE, TERMINATE = "INIT", "RUN", "CLOSE", "TERMINATE"
 
 
-def _receivers(method: str | None, by_value: bool) -> Receivers:
+def _receivers(setup: Setup) -> Receivers:
     from pool_party._wire.definitions import Receivers  # pools of threads do not need it
 
-    receivers = Receivers(method)
-    receivers.is_by_value = by_value
+    receivers = Receivers(start_method(setup.config.context), imports_main=not setup.omits_main)
+    receivers.is_by_value = setup.by_value
     return receivers
+
+
+def _look_at_generators(setup: Setup) -> Callable[[Any], object] | None:
+    """Return what warns of generators of random numbers in the functions of calls; None: one worker gets all."""
+    config = setup.config
+    if config.kind == "thread" or config.processes == 1:
+        return None
+    method, imports_main = start_method(config.context), not setup.omits_main
+    watch: list[Any] = []
+
+    def look(function: Any) -> None:
+        if "numpy.random" in sys.modules or "random" in sys.modules:
+            if not watch:
+                from pool_party._core.generators import Watch
+
+                watch.append(Watch(method, imports_main))
+            watch[0].look(function)
+
+    return look
 
 
 def _worker_set(setup: Setup, channel: _native.Channel) -> WorkerSet | RemoteSlots:
@@ -94,8 +113,8 @@ class Engine:
         self._carrier = carrier  # wraps the functions of calls, so that they have the caller's context variables
         self._channel = channel
         is_by_reference = config.kind == "thread" or setup.broker is not None
-        setup.receivers = None if is_by_reference else _receivers(start_method(config.context), setup.by_value)
-        self._submitter = Submitter(channel, setup.receivers, setup.broker)
+        setup.receivers = None if is_by_reference else _receivers(setup)
+        self._submitter = Submitter(channel, setup.receivers, setup.broker, _look_at_generators(setup))
         self._callbacks = Callbacks(channel)
         self._workers = _worker_set(setup, channel)
         self._broker = setup.broker

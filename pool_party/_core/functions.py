@@ -11,7 +11,7 @@ import gc
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from pool_party import _native
@@ -116,10 +116,14 @@ def _pickle_of(payload: Any) -> Any:
 
 
 class Functions:
-    """The functions that a channel has published. Not thread-safe: only the thread that puts tasks uses it."""
+    """The functions that a channel has published. Not thread-safe: only the thread that puts tasks uses it.
 
-    def __init__(self, channel: _native.Channel) -> None:
+    look: is shown each function that is published or pickled; None: nobody is.
+    """
+
+    def __init__(self, channel: _native.Channel, look: Callable[[Any], object] | None = None) -> None:
         self._channel = channel
+        self._look = look
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
     def open(self, function: Any, may_pickle: bool = True) -> _native.Published | Literal[False] | None:
@@ -133,6 +137,8 @@ class Functions:
             return kept.published
         if not may_pickle:
             return False
+        if kept is None and self._look is not None:
+            self._look(function)
         if not is_lasting:
             return self._channel.publish(self._channel.encode(function))
         payload = self._channel.encode(

@@ -8,7 +8,7 @@ thread putting them, puts them (`native/python/putting.c`). No thread waits for 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from pool_party import _native
@@ -30,14 +30,24 @@ if TYPE_CHECKING:
 class Submitter:
     """Makes entries of calls. Thread-safe. The channel calls `Functions.open`, in one thread at a time."""
 
-    def __init__(self, channel: _native.Channel, receivers: Receivers | None, broker: Broker | None = None) -> None:
-        """receivers: what the workers have of `__main__`; None if they share our objects, or are behind a broker."""
+    def __init__(
+        self,
+        channel: _native.Channel,
+        receivers: Receivers | None,
+        broker: Broker | None = None,
+        look: Callable[[Any], object] | None = None,
+    ) -> None:
+        """receivers: what the workers have of `__main__`; None if they share our objects, or are behind a broker.
+
+        look: see `Functions`.
+        """
         self._channel = channel
         self._receivers = receivers
         self._by_reference = receivers is None
         self._broker = broker
         self._encodes = receivers is not None or broker is not None  # otherwise workers get the objects themselves
-        self._functions = Functions(channel)
+        self._look = look
+        self._functions = Functions(channel, look)
         channel.open_function = self._functions.open
         channel.receivers = receivers
 
@@ -65,6 +75,8 @@ class Submitter:
         if is_global(fn):
             return _native.Entry(job, fn, self._channel.encode((args, kwargs), job), index)
         job.called = fn
+        if self._look is not None:
+            self._look(fn)
         return _native.Entry(job, None, self._channel.encode((fn, args, kwargs), job), index)
 
     def map(self, job: Call, fn: Any, items: Any, star: bool) -> bool:

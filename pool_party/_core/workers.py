@@ -237,16 +237,7 @@ class WorkerSet:
             return None
         reason = getattr(worker, "error", "") or f"the last one {describe_exit(worker.exitcode)}"
         reason += near_limit()
-        text = f"{n} workers in a row ended before their initializer had run; {reason}"
-        if worker.exitcode == 1 and getattr(worker, "imports_main", False):
-            from pool_party._core import main_guard
-
-            if main_guard.is_missing():
-                text += (
-                    ". With the start methods spawn and forkserver a script must make its pool under "
-                    'if __name__ == "__main__"'
-                )
-        return text
+        return f"{n} workers in a row ended before their initializer had run; {reason}"
 
     def _was_interrupted(self, worker: WorkerHandle) -> bool:
         """Whether a signal to the whole program may have ended a worker. Starting the next one waits then, for longer

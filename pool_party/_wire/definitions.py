@@ -119,6 +119,7 @@ class Receivers:
     """Tracks the definitions and values of `__main__` that all workers of one pool have.
 
     method: how processes are started; None for interpreters, which begin with nothing.
+    imports_main: processes that are spawned, or from a fork server, run the program's main module.
     follows: send definitions and values of a script as they are at each call, too, as loky does.
     """
 
@@ -126,10 +127,11 @@ class Receivers:
     is_by_value = False  # each pickle has what it needs of `__main__`; see `codec.dumps_current`
     has_our_memory = True  # they can open shared memory by its name
 
-    def __init__(self, method: "str | None", *, follows: bool = False) -> None:
+    def __init__(self, method: "str | None", *, follows: bool = False, imports_main: bool = True) -> None:
         self.is_session = follows or is_session()
         self._inherited = self._inherit() if method == "fork" else {}
-        self._script = _script() if method in ("forkserver", "spawn") and not self.is_session else None
+        imports_main = imports_main and method in ("forkserver", "spawn")
+        self._script = _script() if imports_main and not self.is_session else None
         self.has_nothing = not self._inherited and self._script is None
         self.is_local = method is None
         self._sent: set[str] = set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from pool_party import _native
 
 TYPE_CHECKING = False  # worker processes import this module, so it does not import typing
@@ -27,7 +29,8 @@ class Setup:
     what the plan's policy has worker processes do at their start, besides. begun: interpreters that were made early,
     until a worker takes them. relay: what handles what workers log and print; None: nothing does. broker: what runs
     tasks on other machines; None: workers are on this one. by_value: workers have nothing of the program's `__main__`;
-    see `codec.dumps_current`.
+    see `codec.dumps_current`. omits_main: processes do not run the program's main module. They get what they need of it
+    as interpreters do, or by value.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Setup:
         relay: Relay | None = None,
         broker: Broker | None = None,
         by_value: bool = False,
+        omits_main: bool = False,
     ) -> None:
         self.config = config
         self.plan = plan
@@ -46,6 +50,7 @@ class Setup:
         self.relay = relay
         self.broker = broker
         self.by_value = by_value
+        self.omits_main = omits_main
         self.receivers: Receivers | None = None  # set by the engine before that; None: workers share our objects
 
     @property
@@ -85,6 +90,12 @@ def start_method(context: Any) -> str | None:
     """
     method: str | None = context and context.get_start_method()
     return "forkserver" if method == "fork" and has_interpreters() else method
+
+
+def names_of_main(*names: str) -> dict[str, str]:
+    """Return those of these globals of the main module that are texts, for workers that do not run it."""
+    found = {name: getattr(sys.modules["__main__"], name, None) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 class WorkerHandle(Protocol):

@@ -18,7 +18,7 @@ from pool_party._ground.descriptors import Owned
 from pool_party._wire import beside, codec, definitions
 from pool_party._wire.making import note_scope
 from pool_party._workers import loop, process_helpers
-from pool_party._workers.base import start_method
+from pool_party._workers.base import names_of_main, start_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,10 +53,14 @@ def _portable(initializer: Callable[..., object] | None, method: str | None, rec
 
 
 class _Arguments:
-    """The initializer's arguments as `Process` sends them, except that shared memory is sent by name and not copied."""
+    """The initializer's arguments as `Process` sends them, except that shared memory is sent by name and not copied.
 
-    def __init__(self, args: tuple[Any, ...]) -> None:
+    receivers: where to note definitions of `__main__` that travel with them; None: none do.
+    """
+
+    def __init__(self, args: tuple[Any, ...], receivers: Receivers | None = None) -> None:
         self.args = args
+        self._receivers = receivers
 
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing.reduction import ForkingPickler
@@ -65,6 +69,8 @@ class _Arguments:
         file = io.BytesIO()
         ForkingPickler(file, 5, True, beside.collector(shared)).dump(self.args)
         pickle = file.getvalue()
+        if self._receivers is not None:
+            pickle = codec.with_definitions(pickle, beside.collector(shared), self._receivers)
         return _arguments, (codec.with_names((pickle, shared)) if shared else pickle,)
 
 
@@ -99,13 +105,23 @@ def _reseed() -> None:
 class _Shield:
     """The first argument of a worker's `main`. Once it is unpickled, Ctrl-C no longer raises in the worker.
 
+    names: what the worker's `__main__` has then, before the other arguments are unpickled.
+
     Only the children of a fork server that the program has started before its first pool need it: they start with
     SIGINT unblocked. Before this object is unpickled, KeyboardInterrupt ends them silently, and they are replaced.
     Later, in `Process._bootstrap`, it would print a traceback.
     """
 
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _leave_interrupts_to_the_parent, ()
+        return _shield, (self._names,)
+
+
+def _shield(names: dict[str, str]) -> None:
+    _leave_interrupts_to_the_parent()
+    sys.modules["__main__"].__dict__.update(names)
 
 
 _interruptible: _native.Worker | None = None  # this process's worker, while it runs tasks
@@ -150,7 +166,7 @@ def _sentinel_of(parent: Any) -> int:
 
 
 def main(
-    shield: _Shield,
+    shield: None,
     handle: Handle,
     link: Handle,
     n: int,
@@ -445,9 +461,8 @@ class ProcessWorker:
         context: Any = config.context if is_as_chosen else get_context(self._method)
         relay = setup.relay_terms(n)
         budget = setup.plan and setup.plan.process_budget(n, setup.entry)
-        self.imports_main = self._method in ("spawn", "forkserver")
         self._variables = _variables_of(budget) if self._method == "spawn" else {}
-        self._omits_main = setup.by_value
+        self._omits_main = setup.omits_main
         self.burst_bytes = 0  # what it had when it was found above its memory limit amid a task
         self.inherited_bytes = 0  # what it shares with its parent by fork
         if memory_limit and self._method == "fork":
@@ -458,12 +473,12 @@ class ProcessWorker:
         self.process = context.Process(
             target=main,
             args=(
-                _Shield(),
+                _Shield(names_of_main("__package__") if setup.omits_main else {}),  # by `__file__` its children run it
                 Handle(channel.fd),
                 Handle(self.link.worker_fd),
                 n,
                 _portable(config.initializer, self._method, setup.receivers),
-                _Arguments(config.initargs),
+                _Arguments(config.initargs, setup.receivers if setup.omits_main and not setup.by_value else None),
                 config.maxtasksperchild or 0,
                 budget,
                 config.preload,

@@ -82,7 +82,8 @@ def _called(pool):
     try:
         return pool.apply(look)  # noqa: F821  # which `_run` has made
     except Exception as error:
-        return f"{error!r} {getattr(error, '__notes__', '')} {error.__cause__}"
+        notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("pool_party: in ")]
+        return f"{error!r} {notes} {error.__cause__}"
 
 
 def _compare(kind, seed, expected, n_changes):

@@ -82,12 +82,22 @@ BY_THE_IMPORT = {
     *("pool_party", "pool_party._native", "pool_party._config", "pool_party._pool", "pool_party._core"),
     *(
         f"pool_party._core.{name}"
-        for name in ("callbacks", "engine", "exit", "following", "functions", "greenlets", "inputs", "outcomes")
+        for name in (
+            "callbacks",
+            "deferring",
+            "engine",
+            "exit",
+            "following",
+            "functions",
+            "greenlets",
+            "inputs",
+            "outcomes",
+        )
     ),
     *(f"pool_party._core.{name}" for name in ("results", "submit", "waiting", "watching", "workers")),
     *(f"pool_party._ground{name}" for name in ("", ".errors", ".limits", ".log", ".records", ".threads")),
     *(f"pool_party._budget{name}" for name in ("", ".environment", ".plan", ".policies", ".split", ".topology")),
-    *(f"pool_party._workers{name}" for name in ("", ".base", ".preloading")),
+    *(f"pool_party._workers{name}" for name in ("", ".base", ".preloading", ".quoting")),
 }
 
 BY_THE_OPENING = {  # and by the first call, beyond the import

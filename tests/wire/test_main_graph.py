@@ -266,7 +266,7 @@ if __name__ == "__main__":
             try:
                 p.apply(f, ("z",))
             except (KeyError, NameError) as error:
-                print("pass it as an argument" in error.__notes__[-1])
+                print(any("pass it as an argument" in note for note in error.__notes__))
 """
     (tmp_path / "app.py").write_text(text)
     fresh.check(fresh.run([tmp_path / "app.py"]), "True True")

@@ -1,5 +1,6 @@
 """Functions and classes of `__main__`: scripts, -c, stdin, -m; guarded or not; in every kind."""
 
+import concurrent.futures
 import hashlib
 import sys
 import textwrap
@@ -27,9 +28,8 @@ def run_script(tmp_path, text, name="app.py"):
     return fresh.check(fresh.run([path], cwd=tmp_path))
 
 
-# multiprocessing's spawn and forkserver import a script again in each worker, so it needs the guard there.
-UNGUARDED_KINDS = ("thread", "interp")
-KINDS_AND_GUARDS = [("process", True), *((kind, guarded) for kind in UNGUARDED_KINDS for guarded in (True, False))]
+GUARDED = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 
 
 # ---- the ways in which a program can be run ---------------------------------
@@ -76,19 +76,19 @@ EXPECTED = """
 """
 
 
-@pytest.mark.parametrize(("kind", "guarded"), KINDS_AND_GUARDS)
+@GUARDED
 def test_script(tmp_path, kind, guarded):
     text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
     fresh.check(run_script(tmp_path, text), EXPECTED)
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+@GUARDED
 def test_command(kind, guarded):
     text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
     fresh.check(fresh.run(["-c", text]), EXPECTED)
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+@GUARDED
 @pytest.mark.parametrize("args", [[], ["-"]], ids=["no-argument", "dash"])
 def test_stdin(kind, args, guarded):
     text = program(kind, BODY, guarded=guarded, definitions=DEFINITIONS)
@@ -116,7 +116,7 @@ def test_script_that_another_program_runs(tmp_path, launcher, method):
     fresh.check(fresh.run(["launcher.py"], cwd=tmp_path), EXPECTED)
 
 
-@pytest.mark.parametrize("kind", UNGUARDED_KINDS)
+@pytest.mark.parametrize("kind", ["thread", "interp"])
 def test_script_that_names_a_start_method_for_workers_that_are_no_processes(tmp_path, kind):
     """A program that changes its kind changes nothing else: other kinds ignore the context."""
     text = f"""
@@ -136,7 +136,7 @@ def test_script_that_names_a_start_method_for_workers_that_are_no_processes(tmp_
     fresh.check(run_script(tmp_path, textwrap.dedent(text)), 6 * "[2, 3] 4 ")
 
 
-@pytest.mark.parametrize(("kind", "guarded"), KINDS_AND_GUARDS)
+@GUARDED
 def test_module_of_a_package(tmp_path, kind, guarded):
     package = tmp_path / "pkg"
     package.mkdir()
@@ -188,7 +188,6 @@ def test_interactive_session(kind):
     assert "Traceback" not in completed.err, completed
 
 
-@pytest.mark.parametrize("kind", UNGUARDED_KINDS)
 @pytest.mark.parametrize("how", ["script", "stdin"])
 def test_unguarded_program_runs_once(tmp_path, kind, how):
     log = tmp_path / "log"
@@ -213,18 +212,91 @@ def test_script_with_a_name_that_is_no_module(tmp_path, kind):
     fresh.check(run_script(tmp_path, text, name="my app-2.py"), EXPECTED)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_unguarded_script_ends_with_an_error(tmp_path, method):
-    """Its fork server exits with status 1, which is also the number of SIGHUP."""
-    path = tmp_path / "app.py"
-    path.write_text(
-        f"from pool_party import ComposablePool\nwith ComposablePool(1, context={method!r}) as p: p.map(abs, [1])"
+@METHODS
+@pytest.mark.parametrize("how", ["script", "module", "function", "thread"])
+def test_unguarded_programs(tmp_path, method, how):
+    """Workers that are not forked do not run the main module, wherever it makes its pool."""
+    body = textwrap.dedent(BODY).strip()
+    pool = f"with ComposablePool(2, context={method!r}, initializer=note, initargs=(Box(1),)) as p:"
+    text = textwrap.dedent(DEFINITIONS) + (
+        "import os\nfrom pool_party import ComposablePool\n"
+        f"with open({str(tmp_path / 'log')!r}, 'a') as log: log.write('ran\\n')\n"
+        "def note(box):\n    global noted\n    noted = box.value\n"
+        "def get_noted(_): return noted, os.path.basename(__file__)\n"
     )
-    completed = fresh.run([path])
-    assert completed.returncode == 1 and "bootstrapping phase" in completed.err
+    body = f"{pool}\n{textwrap.indent(body, '    ')}\n    print(p.map(get_noted, [0]))\n"
+    if how == "function":
+        text += f"def run():\n{textwrap.indent(body, '    ')}\nrun()\n"
+    elif how == "thread":
+        text += f"import threading\ndef run():\n{textwrap.indent(body, '    ')}\n"
+        text += "thread = threading.Thread(target=run)\nthread.start()\nthread.join()\n"
+    else:
+        text += body
+    (tmp_path / "app.py").write_text(text)
+    completed = fresh.run(["-m", "app"] if how == "module" else [tmp_path / "app.py"], cwd=tmp_path)
+    fresh.check(completed, EXPECTED + "[(1, 'app.py')]")
+    assert (tmp_path / "log").read_text() == "ran\n"
 
 
-@pytest.mark.parametrize("kind", UNGUARDED_KINDS)
+MODULE = """
+    from pool_party import ComposableExecutor, ComposablePool
+
+    def f(x):
+        return x + 1
+
+    def g(x):
+        return f(x), pool.__dict__.keys() & {{"_engine"}}
+
+    def nested(x):
+        return pool.map(f, [x]), hasattr(pool, "nothing"), pool.options(retries=1).apply(f, (x,))
+
+    def serve():
+        return pool.map(f, [1, 2]), list(executor.map(g, [3, 4]))
+
+    pool = ComposablePool(2, {options})
+    executor = ComposableExecutor(2, {options})
+"""
+
+
+@GUARDED
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn", "interp"])
+def test_a_module_that_makes_a_pool_as_it_is_imported(tmp_path, method, guarded):
+    """Workers import it as well, and start no workers of their own for that."""
+    options = "kind='interp'" if method == "interp" else f"context={method!r}"
+    (tmp_path / "module.py").write_text(textwrap.dedent(MODULE).format(options=options))
+    use = "print(module.serve())\n"
+    text = "import module\n" + (f"if __name__ == '__main__':\n    {use}" if guarded else use)
+    opened = "{'_engine'}" if method == "fork" else "set()"  # a forked worker has its parent's
+    fresh.check(run_script(tmp_path, text), f"([2, 3], [(4, {opened}), (5, {opened})])")
+
+
+@GUARDED
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "interp"])
+def test_a_module_that_uses_a_pool_as_it_is_imported(tmp_path, method, guarded):
+    """Workers refuse: each would start workers that start workers. The program gets one error that says so."""
+    options = "kind='interp'" if method == "interp" else f"context={method!r}"
+    text = textwrap.dedent(MODULE).format(options=options) + "print(serve())\n"
+    (tmp_path / "module.py").write_text(text)
+    main = "import module\n" + "if __name__ == '__main__':\n    print('main')\n" * guarded
+    (tmp_path / "main.py").write_text(main)
+    completed = fresh.run([tmp_path / "main.py"], cwd=tmp_path)
+    last = completed.err.strip().splitlines()[-1]
+    assert completed.returncode == 1 and "uses a pool as it is imported" in last and "__main__" in last, completed
+
+
+def test_a_deferred_pool_starts_in_a_task(tmp_path):
+    (tmp_path / "module.py").write_text(textwrap.dedent(MODULE).format(options="kind='interp'"))
+    text = """
+        import module
+        from pool_party import ComposablePool
+
+        with ComposablePool(1, kind="process", context="spawn") as outer:
+            print(outer.map(module.nested, [1, 2]))
+        module.pool.terminate()
+        """
+    fresh.check(run_script(tmp_path, textwrap.dedent(text)), "[([2], False, 2), ([3], False, 3)]")
+
+
 def test_unguarded_script_leaves_its_executor_alone(tmp_path, kind):
     text = textwrap.dedent(f"""
         from pool_party import ComposableExecutor
@@ -744,7 +816,7 @@ def test_what_is_not_there_and_does_not_pickle_is_named(tmp_path):
                 try:
                     p.apply(f, (1,))
                 except TypeError as error:
-                    print(error.__notes__[-1])
+                    print(*(note for note in error.__notes__ if "global" in note))
                 print(p.apply(abs, (-1,)))
         """)
     expected = "pool_party: the global 'lock' of __main__, which a function reads, does not pickle 1"
@@ -773,7 +845,7 @@ def test_what_does_not_unpickle_is_named(tmp_path):
                 try:
                     p.apply(f, (1,))
                 except ValueError as error:
-                    print(error, error.__notes__[-1])
+                    print(error, *(note for note in error.__notes__ if "global" in note))
         """)
     expected = "only here pool_party: the global 'only' of __main__, which a function reads, does not unpickle"
     fresh.check(run_script(tmp_path, text), expected)
@@ -905,5 +977,5 @@ def test_the_search_for_a_guard_leaves_the_frames_of_interpreters_alone(monkeypa
     """CPython 3.12 crashes if one interpreter looks at the frames of another one that runs."""
     looks = []
     monkeypatch.setattr(sys, "_current_frames", lambda: looks.append(1) or {})
-    with pool_party.ComposablePool(1, kind="interp"):
-        assert not main_guard.is_missing() and not looks
+    with pool_party.ComposablePool(1, kind="interp"), concurrent.futures.ThreadPoolExecutor(1) as other:
+        assert not other.submit(main_guard.is_missing).result() and not looks

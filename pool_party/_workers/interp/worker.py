@@ -10,7 +10,7 @@ from _frozen_importlib_external import SourceFileLoader
 
 from pool_party import _native
 from pool_party._wire import codec
-from pool_party._workers.base import Setup
+from pool_party._workers.base import Setup, names_of_main
 from pool_party._workers.interp.starting import note_end, start, watch_forks
 from pool_party._workers.interp.steps import steps
 
@@ -73,9 +73,7 @@ def _config(setup: Setup, n: int, name: str) -> bytes:
 
     It is marshalled, since imports do not work there before sys.path is set.
     """
-    options, main = setup.config, sys.modules["__main__"]
-    names = {name: getattr(main, name, None) for name in ("__package__", "__file__")}
-    main_names = {name: value for name, value in names.items() if isinstance(value, str)}
+    options = setup.config
 
     def encode(value: object) -> Any:
         return codec.with_names(codec.encode(value, setup.receivers, is_local=True))
@@ -87,7 +85,7 @@ def _config(setup: Setup, n: int, name: str) -> bytes:
     packages = (options.extensions, setup.plan is not None and setup.plan.has_own_blas)
     relay = setup.relay_terms(n)
     config = (
-        *(list(sys.argv), main_names, cpus, packages, first),
+        *(list(sys.argv), names_of_main("__package__", "__file__"), cpus, packages, first),
         *(initializer, options.maxtasksperchild or 0, options.preload, name, relay),
     )
     return marshal.dumps((path, _boot(), config))
