@@ -27,7 +27,7 @@ with (ROOT / "pyproject.toml").open("rb") as file:
     URLS = tomllib.load(file)["project"]["urls"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "sphinx_copybutton"]
-copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"  # programs and commands, and not what they print
+copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"  # not what programs print
 source_suffix = {".md": "markdown"}
 
 html_theme = "pydata_sphinx_theme"
@@ -46,7 +46,8 @@ html_theme_options = {
     "footer_end": [],
     "navigation_with_keys": False,
 }
-html_sidebars = {page: [] for page in ("index", "tutorial", "migrating", "policies", "performance", "gallery", "api")}
+PLAIN = ("index", "tutorial", "migrating", "policies", "performance", "gallery", "api", "faq")  # without a sidebar
+html_sidebars = {page: [] for page in PLAIN}
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
