@@ -8,6 +8,7 @@ import ast
 import os
 import re
 import sys
+import tomllib
 import zlib
 from pathlib import Path
 
@@ -22,7 +23,11 @@ author = "pool_party contributors"
 copyright = author
 release = version = pool_party.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
+with (ROOT / "pyproject.toml").open("rb") as file:
+    URLS = tomllib.load(file)["project"]["urls"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "sphinx_copybutton"]
+copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"  # not what programs print
 source_suffix = {".md": "markdown"}
 
 html_theme = "pydata_sphinx_theme"
@@ -32,16 +37,17 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "pool_party"},
+    "github_url": URLS["Source"],
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
-    "show_prev_next": False,
     "show_toc_level": 2,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],
     "footer_end": [],
     "navigation_with_keys": False,
 }
-html_sidebars = {page: [] for page in ("index", "tutorial", "migrating", "policies", "performance", "gallery", "api")}
+PLAIN = ("index", "tutorial", "migrating", "policies", "performance", "gallery", "api", "faq")  # without a sidebar
+html_sidebars = {page: [] for page in PLAIN}
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
