@@ -116,7 +116,7 @@ static PyObject *take_results(pp_job_t *job) {
 }
 
 /* Adds a task's failure to those that are part of a map's result. Without memory, that error is the map's outcome. */
-static void collect(pp_job_t *job, uint32_t index, int status, PyObject *value) {
+static void collect_failure(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     PyObject *failure = Py_BuildValue("(IiO)", index, status, value);
     if (job->failures == NULL)
         job->failures = PyList_New(0);
@@ -131,7 +131,7 @@ static void collect(pp_job_t *job, uint32_t index, int status, PyObject *value) 
 static void store_failure(pp_job_t *job, uint32_t index, int status, PyObject *value) {
     PyList_SET_ITEM(job->results, (Py_ssize_t)index * job->chunk, Py_NewRef(Py_Ellipsis));
     if (job->collects) {
-        collect(job, index, status, value);
+        collect_failure(job, index, status, value);
     } else if (job->value == NULL) {   /* the call's failure is the first to arrive */
         job->status = status;
         job->value = Py_NewRef(value);

@@ -31,7 +31,7 @@ def note(error: BaseException, call: Call, index: int, place: Place | None, quot
 def task_of(call: Call, index: int, quotes: bool) -> str:
     """Return what task `index` of a call that is not done runs, and what else is lost with it."""
     text, n_items = _items(call, index, None), _size(call, index)
-    with contextlib.suppress(Exception):  # what a repr of the user's raises
+    with contextlib.suppress(Exception):  # of an item that is not the arguments of a call
         if (function := call.called) is not None:
             items = call.items
             item = None if items is None else items[index * call.chunk]

@@ -78,7 +78,7 @@ def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
 
 
 def quote(fn: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> str:
-    """Return a call as one would write it, with its values cut to some characters. May raise what a repr raises."""
+    """Return a call as one would write it, with its values cut to some characters."""
     from functools import partial
 
     while isinstance(fn, partial):
@@ -95,12 +95,15 @@ def quote(fn: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> str:
 def _short(value: object) -> str:
     from reprlib import Repr
 
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None:  # an array, perhaps a large one
-        return f"<{type(value).__name__} of shape {shape} and type {dtype}>"
-    short = Repr()
-    short.maxstring = short.maxother = short.maxlong = MAX_VALUE
-    return short.repr(value)
+    try:
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        if isinstance(shape, tuple) and dtype is not None:  # an array, perhaps a large one
+            return f"<{type(value).__name__} of shape {shape} and type {dtype}>"
+        short = Repr()
+        short.maxstring = short.maxother = short.maxlong = MAX_VALUE
+        return short.repr(value)
+    except Exception:  # of a user's object, or of an int of very many digits
+        return f"<{type(value).__name__} object>"
 
 
 def add_note(error: BaseException, where: str, quoted: str | None, quotes: bool) -> None:
@@ -128,7 +131,7 @@ def note_call(
     """As `add_note`, and quote the call. Raises nothing but interrupts."""
     try:
         quoted = quote(*unwrapped(fn, tuple(args)), kwargs)
-    except Exception:  # of a repr of the user's
+    except Exception:  # of `args`, which may be any iterable
         quoted = None
     add_note(error, where, quoted, quotes)
 
@@ -159,7 +162,7 @@ def place_of(error: BaseException, call: Call | None) -> Place | None:
             at = item_in(error)
             args = (args[0], *((args[1][at],) if function is call_each else args[1][at]))
         return at, quote(*unwrapped(function, args), kwargs)
-    except Exception:  # of a repr of the user's, for example
+    except Exception:  # of an argument of `starmap` that is no longer what it was, for example
         return at, None
 
 

@@ -251,6 +251,12 @@ class WithoutRepr(ValueError):
         raise RuntimeError("no")
 
 
+class Shaped:
+    """It looks like an array."""
+
+    shape, dtype = (1000, 3), "float64"
+
+
 def fail_at(n, item, *more):
     if item == n:
         raise ValueError(f"bad {item}")
