@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from errno import EACCES, ENOSYS, EPERM
 
 from pool_party import _native
 from pool_party._budget.plan import Limits, make_plan
@@ -306,7 +307,7 @@ def _open_here(
         from pool_party._workers import process_helpers
 
         process_helpers.start_early(start_method(config.context), omits_main)
-    channel = _native.Channel(n_workers, kind == "thread")
+    channel = _channel(n_workers, kind == "thread")
     interpreters = _begin_interpreters(channel, n_workers) if kind == "interp" else None
     try:
         relay = _choose_relay(kind, n_workers, config.log, config.output)
@@ -318,6 +319,18 @@ def _open_here(
             from pool_party._workers.interp import prestart
 
             prestart.give_up(interpreters)
+        raise
+
+
+def _channel(n_slots: int, by_reference: bool) -> _native.Channel:
+    try:
+        return _native.Channel(n_slots, by_reference)
+    except OSError as error:
+        if error.errno in (EPERM, EACCES, ENOSYS):
+            error.add_note(
+                "pool_party: the system refuses memfd_create, by which a pool makes its shared memory; a container's "
+                "seccomp profile may have to allow it"
+            )
         raise
 
 
@@ -369,7 +382,7 @@ def _open_elsewhere(
         client=None,
         insecure=False,
     )
-    channel = _native.Channel(N_REMOTE_SLOTS, True)
+    channel = _channel(N_REMOTE_SLOTS, True)
     terms = distant.Terms(open_pool, theirs, initializer)
     transport = _transport_to(config, terms) or _here(terms)
     broker = Broker(transport, channel, N_REMOTE_SLOTS, receivers, is_lasting=is_global)

@@ -4,7 +4,9 @@ import importlib.util
 import itertools
 import os
 import signal
+import socket
 import textwrap
+import threading
 import time
 
 import clusters
@@ -55,6 +57,25 @@ def fragile(tmp_path):
 
 def pids_of(pool):
     return {pid for pid, *_ in pool.map(tasks.worker_ident, range(50), 1)}
+
+
+# ---- addresses ----
+
+
+@pytest.mark.parametrize("what", ["nobody", "silent", "closes"])
+def test_an_address_that_is_no_schedulers(monkeypatch, what):
+    """Such as that of the dashboard, which waits for a request while `distributed.Client` waits for a greeting."""
+    from pool_party._cluster import dask
+
+    monkeypatch.setattr(dask, "SCHEDULER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        if what == "nobody":
+            server.close()
+        if what == "closes":
+            threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        with pytest.raises(ConnectionError, match=f"no Dask scheduler answers at {address}"):
+            ComposablePool(1, kind="dask", address=address)
 
 
 # ---- what works as in any pool ----

@@ -1,5 +1,6 @@
 """Pools in unusual environments: without standard streams, as daemons, in containers, after a change of the user."""
 
+import errno
 import os
 import pathlib
 import sys
@@ -9,7 +10,7 @@ import fresh
 import pytest
 from isolated import environments
 
-from pool_party import ComposablePool, PoolPartyError
+from pool_party import ComposablePool, PoolPartyError, _native
 
 PROGRAM = pathlib.Path(environments.__file__)
 KINDS = ("thread", "interp", "fork", "forkserver", "spawn")
@@ -72,3 +73,12 @@ def test_a_pool_of_interpreters_says_that_none_can_be_made():
     completed = fresh.run([PROGRAM.with_name("unreadable.py")], timeout=110)
     assert completed.returncode == 0 and completed.out.count("no worker can be made") == 3, completed
     assert "RLIMIT" not in completed.out, completed
+
+
+def test_a_pool_says_what_refuses_its_shared_memory(kind, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(_native, "Channel", refuse)
+    with pytest.raises(PermissionError, match="the system refuses memfd_create"):
+        ComposablePool(1, kind=kind)
