@@ -204,7 +204,7 @@ typedef struct pp_job {
     _Atomic char is_abandoned, is_lifted;
     int status;                                     /* of the outcome, with `value`; before that, of a map's first failure */
     PyObject *value, *function, *owner;
-    PyObject *called, *items;                       /* its function, and a map's input, for messages until it is done; or NULL */
+    PyObject *called, *items;                       /* its function's name, and a map's input, for messages until it is done; or NULL */
     Py_ssize_t failed;                              /* number of the task whose failure is its outcome; -1: none */
     char collects;                                  /* map: failures of tasks are part of its result */
     PyObject *failures;                             /* map that collects: a list of (number of the task, status, value), or NULL */
@@ -246,6 +246,7 @@ typedef struct pp_entry {
 } pp_entry_t;
 extern PyType_Spec pp_entry_spec;
 void pp_entry_tell(const pp_entry_t *entry);
+PyObject *pp_name_of(PyObject *function);
 
 /* parent.c: the Channel */
 typedef struct pp_channel {

@@ -19,7 +19,7 @@ from pool_party._core.deferring import Deferrable
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
 from pool_party._core.futures import FutureCall
-from pool_party._workers.quoting import call_each_star
+from pool_party._ground.quoting import call_each_star
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

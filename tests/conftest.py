@@ -10,6 +10,7 @@ import shutil
 import subprocess
 
 import gates
+import hang_watch
 import pytest
 
 from pool_party import ComposableExecutor, ComposablePool, _native
@@ -40,13 +41,14 @@ HANG_S = float(os.environ.get("POOL_PARTY_TEST_HANG_S", "120"))
 # default start method before 3.14, so these tests fork on purpose.
 FORK_WARNING = "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
 
-_stderr_fd = None
+_stderr_fd = _watch = None
 
 
 def pytest_configure(config):
-    global _stderr_fd
+    global _stderr_fd, _watch
     config.addinivalue_line("markers", "hang_s(seconds): a longer time-out than the usual")
     _stderr_fd = os.dup(2)  # the real one, before pytest captures it
+    _watch = hang_watch.Watch(_stderr_fd)
 
 
 def pytest_collection_modifyitems(items):
@@ -59,11 +61,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _hang_is_a_failure(request):
-    """End the run if a test hangs, with every thread's stack on stderr."""
+    """End the run if a test hangs, with every thread's stack on stderr, and before that what its children do."""
     marker = request.node.get_closest_marker("hang_s")
     limit = marker.args[0] if marker else HANG_S
     faulthandler.dump_traceback_later(limit, exit=True, file=_stderr_fd)
+    _watch.expect_end(limit)
     yield
+    _watch.expect_end(None)
     faulthandler.cancel_dump_traceback_later()
 
 

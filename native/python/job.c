@@ -454,10 +454,12 @@ static PyObject *get_called(pp_job_t *self, void *ignored) {
 
 static int set_called(pp_job_t *self, PyObject *value, void *ignored) {
     (void)ignored;
-    PyObject *old;
+    PyObject *name = value ? pp_name_of(value) : NULL, *old;
+    if (name == NULL)
+        return -1;
     Py_BEGIN_CRITICAL_SECTION(self);
     old = self->called;
-    self->called = Py_XNewRef(value);
+    self->called = name;
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(old);
     return 0;
@@ -469,8 +471,8 @@ static PyObject *get_items(pp_job_t *self, void *ignored) {
 }
 
 static PyGetSetDef job_getset[] = {
-    {"called", (getter)get_called, (setter)set_called, "the function that it calls, until it is done, or None", NULL},
-    {"items", (getter)get_items, NULL, "a map's input, until it is done, or None", NULL},
+    {"called", (getter)get_called, (setter)set_called, "the name of the function that it calls, until it is done, or None; a function is set", NULL},
+    {"items", (getter)get_items, NULL, "a map's input if that is plain, until it is done, or None", NULL},
     {0},
 };
 

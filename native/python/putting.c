@@ -87,11 +87,47 @@ PyType_Spec pp_entry_spec = {
 
 static bool is_of_map(const pp_entry_t *entry) { return entry->mode != PP_MODE_CALL; }
 
+static bool is_partial(PyObject *function) {
+    const PyTypeObject *type = Py_TYPE(function);
+    while (type && strcmp(type->tp_name, "functools.partial") != 0)   /* ours derive from it */
+        type = type->tp_base;
+    return type != NULL;
+}
+
+static PyObject *name_of_partial(PyObject *partial) {
+    PyObject *function = PyObject_GetAttrString(partial, "func");
+    PyObject *name = function ? pp_name_of(function) : NULL;
+    Py_XDECREF(function);
+    return name;
+}
+
+/* The name of what a call calls, for messages. It holds no object of the user's, so no finalizer runs later for that. */
+PyObject *pp_name_of(PyObject *function) {
+    if (is_partial(function))
+        return name_of_partial(function);
+    if (PyFunction_Check(function))
+        return Py_NewRef(((PyFunctionObject *)function)->func_qualname);
+    if (PyMethod_Check(function) && PyFunction_Check(PyMethod_GET_FUNCTION(function)))
+        return Py_NewRef(((PyFunctionObject *)PyMethod_GET_FUNCTION(function))->func_qualname);
+    if (PyCFunction_Check(function))
+        return PyUnicode_FromString(((PyCFunctionObject *)function)->m_ml->ml_name);
+    const char *name = PyType_Check(function) ? ((PyTypeObject *)function)->tp_name : Py_TYPE(function)->tp_name;
+    const char *dot = strrchr(name, '.');
+    return PyUnicode_FromString(dot ? dot + 1 : name);
+}
+
+/* Whether a map's input can be kept until its end: it holds nothing large, and nothing with a finalizer, as far as one look
+ * at it shows. */
+static bool is_plain_input(PyObject *items) {
+    PyObject *first = PyList_CheckExact(items) && PyList_GET_SIZE(items) > 0 ? PyList_GET_ITEM(items, 0) : NULL;
+    return PyRange_Check(items) || (first && (PyLong_CheckExact(first) || PyFloat_CheckExact(first) || PyUnicode_CheckExact(first)));
+}
+
 /* Tells a call that is not admitted yet what it calls, for messages. */
 void pp_entry_tell(const pp_entry_t *entry) {
-    if (entry->function != Py_None && entry->job->called == NULL)
-        entry->job->called = Py_NewRef(entry->function);
-    if (is_of_map(entry))
+    if (entry->function != Py_None && entry->job->called == NULL && (entry->job->called = pp_name_of(entry->function)) == NULL)
+        PyErr_Clear();
+    if (is_of_map(entry) && is_plain_input(entry->payload))
         Py_XSETREF(entry->job->items, Py_NewRef(entry->payload));
 }
 

@@ -17,6 +17,7 @@ from pool_party._core import watching
 from pool_party._core.callbacks import Callbacks
 from pool_party._core.greenlets import check_threads
 from pool_party._core.outcomes import error_of
+from pool_party._core.places import task_of
 from pool_party._core.submit import Submitter
 from pool_party._core.waiting import is_needed, refuse, wait_for_end
 from pool_party._core.workers import WorkerSet
@@ -553,8 +554,6 @@ class Engine:
 
     def _loss(self, call: Call, index: int, worker: WorkerHandle) -> PoolPartyError:
         """Return the error of the task that a dead worker held."""
-        from pool_party._core.places import task_of
-
         how = describe_exit(worker.exitcode)
         if getattr(worker, "was_cut_off", False):
             how += ", since the program has closed file descriptors of pool_party (as os.closerange does),"

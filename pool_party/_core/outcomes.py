@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from pool_party._ground.quoting import Place
     from pool_party._wire.codec import Payload
-    from pool_party._workers.quoting import Place
 
 
 def error_of(status: int, value: Any) -> BaseException:

@@ -5,15 +5,13 @@ Items are counted from 0, as in the input. A call of one task has the number of 
 
 from __future__ import annotations
 
-import contextlib
-
 from pool_party._ground.errors import PoolPartyError
-from pool_party._workers.quoting import add_note, item_text, name_of, quote, unwrapped
+from pool_party._ground.quoting import add_note, item_text, short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party._core.results import Call
-    from pool_party._workers.quoting import Place
+    from pool_party._ground.quoting import Place
 
 
 def note(error: BaseException, call: Call, index: int, place: Place | None, quotes: bool) -> BaseException:
@@ -31,20 +29,18 @@ def note(error: BaseException, call: Call, index: int, place: Place | None, quot
 def task_of(call: Call, index: int, quotes: bool) -> str:
     """Return what task `index` of a call that is not done runs, and what else is lost with it."""
     text, n_items = _items(call, index, None), _size(call, index)
-    with contextlib.suppress(Exception):  # of an item that is not the arguments of a call
-        if (function := call.called) is not None:
-            items = call.items
-            item = None if items is None else items[index * call.chunk]
-            quoted = name_of(function) if items is None or not quotes else _quoted(function, item, call.is_star)
-            text += f": {quoted}" + " and the following" * (items is not None and quotes and n_items > 1)
+    if (name := call.called) is not None:
+        text += f": {name}"
+        if quotes and (items := call.items) is not None:
+            text += _quoted(items[index * call.chunk], call.is_star) + " and the following" * (n_items > 1)
     if n_items > 1:
         text += f"; all {n_items} results of this task are lost, and options(retries=...) would run each item again"
     return text
 
 
-def _quoted(function: object, item: object, is_star: bool) -> str:
-    args = tuple(item) if is_star else (item,)  # type: ignore[arg-type]
-    return quote(*unwrapped(function, args), {})
+def _quoted(item: object, is_star: bool) -> str:
+    args = item if is_star and isinstance(item, tuple) else (item,)
+    return f"({', '.join(map(short, args))})"
 
 
 def _size(call: Call, index: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 
 from pool_party import _native
 from pool_party._core.outcomes import error_of, place_in
+from pool_party._core.places import note
 from pool_party._ground.log import log_exception
 
 TYPE_CHECKING = False
@@ -73,8 +74,6 @@ class Call(_native.Job):
         error = self._error_of(status, value)
         if index < 0 or status == _native.STATUS_CANCELLED:
             return error
-        from pool_party._core.places import note
-
         return note(error, self, index, place_in(status, value), self._engine.quotes)
 
     def _error_of(self, status: int, value: Any) -> BaseException:

@@ -14,8 +14,8 @@ from itertools import islice
 from pool_party import _native
 from pool_party._core.functions import Functions, is_for_one, is_global
 from pool_party._core.inputs import limit_reading
+from pool_party._ground.quoting import call_each, call_each_star, call_star
 from pool_party._ground.threads import PoolThread, start_detached
-from pool_party._workers.quoting import call_each, call_each_star, call_star
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,11 +37,11 @@ from pool_party._core.options import changed
 from pool_party._default import end_idle_interpreters
 from pool_party._ground.broken import InitializerFailed
 from pool_party._ground.errors import PoolClosed, PoolPartyError
+from pool_party._ground.quoting import item_text, note_call
 from pool_party._integrations import idle_pools
 from pool_party._integrations.feed import Callback, FedPool
 from pool_party._pool import ComposablePool
 from pool_party._wire import codec
-from pool_party._workers.quoting import item_text, note_call
 
 NAME = "pool_party"
 IDLE_S = 300.0  # as loky

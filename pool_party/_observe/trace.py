@@ -16,12 +16,12 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pool_party import _native
+from pool_party._ground.quoting import name_of
 from pool_party._ground.threads import PoolThread, start_thread
 from pool_party._observe import assemble, chrome
 from pool_party._observe.assemble import Life, Present
 from pool_party._observe.delays import Look, read_delay
 from pool_party._observe.events import Budget, Mark, Trace
-from pool_party._workers.quoting import name_of
 
 if TYPE_CHECKING:
     from pool_party._workers.base import WorkerHandle

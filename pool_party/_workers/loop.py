@@ -7,14 +7,14 @@ import os
 import sys
 
 from pool_party import _native
-from pool_party._workers.quoting import place_of
+from pool_party._ground.quoting import place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pool_party._workers.quoting import Call, Place
+    from pool_party._ground.quoting import Call, Place
 
 
 REPR_MAX = 10_000  # characters of the repr of a value that could not be sent, perhaps because it was too large

@@ -13,11 +13,11 @@ import tasks
 
 from pool_party import PoolClosed, PoolPartyError, _native
 from pool_party._cli.main import main
+from pool_party._ground.quoting import call_each_star, name_of
 from pool_party._observe import chrome, metrics, timeline
 from pool_party._observe.assemble import _kind_in, _n_threads_in
 from pool_party._observe.events import PREEMPTED, TASK, WAIT, WAKE_UP
 from pool_party._observe.trace import _EVENT, Tracing
-from pool_party._workers.quoting import call_each_star, name_of
 
 MS = 1_000_000  # in ns
 

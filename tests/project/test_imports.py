@@ -94,10 +94,10 @@ BY_THE_IMPORT = {
             "outcomes",
         )
     ),
-    *(f"pool_party._core.{name}" for name in ("results", "submit", "waiting", "watching", "workers")),
-    *(f"pool_party._ground{name}" for name in ("", ".errors", ".limits", ".log", ".records", ".threads")),
+    *(f"pool_party._core.{name}" for name in ("places", "results", "submit", "waiting", "watching", "workers")),
+    *(f"pool_party._ground{name}" for name in ("", ".errors", ".limits", ".log", ".quoting", ".records", ".threads")),
     *(f"pool_party._budget{name}" for name in ("", ".environment", ".plan", ".policies", ".split", ".topology")),
-    *(f"pool_party._workers{name}" for name in ("", ".base", ".preloading", ".quoting")),
+    *(f"pool_party._workers{name}" for name in ("", ".base", ".preloading")),
 }
 
 BY_THE_OPENING = {  # and by the first call, beyond the import

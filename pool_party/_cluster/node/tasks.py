@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pool_party import _native
 from pool_party._cluster import distant
-from pool_party._workers import loop, quoting
+from pool_party._ground import quoting
+from pool_party._workers import loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -88,20 +88,21 @@ def quote(fn: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> str:
         text += ", " * (text[-1] != "(") + f"{name}=" * bool(name)
         if len(text) > MAX_QUOTE:
             return f"{text}...)"
-        text += _short(value)
+        text += short(value)
     return f"{text})"
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return the value's repr, cut to some characters."""
     from reprlib import Repr
 
     try:
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
         if isinstance(shape, tuple) and dtype is not None:  # an array, perhaps a large one
             return f"<{type(value).__name__} of shape {shape} and type {dtype}>"
-        short = Repr()
-        short.maxstring = short.maxother = short.maxlong = MAX_VALUE
-        return short.repr(value)
+        cut = Repr()
+        cut.maxstring = cut.maxother = cut.maxlong = MAX_VALUE
+        return cut.repr(value)
     except Exception:  # of a user's object, or of an int of very many digits
         return f"<{type(value).__name__} object>"
 
