@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from pool_party._budget.plan import Plan
-    from pool_party._budget.policies import Scope
     from pool_party._cluster.broker import Transport
     from pool_party._cluster.distant import Terms
     from pool_party._core.contexts import Carrier
+    from pool_party._ground.choices import Kind, Output, Scope
     from pool_party._observe.relay import Relay
 
 # What other pools call arguments of ours.
@@ -35,7 +35,7 @@ _SAME = (
     ("context", "mp_context", "start_method"),
     ("kind", "backend"),
 )
-KINDS = {
+KINDS: dict[str, Kind] = {
     "thread": "thread",
     "process": "process",
     "subprocess": "process",
@@ -48,7 +48,7 @@ REMOTE_KINDS = ("dask", "mpi")  # their workers are on other machines
 N_REMOTE_SLOTS = 1024  # tasks that a cluster may have under way at a time; guess
 
 
-def resolve_kind(kind: str) -> str:
+def resolve_kind(kind: str) -> Kind:
     """Return the kind for a name or an alias. Raises ValueError, which lists them all."""
     try:
         return KINDS[kind]
@@ -133,7 +133,7 @@ class PoolOptions(Limits, total=False):
     """The options that every kind of pool has beside those of `multiprocessing.Pool`, but for `preload`."""
 
     log: bool
-    output: str | None
+    output: Output | None
     propagate: Iterable[ContextVar[Any] | str]
     quote_items: bool
     memory_per_worker: int | str | None
@@ -196,7 +196,7 @@ def arguments_of(initializer: Callable[..., object] | None, initargs: Iterable[A
 class PoolConfig(NamedTuple):
     """The arguments of a pool or executor, which `ComposablePool` describes; as they were given, until `checked`."""
 
-    kind: str
+    kind: Kind
     processes: int | None = None
     initializer: Callable[..., object] | None = None
     initargs: Any = ()
@@ -217,7 +217,7 @@ class PoolConfig(NamedTuple):
     worker_memory_limit: int | str | None = None
     address: Any = None
     client: Any = None
-    worker_kind: str | None = None
+    worker_kind: Kind | None = None
     insecure: bool = False
 
     def checked(self) -> Self:

@@ -1,17 +1,27 @@
-"""`NamedTuple` and `TypedDict` like those of `typing`, which takes long to import.
+"""`NamedTuple`, `TypedDict` and `Generic` like those of `typing`, which takes long to import.
 
 Modules that use them begin with `from __future__ import annotations`. Type checkers see those of `typing`.
+
+`tell_names` lets `typing.get_type_hints` evaluate the annotations of such a module's public functions, although many
+names in them are imported for type checkers only.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeVar
+    from typing import Generic as Generic
     from typing import NamedTuple as NamedTuple
     from typing import TypedDict as TypedDict
+    from typing import overload as overload
+
+    R = TypeVar("R")
+    R_co = TypeVar("R_co", covariant=True)
 else:
     from collections import namedtuple
+    from types import GenericAlias
 
     class _Record(type):
         def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
@@ -28,3 +38,95 @@ else:
 
         def __init_subclass__(cls, total: bool = True) -> None:
             pass
+
+    def overload(function):  # the last definition of a function's name is what is called
+        return function
+
+    class Generic:
+        """The base of a class with type parameters. Layouts of C may be beside it, since it has no fields."""
+
+        __slots__ = ()
+        __class_getitem__ = classmethod(GenericAlias)
+
+    def _of_parameters[R, R_co]() -> None:
+        """Have type parameters, which a class statement with some could make only by importing `typing`."""
+
+    R, R_co = _of_parameters.__type_params__
+
+
+# ---- annotations -----------------------------------------------------------
+
+
+class _Hints(dict[str, object]):
+    """A function's annotations as they are, which are strings. Whoever reads them finds the names in its module."""
+
+    __slots__ = ("namespace",)
+
+    namespace: dict[str, Any]
+
+    def _tell(self) -> None:
+        from pool_party._ground import hints
+
+        hints.fill(self.namespace)
+
+    # `dict(annotations)` and `functools` call these, as they do of any mapping with an `__iter__` of its own.
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._tell()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._tell()
+        return super().values()
+
+    def items(self) -> Any:
+        self._tell()
+        return super().items()
+
+    def __getitem__(self, name: str) -> object:
+        self._tell()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: object = None) -> object:
+        self._tell()
+        return super().get(name, default)
+
+    def copy(self) -> dict[str, object]:
+        return dict(self)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return dict, (dict(self),)  # a copy, also one in another process, is a plain dict
+
+
+def tell_names(namespace: dict[str, Any]) -> None:
+    """Have the annotations of a module's public functions and methods evaluated, when somebody reads them.
+
+    A module calls this at its end with its `globals()`. It takes 0.1 ms for the largest.
+    """
+    here = namespace["__name__"]
+    for name, value in namespace.items():
+        if name[0] == "_" or getattr(value, "__module__", None) != here:
+            continue
+        if isinstance(value, type):
+            for member_name, member in value.__dict__.items():
+                if member_name[0] != "_" or member_name[-2:] == "__":
+                    _tell_names(getattr(member, "__func__", None) or getattr(member, "fget", None) or member, namespace)
+        else:
+            _tell_names(value, namespace)
+
+
+_Function = type(tell_names)
+
+
+def _tell_names(function: Callable[..., Any] | None, namespace: dict[str, Any]) -> None:
+    while type(function) is _Function:
+        annotations = function.__annotations__
+        if annotations and type(annotations) is dict:  # not again, where a method has two names
+            hints = _Hints(annotations)
+            hints.namespace = namespace
+            function.__annotations__ = hints
+        function = getattr(function, "__wrapped__", None)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pool_party._ground.choices import PatchingKind, PolicyName, Scope
 from pool_party._patching import apply, state
 from pool_party._patching.settings import Settings
 
@@ -12,11 +13,11 @@ KINDS = ("process", "thread", "interp", "auto")
 
 def patch(
     *,
-    kind: str = "process",
+    kind: PatchingKind = "process",
     n_workers: int | None = None,
     oversubscription: float = 1.0,
-    policy: str | None = None,
-    scope: str = "pool",
+    policy: PolicyName | None = None,
+    scope: Scope = "pool",
     only: Iterable[str] = (),
     excluded: Iterable[str] = (),
 ) -> None:
