@@ -1,0 +1,179 @@
+"""What users may write. Type checkers find no error here, and for each result the type that is stated."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from functools import partial
+from pathlib import Path
+from typing import Literal, assert_type
+
+import pool_party
+from pool_party import (
+    AsyncResult,
+    ComposableExecutor,
+    ComposablePool,
+    IMapIterator,
+    InterpreterPool,
+    MapResult,
+    Policy,
+    PoolFuture,
+    ProcessPool,
+    Progress,
+    Statistics,
+    ThreadPool,
+    WorkerBudget,
+)
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def add(a: int, b: float, *, c: int = 0) -> float:
+    return a + b + c
+
+
+def name(number: int, digits: int = 3) -> str:
+    return f"{number:0{digits}}"
+
+
+def join(a: str, b: str, c: str) -> str:
+    return a + b + c
+
+
+def use_pool(pool: ComposablePool, paths: list[Path], pairs: list[tuple[int, float]]) -> None:
+    assert_type(pool.map(size, paths), list[int])
+    assert_type(pool.map(size, iter(paths), chunksize=2, progress=True, timeout_s=5), list[int])
+    assert_type(pool.map(name, range(3)), list[str])
+    assert_type(pool.map(partial(add, 1), [2.0]), list[float])
+    assert_type(pool.map(lambda path: path.name, paths), list[str])
+    assert_type(pool.map(Path, ["a", "b"]), list[Path])
+    assert_type(pool.starmap(add, pairs), list[float])
+    assert_type(pool.starmap(add, zip([1, 2], [0.5, 1.5], strict=True)), list[float])
+    assert_type(pool.starmap(add, enumerate([0.5, 1.5])), list[float])
+    assert_type(pool.starmap(add, itertools.product([1, 2], [0.5])), list[float])
+    assert_type(pool.starmap(join, [["a", "b", "c"]]), list[str])
+    pool.starmap(add, [[1, 2], [3, 4]])  # error for mypy: it takes parameters with keywords only for others
+    assert_type(pool.apply(add, (1, 2.0), {"c": 3}), float)
+    assert_type(pool.apply_async(add, [1, 2.0]), AsyncResult[float])
+    assert_type(pool.apply_async(size, (paths[0],)).get(timeout=5), int)
+    assert_type(pool.map_async(size, paths), MapResult[int])
+    assert_type(pool.map_async(size, paths).get(), list[int])
+    assert_type(pool.starmap_async(add, pairs).get(), list[float])
+    assert_type(pool.imap(size, paths), IMapIterator[int])
+    assert_type(pool.imap_unordered(size, paths, buffersize=8).next(timeout=5), int)
+    assert_type(list(pool.imap(size, paths)), list[int])
+    assert_type(pool.submit(add, 1, 2.0, c=3), PoolFuture[float])
+    assert_type(pool.options(timeout_s=5, retries=1).map(size, paths), list[int])
+    assert_type(pool.statistics(), Statistics)
+    again = ComposablePool(2, kind=pool.kind)
+    again.terminate()
+
+
+def use_callbacks(pool: ComposablePool, paths: list[Path]) -> None:
+    def note(total: int) -> None:
+        print(total)
+
+    def note_all(totals: list[int]) -> None:
+        print(totals)
+
+    def fail(error: BaseException) -> None:
+        print(error)
+
+    pool.apply_async(size, (paths[0],), callback=note, error_callback=fail)
+    pool.map_async(size, paths, callback=note_all, error_callback=fail)
+    pool.apply_async(size, (paths[0],), callback=print)
+
+
+def use_executor(executor: ComposableExecutor, paths: list[Path]) -> Iterator[int]:
+    future = executor.submit(add, 1, 2.0, c=1)
+    assert_type(future, PoolFuture[float])
+    assert_type(future.result(timeout=5), float)
+    assert_type(executor.submit(size, path=paths[0]).result(), int)
+    assert_type(list(executor.map(size, paths)), list[int])
+    assert_type(list(executor.map(name, range(3), [1, 2, 3], chunksize=2, timeout=5)), list[str])
+    assert_type(list(executor.map(join, "ab", "cd", "ef", retries=1)), list[str])
+    totals: Future[float] = future
+    for done in as_completed([future]):
+        assert_type(done.result(), float)
+    print(totals.done())
+    return executor.map(size, paths)
+
+
+def use_any_executor(executor: Executor, paths: list[Path]) -> list[int]:
+    return list(executor.map(size, paths))
+
+
+def use_default(paths: list[Path]) -> None:
+    assert_type(pool_party.map(size, paths), list[int])
+    assert_type(pool_party.map(name, range(3), [1, 2, 3], kind="thread", chunksize=2), list[str])
+    executor = pool_party.default_executor("interp")
+    assert_type(executor.submit(size, paths[0]).result(), int)
+    assert_type(list(executor.map(size, paths)), list[int])
+    use_any_executor(executor, paths)
+
+
+async def read(paths: list[Path]) -> AsyncIterator[Path]:
+    for path in paths:
+        yield path
+        await asyncio.sleep(0)
+
+
+async def use_in_asyncio(paths: list[Path]) -> None:
+    async with ComposablePool.aopen(2, kind="thread") as pool:
+        assert_type(pool, ComposablePool)
+        result = pool.apply_async(add, (1, 2.0))
+        assert_type(await result, float)
+        assert_type(await result.outcome(on_cancel="wait"), float)
+        assert_type(await asyncio.wait_for(result.outcome(), 5), float)
+        assert_type(await pool.map_async(size, paths), list[int])
+        assert_type([total async for total in pool.amap(size, paths)], list[int])
+        assert_type([total async for total in pool.amap(size, read(paths), limit=4)], list[int])
+    async with ComposableExecutor.aopen(2) as executor:
+        future = executor.submit(size, paths[0])
+        assert_type(await future, int)
+        assert_type(await future.outcome(), int)
+        both = await asyncio.gather(future.outcome(), executor.submit(name, 3).outcome())
+        assert_type(both, tuple[int, str])
+
+
+class Halves:
+    name = "halves"
+
+    def shares(self, state: object) -> Sequence[WorkerBudget]:
+        return [WorkerBudget(1, (0,)), WorkerBudget(1, (1,))]
+
+
+def open_pools(kind: Literal["thread", "process"], policy: Policy, progress: Progress) -> None:
+    with ComposablePool(2, kind=kind, policy="static", scope="machine", output="relay") as pool:
+        assert_type(pool, ComposablePool)
+        pool.map(name, [1], progress=progress, on_cancel="wait", errors="raise")
+    with ThreadPool(2, policy=None) as threads, ProcessPool(policy=policy), InterpreterPool(policy=Halves()):
+        assert_type(threads, ThreadPool)
+        assert_type(threads.options(timeout_s=5), ThreadPool)
+    with ComposableExecutor(2, kind="interp", policy="dynamic") as executor:
+        assert_type(executor.options(deadline_s=5).submit(name, 3).result(), str)
+    with pool_party.patched(kind="auto"):
+        pool_party.patch(kind="thread", policy="static")
+
+
+def keep_failures(pool: ComposablePool, paths: list[Path]) -> int:
+    """With `errors="return"` the type of the variable says that there may be exceptions."""
+    totals: list[int | BaseException] = pool.map(size, paths, errors="return")
+    return sum(total for total in totals if not isinstance(total, BaseException))
+
+
+def keep(result: AsyncResult[int], future: PoolFuture[str], results: IMapIterator[int]) -> AsyncResult[float]:
+    """Results may be kept where results of a wider type are."""
+    print(future.result().upper(), next(results) + 1)
+    return result
+
+
+def show(progress: Progress) -> None:
+    def count(done: int, total: int | None) -> None:
+        print(done, total)
+
+    pool_party.map(name, [1], progress=count)
+    pool_party.map(name, [1], progress="lines")
+    pool_party.map(name, [1], progress=progress)
