@@ -170,10 +170,10 @@ class PoolFuture(Future[R]):
         error = self.exception()
         return True, False, None if error is not None else self._call.value, error
 
-    def __await__(self) -> Generator[Any, None, R]:
+    def __await__(self) -> Generator[object, None, R]:
         return self.outcome().__await__()
 
-    def outcome(self, *, on_cancel: "OnCancel | None" = None) -> Coroutine[Any, Any, R]:
+    def outcome(self, *, on_cancel: "OnCancel | None" = None) -> Coroutine[object, None, R]:
         """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
 
         If the coroutine is cancelled while nothing else awaits this future, the future is cancelled unless a worker has

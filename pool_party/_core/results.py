@@ -264,10 +264,10 @@ class AsyncResult(Call, Generic[R_co]):  # noqa: UP046  # type parameters of a c
         """
         return self.cancel_as(on_cancel)
 
-    def __await__(self) -> Generator[Any, None, R_co]:
+    def __await__(self) -> Generator[object, None, R_co]:
         return self.outcome().__await__()
 
-    def outcome(self, *, on_cancel: OnCancel | None = None) -> Coroutine[Any, Any, R_co]:
+    def outcome(self, *, on_cancel: OnCancel | None = None) -> Coroutine[object, None, R_co]:
         """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
 
         If the coroutine is cancelled while nothing else awaits this result, the tasks that no worker has begun are

@@ -134,8 +134,13 @@ async def use_in_asyncio(paths: list[Path]) -> None:
         future = executor.submit(size, paths[0])
         assert_type(await future, int)
         assert_type(await future.outcome(), int)
-        both = await asyncio.gather(future.outcome(), executor.submit(name, 3).outcome())
+        other = executor.submit(name, 3)
+        both = await asyncio.gather(future, other)
         assert_type(both, tuple[int, str])
+        outcomes = await asyncio.gather(future.outcome(), other.outcome())
+        assert_type(outcomes, tuple[int, str])
+        async with asyncio.TaskGroup() as group:
+            assert_type(group.create_task(future.outcome()), asyncio.Task[int])
 
 
 class Halves:

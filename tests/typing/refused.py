@@ -44,14 +44,14 @@ def use_callbacks(pool: ComposablePool, paths: list[Path]) -> None:
 
 
 def use_options(pool: ComposablePool, executor: ComposableExecutor, paths: list[Path]) -> None:
-    pool.map(size, paths, time_s=5)  # error
+    pool.map(size, paths, time_s=5)  # error, but not for ty: it takes any keyword for `**options`
     pool.map(size, paths, timeout_s="5")  # error
     pool.map(size, paths, errors="returns")  # error
     pool.map(size, paths, progress="line")  # error
     pool.options(on_cancel="stop")  # error
     pool.apply_async(size, (paths[0],)).cancel(on_cancel="stop")  # error
     executor.map(size, paths, errors="returns")  # error
-    executor.map(size, paths, chunks=3)  # error
+    executor.map(size, paths, chunks=3)  # error, but not for ty: as above
     executor.submit(size, paths[0]).cancel(on_cancel="stop")  # error
 
 
