@@ -88,7 +88,8 @@ _ELSEWHERE = {"Pool": "ComposablePool"} | dict.fromkeys(
     ("Executor", "ThreadPoolExecutor", "ProcessPoolExecutor", "InterpreterPoolExecutor"), "ComposableExecutor"
 )
 
-__all__ = [*(name for name in _HOMES if name != "map"), "__version__"]  # `import *` keeps the built-in `map`
+# `import *` keeps the built-in `map`, and needs no alias for annotations.
+__all__ = [*(name for name in _HOMES if name not in ("map", "Progress")), "__version__"]
 
 
 def __getattr__(name: str) -> object:
