@@ -67,7 +67,8 @@ def explained[F: Callable[..., None]](init: F) -> F:
                 raise TypeError(f"{type(self).__name__} has no argument {name!r}: did you mean {meant!r}?")
         init(self, *args, **kwargs)
 
-    for name in ("__qualname__", "__module__", "__doc__", "__annotations__"):  # importing functools would take longer
+    annotations = "__annotate__" if hasattr(init, "__annotate__") else "__annotations__"  # from Python 3.14 on
+    for name in ("__qualname__", "__module__", "__doc__", annotations):  # importing functools would take longer
         setattr(__init__, name, getattr(init, name))
     __init__.__wrapped__ = init  # type: ignore[attr-defined]
     return __init__  # type: ignore[return-value]  # it is called as `init` is

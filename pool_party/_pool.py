@@ -196,9 +196,10 @@ class ComposablePool:
                 the earlier ones as notes. `errors`: "return": what a task raises, or its WorkerLost or TaskTimeout,
                 takes the place of its result, so that those of the other items are not lost; "raise", the default:
                 the call raises the first. Type checkers do not know that the results of "return" may be exceptions,
-                unless you say so: `sizes: list[int | BaseException] = pool.map(...)`. `on_cancel`: "abandon", "wait" or "kill"; see `AsyncResult.cancel` and
-                `AsyncResult.outcome`. `context`: True, in threads only: tasks run in a copy of the caller's context;
-                False: they have none of the caller's context variables; None: what the pool does.
+                unless you say so: `sizes: list[int | BaseException] = pool.map(...)`. `on_cancel`: "abandon", "wait" or
+                "kill"; see `AsyncResult.cancel` and `AsyncResult.outcome`. `context`: True, in threads only: tasks run
+                in a copy of the caller's context; False: they have none of the caller's context variables; None: what
+                the pool does.
 
         Returns:
             A view, which keeps the pool alive.
