@@ -142,8 +142,8 @@ def tell_names(namespace: dict[str, Any]) -> None:
             _tell_names(value, namespace)
 
 
-_Function = type(tell_names)
-_makes_annotations = hasattr(_Function, "__annotate__")  # when they are read
+_Function: Any = type(tell_names)
+_makes_annotations = hasattr(tell_names, "__annotate__")  # when they are read: from Python 3.14 on
 
 
 def _tell_names(function: Any, namespace: dict[str, Any]) -> None:
