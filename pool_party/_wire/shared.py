@@ -12,7 +12,7 @@ from typing import Any, Protocol, overload
 from pool_party import _native
 
 
-class Array(Protocol):
+class _Array(Protocol):
     """What arrays of NumPy have, and other objects with a buffer have not."""
 
     @property
@@ -20,7 +20,7 @@ class Array(Protocol):
 
 
 @overload
-def share[A: Array](array: A, *, readonly: bool = False) -> A: ...
+def share[A: _Array](array: A, *, readonly: bool = False) -> A: ...
 
 
 @overload

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, assert_type
 
+import numpy
+from numpy.typing import NDArray
+
 import pool_party
 from pool_party import (
     AsyncResult,
@@ -161,6 +164,11 @@ def open_pools(kind: Literal["thread", "process"], policy: Policy, progress: Pro
         assert_type(executor.options(deadline_s=5).submit(name, 3).result(), str)
     with pool_party.patched(kind="auto"):
         pool_party.patch(kind="thread", policy="static")
+
+
+def use_shared(array: NDArray[numpy.float64], text: bytes) -> None:
+    assert_type(pool_party.share(array, readonly=True), NDArray[numpy.float64])
+    assert_type(pool_party.share(text), memoryview)
 
 
 def keep_failures(pool: ComposablePool, paths: list[Path]) -> int:

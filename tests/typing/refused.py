@@ -78,6 +78,11 @@ async def use_in_asyncio(pool: ComposablePool, executor: ComposableExecutor, pat
     print(name)
 
 
+def use_shared() -> None:
+    pool_party.share([1, 2])  # error
+    pool_party.share(b"abc", read_only=True)  # error
+
+
 class NoPolicy:
     def share(self) -> None: ...
 
