@@ -240,7 +240,7 @@ class Opening[T]:
             raise
         return opened[0]
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[object, None, T]:
         return self._open().__await__()
 
     async def __aenter__(self) -> T:

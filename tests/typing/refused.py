@@ -97,3 +97,4 @@ def open_pools() -> None:
     ComposableExecutor(2, policy="dynamics")  # error
     ThreadPool(2, policy="dynamics")  # error
     pool_party.patch(kind="dask")  # error
+    pool_party.patched(kind="dask")  # error
