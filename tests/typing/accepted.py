@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+import math
+import operator
 from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Executor, Future, as_completed, wait
 from functools import partial
 from pathlib import Path
-from typing import Literal, assert_type
+from typing import Literal, NamedTuple, assert_type
 
 import numpy
 from numpy.typing import NDArray
@@ -74,6 +76,42 @@ def use_pool(pool: ComposablePool, paths: list[Path], pairs: list[tuple[int, flo
     again.terminate()
 
 
+class Pair(NamedTuple):
+    number: int
+    weight: float
+
+
+class Doubler:
+    def __call__(self, number: int) -> int:
+        return 2 * number
+
+    def shifted(self, number: int, shift: float = 0.5) -> float:
+        return 2 * number + shift
+
+
+def sum_up(numbers: Sequence[int]) -> int:
+    return sum(numbers)
+
+
+def use_other_callables(pool: ComposablePool, numbers: list[int], lists: list[list[int]], pairs: list[Pair]) -> None:
+    assert_type(pool.map(Doubler(), numbers), list[int])
+    assert_type(pool.map(Doubler().shifted, numbers), list[float])
+    assert_type(pool.map(sum_up, lists), list[int])
+    assert_type(pool.map(math.sqrt, numbers), list[float])
+    assert_type(pool.map(str.upper, ["a"]), list[str])
+    assert_type(pool.map(len, lists), list[int])
+    pool.map(print, numbers)
+    pool.map(min, lists)
+    assert_type(pool.starmap(Doubler().shifted, [(1, 0.5)]), list[float])
+    assert_type(pool.starmap(Pair, [(1, 0.5)]), list[Pair])
+    assert_type(pool.starmap(math.pow, [(1, 2)]), list[float])
+    assert_type(pool.starmap(add, pairs), list[float])
+    assert_type(pool.starmap(add, {1: 0.5}.items()), list[float])
+    assert_type(pool.starmap(add, zip(numbers, itertools.repeat(0.5))), list[float])
+    assert_type(pool.starmap(add, itertools.combinations(numbers, 2)), list[float])
+    assert_type(pool.starmap(name, map(list, itertools.product(numbers, repeat=2))), list[str])
+
+
 def use_callbacks(pool: ComposablePool, paths: list[Path]) -> None:
     def note(total: int) -> None:
         print(total)
@@ -102,6 +140,22 @@ def use_executor(executor: ComposableExecutor, paths: list[Path]) -> Iterator[in
         assert_type(done.result(), float)
     print(totals.done())
     return executor.map(size, paths)
+
+
+def use_other_arguments(executor: ComposableExecutor, numbers: list[int], paths: list[Path]) -> None:
+    executor.map(operator.add, numbers, numbers)
+    executor.map(print, numbers, numbers)
+    executor.map(add, *[numbers, numbers])
+    executor.map(lambda number, weight: number + weight, numbers, numbers)
+    assert_type(list(executor.map(partial(add, b=0.5), numbers)), list[float])
+    assert_type(executor.submit(len, "abc").result(), int)
+    executor.submit(print, 1, sep="").add_done_callback(lambda future: print(future.result()))
+    paths_of: dict[Future[int], Path] = {executor.submit(size, path): path for path in paths}
+    for future in as_completed(paths_of):
+        assert_type(future.result(), int)
+        print(paths_of[future])
+    done, _ = wait([executor.submit(size, path) for path in paths])
+    assert_type([future.result() for future in done], list[int])
 
 
 def use_any_executor(executor: Executor, paths: list[Path]) -> list[int]:
