@@ -60,8 +60,8 @@ lint:      ## ruff: rules and format
 format:    ## let ruff format the Python code
 	$(call with_env,dev) -m ruff format $(ARGS)
 
-types:     ## mypy, strict; and whether the native module is what its stub says
-	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native
+types:     ## mypy, strict; whether the native module is what its stub says; and what four type checkers find in programs of users
+	$(call with_env,dev) -m mypy $(ARGS); "$$python" -m mypy.stubtest pool_party._native; "$$python" tests/typing/check.py
 
 bench:     ## all benchmarks, into docs/performance.md, 90 min: BENCH=dispatch for one, ARGS=--list, ARGS=--quick
 	$(call with_env,bench) benchmarks/bench.py $(ARGS) $(BENCH)

@@ -14,9 +14,14 @@ if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
 
 TYPE_CHECKING = False  # importing typing would cost a fresh interpreter as much again as this package
 if TYPE_CHECKING:
+    from pool_party._budget.policies import Policy as Policy
     from pool_party._budget.split import WorkerBudget as WorkerBudget
     from pool_party._budget.topology import cpu_count as cpu_count
+    from pool_party._core.futures import PoolFuture as PoolFuture
+    from pool_party._core.results import AsyncResult as AsyncResult
+    from pool_party._core.results import MapResult as MapResult
     from pool_party._core.statistics import Statistics as Statistics
+    from pool_party._core.streams import IMapIterator as IMapIterator
     from pool_party._default import DefaultExecutor as DefaultExecutor
     from pool_party._default import configure as configure
     from pool_party._default import default_executor as default_executor
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from pool_party._ground.errors import PoolTerminated as PoolTerminated
     from pool_party._ground.errors import RemoteError as RemoteError
     from pool_party._integrations.registration import register_joblib_backend as register_joblib_backend
+    from pool_party._observe.progress import Progress as Progress
     from pool_party._patching.public import patch as patch
     from pool_party._patching.public import patched as patched
     from pool_party._patching.public import unpatch as unpatch
@@ -44,17 +50,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncResult": "_core.results",
     "CannotWait": "_ground.errors",
     "ClusterLost": "_ground.broken",
     "ComposableExecutor": "_executor",
     "ComposablePool": "_pool",
     "DefaultExecutor": "_default",
+    "IMapIterator": "_core.streams",
     "InitializerFailed": "_ground.broken",
     "InterpreterPool": "_pool",
+    "MapResult": "_core.results",
+    "Policy": "_budget.policies",
     "PoolClosed": "_ground.errors",
+    "PoolFuture": "_core.futures",
     "PoolPartyError": "_ground.errors",
     "PoolTerminated": "_ground.errors",
     "ProcessPool": "_pool",
+    "Progress": "_observe.progress",
     "RemoteError": "_ground.errors",
     "Statistics": "_core.statistics",
     "TaskTimeout": "_ground.broken",
@@ -76,7 +88,8 @@ _ELSEWHERE = {"Pool": "ComposablePool"} | dict.fromkeys(
     ("Executor", "ThreadPoolExecutor", "ProcessPoolExecutor", "InterpreterPoolExecutor"), "ComposableExecutor"
 )
 
-__all__ = [*(name for name in _HOMES if name != "map"), "__version__"]  # `import *` keeps the built-in `map`
+# `import *` keeps the built-in `map`, and needs no alias for annotations.
+__all__ = [*(name for name in _HOMES if name not in ("map", "Progress")), "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -85,7 +98,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
     home = __import__(f"{__name__}.{_HOMES[name]}", fromlist=[name])  # importing importlib would cost more
     value = getattr(home, name)
-    value.__module__ = __name__
+    if name != "Progress":  # an alias, whose module cannot be set
+        value.__module__ = __name__
     globals()[name] = value
     return value
 

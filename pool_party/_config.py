@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from pool_party._budget.plan import Plan
-    from pool_party._budget.policies import Scope
     from pool_party._cluster.broker import Transport
     from pool_party._cluster.distant import Terms
     from pool_party._core.contexts import Carrier
+    from pool_party._ground.choices import Kind, Output, Scope
     from pool_party._observe.relay import Relay
 
 # What other pools call arguments of ours.
@@ -36,7 +36,7 @@ _SAME = (
     ("context", "mp_context", "start_method"),
     ("kind", "backend"),
 )
-KINDS = {
+KINDS: dict[str, Kind] = {
     "thread": "thread",
     "process": "process",
     "subprocess": "process",
@@ -49,7 +49,7 @@ REMOTE_KINDS = ("dask", "mpi")  # their workers are on other machines
 N_REMOTE_SLOTS = 1024  # tasks that a cluster may have under way at a time; guess
 
 
-def resolve_kind(kind: str) -> str:
+def resolve_kind(kind: str) -> Kind:
     """Return the kind for a name or an alias. Raises ValueError, which lists them all."""
     try:
         return KINDS[kind]
@@ -68,7 +68,8 @@ def explained[F: Callable[..., None]](init: F) -> F:
                 raise TypeError(f"{type(self).__name__} has no argument {name!r}: did you mean {meant!r}?")
         init(self, *args, **kwargs)
 
-    for name in ("__qualname__", "__module__", "__doc__", "__annotations__"):  # importing functools would take longer
+    annotations = "__annotate__" if hasattr(init, "__annotate__") else "__annotations__"  # from Python 3.14 on
+    for name in ("__qualname__", "__module__", "__doc__", annotations):  # importing functools would take longer
         setattr(__init__, name, getattr(init, name))
     __init__.__wrapped__ = init  # type: ignore[attr-defined]
     return __init__  # type: ignore[return-value]  # it is called as `init` is
@@ -134,7 +135,7 @@ class PoolOptions(Limits, total=False):
     """The options that every kind of pool has beside those of `multiprocessing.Pool`, but for `preload`."""
 
     log: bool
-    output: str | None
+    output: Output | None
     propagate: Iterable[ContextVar[Any] | str]
     quote_items: bool
     memory_per_worker: int | str | None
@@ -197,7 +198,7 @@ def arguments_of(initializer: Callable[..., object] | None, initargs: Iterable[A
 class PoolConfig(NamedTuple):
     """The arguments of a pool or executor, which `ComposablePool` describes; as they were given, until `checked`."""
 
-    kind: str
+    kind: Kind
     processes: int | None = None
     initializer: Callable[..., object] | None = None
     initargs: Any = ()
@@ -218,7 +219,7 @@ class PoolConfig(NamedTuple):
     worker_memory_limit: int | str | None = None
     address: Any = None
     client: Any = None
-    worker_kind: str | None = None
+    worker_kind: Kind | None = None
     insecure: bool = False
 
     def checked(self) -> Self:

@@ -19,12 +19,15 @@ from pool_party._core.nested import NestedMap, run, run_lazily
 from pool_party._executor import ComposableExecutor
 from pool_party._ground.errors import PoolPartyError
 from pool_party._ground.imports import loaded
+from pool_party._ground.records import TypedDict, overload, tell_names
 from pool_party._workers import loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Unpack
 
+    from pool_party._core.options import FurtherOptions
+    from pool_party._ground.choices import Kind
     from pool_party._observe.progress import Progress
 
 KIND = "POOL_PARTY_DEFAULT_KIND"
@@ -41,7 +44,7 @@ _here = threading.local()  # `is_worker`: the thread is a worker of the default 
 
 def configure(
     *,
-    kind: str | None = None,
+    kind: Kind | None = None,
     max_workers: int | None = None,
     initializer: Callable[..., object] | None = None,
     initargs: Iterable[Any] = (),
@@ -100,7 +103,7 @@ def configure(
         _configured = given
 
 
-def default_executor(kind: str | None = None) -> DefaultExecutor:
+def default_executor(kind: Kind | None = None) -> DefaultExecutor:
     """Return the executor that all parts of the program share. Does not block: its first task opens it.
 
     Args:
@@ -119,14 +122,45 @@ def default_executor(kind: str | None = None) -> DefaultExecutor:
     return _executors.get(kind) or _executors.setdefault(kind, DefaultExecutor(kind))
 
 
-def map(
-    fn: Callable[..., Any],
+class MapOptions(TypedDict, total=False):
+    """The keyword arguments of `map`."""
+
+    kind: Kind | None
+    chunksize: int | None
+    timeout: float | None
+    progress: Progress
+
+
+@overload
+def map[A, R](fn: Callable[[A], R], a: Iterable[A], /, **options: Unpack[MapOptions]) -> list[R]: ...
+
+
+@overload
+def map[A, B, R](
+    fn: Callable[[A, B], R], a: Iterable[A], b: Iterable[B], /, **options: Unpack[MapOptions]
+) -> list[R]: ...
+
+
+@overload
+def map[R](
+    fn: Callable[..., R],
+    a: Iterable[Any],
+    b: Iterable[Any],
+    c: Iterable[Any],
+    /,
     *iterables: Iterable[Any],
-    kind: str | None = None,
+    **options: Unpack[MapOptions],
+) -> list[R]: ...
+
+
+def map[R](
+    fn: Callable[..., R],
+    *iterables: Iterable[Any],
+    kind: Kind | None = None,
     chunksize: int | None = None,
     timeout: float | None = None,
     progress: Progress = None,
-) -> list[Any]:
+) -> list[R]:
     """Return `[fn(*x) for x in zip(*iterables)]`, computed by the default executor. Blocks until then.
 
     Args:
@@ -180,17 +214,17 @@ class DefaultExecutor(Executor):
         that were submitted before it.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._kind = kind
         self._inner: ComposableExecutor | None = None
         self._users: deque[None] = deque()  # as many as there are threads that are submitting
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """The kind of the workers: "thread", "process" or "interp"."""
         return self._kind
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit[**P, R](self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Start `fn(*args, **kwargs)` in a worker. Does not block, except to open workers; in a task, runs it.
 
         Args:
@@ -213,15 +247,35 @@ class DefaultExecutor(Executor):
         finally:
             users.pop()
 
-    def map(
+    @overload  # type: ignore[override]  # that of the standard library takes any function for any iterables
+    def map[A, R](self, fn: Callable[[A], R], a: Iterable[A], /, **options: Unpack[FurtherOptions]) -> Iterator[R]: ...
+
+    @overload
+    def map[A, B, R](
+        self, fn: Callable[[A, B], R], a: Iterable[A], b: Iterable[B], /, **options: Unpack[FurtherOptions]
+    ) -> Iterator[R]: ...
+
+    @overload
+    def map[R](
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., R],
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        **options: Unpack[FurtherOptions],
+    ) -> Iterator[R]: ...
+
+    def map[R](
+        self,
+        fn: Callable[..., R],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
         progress: Progress = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[R]:
         """Iterate over `fn(*x) for x in zip(*iterables)`, in order. Does not block; the iterator does.
 
         In a task it blocks until all calls have run, or with `buffersize` runs each when its result is asked for.
@@ -345,7 +399,7 @@ def _is_daemonic() -> bool:
 # ---- opening ----
 
 
-def _default_kind() -> str:
+def _default_kind() -> Kind:
     kind = (_configured and _configured["kind"]) or os.environ.get(KIND) or "process"
     try:
         return resolve_kind(kind)
@@ -444,3 +498,6 @@ def _watch_forks() -> None:
     if not _is_hooked:
         _is_hooked = True
         os.register_at_fork(before=_before_fork, after_in_child=_forget)
+
+
+tell_names(globals())

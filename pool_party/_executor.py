@@ -9,17 +9,17 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from time import monotonic
 
-from pool_party._budget.policies import Scope
 from pool_party._config import PoolConfig, explained, open_engine
 from pool_party._core import functions
 from pool_party._core.deferring import Deferrable
 from pool_party._core.engine import RUN
 from pool_party._core.following import FollowedFutures, count_calls, open_watch
-from pool_party._core.futures import FutureCall
+from pool_party._core.futures import FutureCall, PoolFuture
 from pool_party._ground.quoting import call_each_star
+from pool_party._ground.records import overload, tell_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self, Unpack
 
+    from pool_party._budget.policies import Policy
     from pool_party._core.awaiting import Opening
-    from pool_party._core.options import CallOptions, Options
+    from pool_party._core.options import CallOptions, MapOptions, Options
     from pool_party._core.statistics import Statistics
+    from pool_party._ground.choices import Kind, Output, PolicyName, Scope
     from pool_party._observe.progress import Progress
     from pool_party._observe.trace import Tracing
 
@@ -100,10 +102,10 @@ class ComposableExecutor(Deferrable, Executor):
         initializer: Callable[..., object] | None = None,
         initargs: Iterable[Any] = (),
         *,
-        kind: str = "process",
+        kind: Kind = "process",
         context: Any = None,
         max_tasks_per_child: int | None = None,
-        policy: Any = "dynamic",
+        policy: Policy | PolicyName | None = "dynamic",
         threads_per_worker: int | None = None,
         oversubscription: float = 1.0,
         affinity: bool | None = None,
@@ -111,14 +113,14 @@ class ComposableExecutor(Deferrable, Executor):
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
         log: bool = False,
-        output: str | None = None,
+        output: Output | None = None,
         propagate: Iterable[ContextVar[Any] | str] = (),
         quote_items: bool = True,
         memory_per_worker: int | str | None = None,
         worker_memory_limit: int | str | None = None,
         address: Any = None,
         client: Any = None,
-        worker_kind: str | None = None,
+        worker_kind: Kind | None = None,
         insecure: bool = False,
     ) -> None:
         if max_workers is not None and max_workers < 1:
@@ -187,7 +189,7 @@ class ComposableExecutor(Deferrable, Executor):
 
         return view_of(self, options)
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit[**P, R](self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> PoolFuture[R]:
         """Start `fn(*args, **kwargs)` in a worker. Does not block, except to pickle the arguments.
 
         Args:
@@ -207,7 +209,7 @@ class ComposableExecutor(Deferrable, Executor):
 
     def _submit(
         self, call: FutureCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Future[Any]:
+    ) -> PoolFuture[Any]:
         if self._engine.state != RUN:
             from pool_party._ground.errors import PoolClosed
 
@@ -216,22 +218,42 @@ class ComposableExecutor(Deferrable, Executor):
         self._engine.submit_call(call, fn, args, kwargs, self._options)
         return future
 
-    def _submit_chunk(self, fn: Callable[..., Any], first: int, chunk: list[tuple[Any, ...]]) -> Future[Any]:
+    def _submit_chunk(self, fn: Callable[..., Any], first: int, chunk: list[tuple[Any, ...]]) -> PoolFuture[Any]:
         """Submit a part of a map. first: the number of its first item."""
         call = FutureCall(self._engine)
         call.called, call.first, call.size = fn, first, len(chunk)
         return self._submit(call, call_each_star, (fn, chunk), {})
 
-    def map(
+    @overload  # type: ignore[override]  # that of the standard library takes any function for any iterables
+    def map[A, R](self, fn: Callable[[A], R], a: Iterable[A], /, **options: Unpack[MapOptions]) -> Iterator[R]: ...
+
+    @overload
+    def map[A, B, R](
+        self, fn: Callable[[A, B], R], a: Iterable[A], b: Iterable[B], /, **options: Unpack[MapOptions]
+    ) -> Iterator[R]: ...
+
+    @overload
+    def map[R](
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., R],
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        **options: Unpack[MapOptions],
+    ) -> Iterator[R]: ...
+
+    def map[R](
+        self,
+        fn: Callable[..., R],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
         progress: Progress = None,
         **options: Unpack[CallOptions],
-    ) -> Iterator[Any]:
+    ) -> Iterator[R]:
         """Iterate over `fn(*x) for x in zip(*iterables)`, in order. Does not block; the iterator does.
 
         Args:
@@ -412,7 +434,7 @@ def _in_order(
     options: Options | None,
     fn: Callable[..., Any],
     chunks: Iterator[tuple[int, list[Any]]],
-    futures: deque[Future[Any]],
+    futures: deque[PoolFuture[Any]],
     deadline: float | None,
     followed: FollowedFutures | None,
 ) -> Iterator[Any]:
@@ -474,3 +496,6 @@ def _class_for_asyncio() -> type[ComposableExecutor]:
         ComposableExecutor.__doc__,
     )
     return Threads
+
+
+tell_names(globals())

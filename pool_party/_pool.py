@@ -8,7 +8,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from itertools import islice
 
 from pool_party import _native
-from pool_party._budget.policies import Scope
 from pool_party._config import PoolConfig, PoolOptions, explained, open_engine, resolve_context
 from pool_party._core import functions
 from pool_party._core.deferring import Deferrable
@@ -16,20 +15,23 @@ from pool_party._core.engine import RUN
 from pool_party._core.following import follow_stream, get, open_watch
 from pool_party._core.inputs import AHEAD_BYTES, AHEAD_PER_WORKER, length_of, take
 from pool_party._core.results import AsyncResult, Callback, CollectingResult, MapResult
+from pool_party._ground.records import tell_names
 from pool_party._workers.base import WorkerHandle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from concurrent.futures import Future
     from contextvars import ContextVar
     from types import TracebackType
     from typing import Any, Self, Unpack
 
+    from pool_party._budget.policies import Policy
     from pool_party._core.awaiting import Opening
+    from pool_party._core.futures import PoolFuture
     from pool_party._core.options import CallOptions, Options, TaskOptions
     from pool_party._core.statistics import Statistics
     from pool_party._core.streams import IMapIterator
+    from pool_party._ground.choices import Kind, OnCancel, Output, PolicyName, Scope
     from pool_party._observe.progress import Progress
     from pool_party._observe.trace import Tracing
 
@@ -126,8 +128,8 @@ class ComposablePool(Deferrable):
         maxtasksperchild: int | None = None,
         context: Any = None,
         *,
-        kind: str = "process",
-        policy: Any = "dynamic",
+        kind: Kind = "process",
+        policy: Policy | PolicyName | None = "dynamic",
         threads_per_worker: int | None = None,
         oversubscription: float = 1.0,
         affinity: bool | None = None,
@@ -135,14 +137,14 @@ class ComposablePool(Deferrable):
         extensions: Iterable[str] | None = None,
         preload: Iterable[str] = (),
         log: bool = False,
-        output: str | None = None,
+        output: Output | None = None,
         propagate: Iterable[ContextVar[Any] | str] = (),
         quote_items: bool = True,
         memory_per_worker: int | str | None = None,
         worker_memory_limit: int | str | None = None,
         address: Any = None,
         client: Any = None,
-        worker_kind: str | None = None,
+        worker_kind: Kind | None = None,
         insecure: bool = False,
     ) -> None:
         self._context = context
@@ -197,9 +199,11 @@ class ComposablePool(Deferrable):
                 which this is done, or a tuple of classes; None, the default, stands for WorkerLost. The last error has
                 the earlier ones as notes. `errors`: "return": what a task raises, or its WorkerLost or TaskTimeout,
                 takes the place of its result, so that those of the other items are not lost; "raise", the default:
-                the call raises the first. `on_cancel`: "abandon", "wait" or "kill"; see `AsyncResult.cancel` and
-                `AsyncResult.outcome`. `context`: True, in threads only: tasks run in a copy of the caller's context;
-                False: they have none of the caller's context variables; None: what the pool does.
+                the call raises the first. Type checkers do not know that the results of "return" may be exceptions,
+                unless you say so: `sizes: list[int | BaseException] = pool.map(...)`. `on_cancel`: "abandon", "wait" or
+                "kill"; see `AsyncResult.cancel` and `AsyncResult.outcome`. `context`: True, in threads only: tasks run
+                in a copy of the caller's context; False: they have none of the caller's context variables; None: what
+                the pool does.
 
         Returns:
             A view, which keeps the pool alive.
@@ -221,13 +225,13 @@ class ComposablePool(Deferrable):
 
     # ---- one call ----
 
-    def apply(
+    def apply[R](
         self,
-        func: Callable[..., Any],
+        func: Callable[..., R],
         args: Iterable[Any] = (),
         kwds: Mapping[str, Any] = {},
         **options: Unpack[CallOptions],
-    ) -> Any:
+    ) -> R:
         """Run `func(*args, **kwds)` in a worker, and return its result. Blocks until then.
 
         Args:
@@ -249,15 +253,15 @@ class ComposablePool(Deferrable):
             return self.options(**options).apply(func, args, kwds)
         return get(self.apply_async(func, args, kwds))
 
-    def apply_async(
+    def apply_async[R](
         self,
-        func: Callable[..., Any],
+        func: Callable[..., R],
         args: Iterable[Any] = (),
         kwds: Mapping[str, Any] = {},
-        callback: Callback = None,
-        error_callback: Callback = None,
+        callback: Callback[R] = None,
+        error_callback: Callback[BaseException] = None,
         **options: Unpack[CallOptions],
-    ) -> AsyncResult:
+    ) -> AsyncResult[R]:
         """Start `func(*args, **kwds)` in a worker. Does not block, except to pickle the arguments.
 
         Args:
@@ -279,11 +283,11 @@ class ComposablePool(Deferrable):
             return self.options(**options).apply_async(func, args, kwds, callback, error_callback)
         self._check(func)
         engine = self._engine
-        result = AsyncResult(engine, self, callback, error_callback)
+        result: AsyncResult[R] = AsyncResult(engine, self, callback, error_callback)
         engine.submit_call(result, func, tuple(args), dict(kwds), self._options)
         return result
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit[**P, R](self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> PoolFuture[R]:
         """Start `fn(*args, **kwargs)` in a worker, as executors do. Does not block, except to pickle the arguments.
 
         It is for libraries that expect an executor, such as Dask: `dask.config.set(pool=pool)`.
@@ -304,22 +308,22 @@ class ComposablePool(Deferrable):
 
         self._check(fn)
         call = FutureCall(self._engine)
-        future = call.future
+        future: PoolFuture[R] = call.future
         call.owner = self
         self._engine.submit_call(call, fn, args, kwargs, self._options)
         return future
 
     # ---- many calls ----
 
-    def map(
+    def map[T, R](
         self,
-        func: Callable[[Any], Any],
-        iterable: Iterable[Any],
+        func: Callable[[T], R],
+        iterable: Iterable[T],
         chunksize: int | None = None,
         *,
         progress: Progress = None,
         **options: Unpack[CallOptions],
-    ) -> list[Any]:
+    ) -> list[R]:
         """Return `[func(x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
 
         Args:
@@ -344,18 +348,17 @@ class ComposablePool(Deferrable):
         if options:
             return self.options(**options).map(func, iterable, chunksize, progress=progress)
         watch = open_watch(progress)
-        values: list[Any] = get(self.map_async(func, iterable, chunksize), watch)
-        return values
+        return get(self.map_async(func, iterable, chunksize), watch)
 
-    def map_async(
+    def map_async[T, R](
         self,
-        func: Callable[[Any], Any],
-        iterable: Iterable[Any],
+        func: Callable[[T], R],
+        iterable: Iterable[T],
         chunksize: int | None = None,
-        callback: Callback = None,
-        error_callback: Callback = None,
+        callback: Callback[list[R]] = None,
+        error_callback: Callback[BaseException] = None,
         **options: Unpack[CallOptions],
-    ) -> MapResult:
+    ) -> MapResult[R]:
         """Start `map`. Does not block, except to read the input and to pickle it.
 
         Args:
@@ -381,15 +384,15 @@ class ComposablePool(Deferrable):
             return self.options(**options).map_async(func, iterable, chunksize, callback, error_callback)
         return self._map(func, iterable, chunksize, callback, error_callback, star=False)
 
-    def starmap(
+    def starmap[*Ts, R](
         self,
-        func: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
+        func: Callable[[*Ts], R],
+        iterable: Iterable[tuple[*Ts]] | Iterable[list[Any]],
         chunksize: int | None = None,
         *,
         progress: Progress = None,
         **options: Unpack[CallOptions],
-    ) -> list[Any]:
+    ) -> list[R]:
         """Return `[func(*x) for x in iterable]`, computed in workers. Blocks until all tasks have run.
 
         Args:
@@ -412,18 +415,17 @@ class ComposablePool(Deferrable):
         if options:
             return self.options(**options).starmap(func, iterable, chunksize, progress=progress)
         watch = open_watch(progress)
-        values: list[Any] = get(self.starmap_async(func, iterable, chunksize), watch)
-        return values
+        return get(self.starmap_async(func, iterable, chunksize), watch)
 
-    def starmap_async(
+    def starmap_async[*Ts, R](
         self,
-        func: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
+        func: Callable[[*Ts], R],
+        iterable: Iterable[tuple[*Ts]] | Iterable[list[Any]],
         chunksize: int | None = None,
-        callback: Callback = None,
-        error_callback: Callback = None,
+        callback: Callback[list[R]] = None,
+        error_callback: Callback[BaseException] = None,
         **options: Unpack[CallOptions],
-    ) -> MapResult:
+    ) -> MapResult[R]:
         """Start `starmap`. Does not block, except to read the input and to pickle it.
 
         Args:
@@ -452,10 +454,10 @@ class ComposablePool(Deferrable):
         func: Callable[..., Any],
         iterable: Iterable[Any],
         chunksize: int | None,
-        callback: Callback,
-        error_callback: Callback,
+        callback: Callback[Any],
+        error_callback: Callback[BaseException],
         star: bool,
-    ) -> MapResult:
+    ) -> MapResult[Any]:
         self._engine.check_running()
         self._check(func)
         items = take(iterable)
@@ -477,7 +479,9 @@ class ComposablePool(Deferrable):
         ahead = 0 if items is not None else self._engine.n_workers * AHEAD_PER_WORKER
         collects = self._options is not None and self._options.errors == "return"
         made = CollectingResult if collects else MapResult
-        result = made(self._engine, self, callback, error_callback, n_items, chunksize, _native.JOB_MAP, ahead)
+        result: MapResult[Any] = made(
+            self._engine, self, callback, error_callback, n_items, chunksize, _native.JOB_MAP, ahead
+        )
         if items is None:
             result.ahead = result.small_ahead = ahead
             result.large_bytes = AHEAD_BYTES // ahead
@@ -488,16 +492,16 @@ class ComposablePool(Deferrable):
 
     # ---- iterators ----
 
-    def imap(
+    def imap[T, R](
         self,
-        func: Callable[[Any], Any],
-        iterable: Iterable[Any],
+        func: Callable[[T], R],
+        iterable: Iterable[T],
         chunksize: int = 1,
         buffersize: int | None = None,
         *,
         progress: Progress = None,
         **options: Unpack[CallOptions],
-    ) -> IMapIterator:
+    ) -> IMapIterator[R]:
         """Iterate over `func(x) for x in iterable`, in order. Does not block; the iterator does.
 
         Args:
@@ -522,16 +526,16 @@ class ComposablePool(Deferrable):
             return self.options(**options).imap(func, iterable, chunksize, buffersize, progress=progress)
         return self._imap(func, iterable, chunksize, buffersize, ordered=True, progress=progress)
 
-    def imap_unordered(
+    def imap_unordered[T, R](
         self,
-        func: Callable[[Any], Any],
-        iterable: Iterable[Any],
+        func: Callable[[T], R],
+        iterable: Iterable[T],
         chunksize: int = 1,
         buffersize: int | None = None,
         *,
         progress: Progress = None,
         **options: Unpack[CallOptions],
-    ) -> IMapIterator:
+    ) -> IMapIterator[R]:
         """Iterate as `imap` does, with results as they arrive. Does not block; the iterator does.
 
         Args:
@@ -562,7 +566,7 @@ class ComposablePool(Deferrable):
         buffersize: int | None,
         ordered: bool,
         progress: Progress,
-    ) -> IMapIterator:
+    ) -> IMapIterator[Any]:
         from pool_party._core.streams import IMapIterator, StreamCall
 
         engine = self._engine
@@ -610,16 +614,16 @@ class ComposablePool(Deferrable):
 
         return Opening(lambda: cls(*args, **kwargs), cls.terminate)
 
-    def amap(
+    def amap[T, R](
         self,
-        func: Callable[[Any], Any],
-        iterable: Iterable[Any] | AsyncIterable[Any],
+        func: Callable[[T], R],
+        iterable: Iterable[T] | AsyncIterable[T],
         *,
         limit: int | None = None,
         ordered: bool = True,
-        on_cancel: str | None = None,
+        on_cancel: OnCancel | None = None,
         **options: Unpack[TaskOptions],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncIterator[R]:
         """Iterate asynchronously over `func(x) for x in iterable`: `async for y in pool.amap(f, xs)`. Does not block.
 
         The iteration ends with the first task that raises. When it ends for this reason, or because it was cancelled or
@@ -778,7 +782,7 @@ class ComposablePool(Deferrable):
         return self._engine.statistics()
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """The kind of the workers: "thread", "process", "interp", "dask" or "mpi", never an alias."""
         return self._engine.kind
 
@@ -922,3 +926,6 @@ class InterpreterPool(ComposablePool):
             preload=preload,
             **options,
         )
+
+
+tell_names(globals())

@@ -14,7 +14,7 @@ class KindUnavailable(Exception):
 
 
 @contextmanager
-def open_pool(kind: str, n_workers: int, **options: Any) -> Iterator[ComposablePool]:
+def open_pool(kind: Any, n_workers: int, **options: Any) -> Iterator[ComposablePool]:
     """Open a pool for the block. At its end, wait until all workers are gone.
 
     Raises:

@@ -13,15 +13,15 @@ from collections.abc import Iterable
 
 from pool_party._budget import limiter
 from pool_party._budget.libraries import Library
-from pool_party._budget.policies import Scope
 from pool_party._native import REGION_NUMBERS, Gate, ancestors, descend_from, install_regions, uninstall_regions
 from pool_party._wire.fd_handle import Handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pool_party._budget.plan import Plan
+    from pool_party._ground.choices import Scope
 
-__all__ = ["Entry", "Gate", "Gated", "Scope", "can_be_gated", "open_for", "open_gate"]
+__all__ = ["Entry", "Gate", "Gated", "can_be_gated", "open_for", "open_gate"]
 
 
 def open_for(plan: Plan) -> tuple[Gate, Entry]:

@@ -7,7 +7,6 @@ import threading
 from pool_party import _native
 from pool_party._budget import policies
 from pool_party._budget.environment import users_environment
-from pool_party._budget.policies import Scope
 from pool_party._budget.split import WorkerBudget, count_threads, split
 from pool_party._budget.topology import cpu_count, current
 from pool_party._ground.records import NamedTuple, TypedDict
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from pool_party._budget.gate import Entry
     from pool_party._budget.process_budget import ProcessBudget
+    from pool_party._ground.choices import PolicyName, Scope
 
     type Divider = Literal["plan", "workers", "balancer"]
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Limits(TypedDict, total=False):
     """The options of pools that concern threads; see `ComposablePool`."""
 
-    policy: Any
+    policy: policies.Policy | PolicyName | None
     threads_per_worker: int | None
     oversubscription: float
     affinity: bool | None

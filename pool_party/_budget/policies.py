@@ -15,11 +15,9 @@ from pool_party._ground.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, Protocol
+    from typing import Any, Protocol
 else:
     Protocol = object
-
-type Scope = Literal["pool", "machine"]  # whose regions share a gate: the pool's or the machine's
 
 
 class State(NamedTuple):

@@ -22,6 +22,7 @@ from pool_party._ground.threads import start_detached
 
 if TYPE_CHECKING:
     from pool_party._core.results import Call
+    from pool_party._ground.choices import OnCancel
 
 type Deed = Callable[[], object]
 
@@ -121,7 +122,7 @@ async def _wait_for_first(calls: "list[Call]") -> None:
 # ---- awaiting ----
 
 
-async def outcome(call: "Call", on_cancel: str | None) -> Any:
+async def outcome(call: "Call", on_cancel: "OnCancel | None") -> Any:
     """Return a call's value once it is there, or raise its exception. Cancelling the last awaiter cancels the call."""
     on_cancel = on_cancel or call.on_cancel
     check_on_cancel(on_cancel, call.engine.kind)
@@ -239,7 +240,7 @@ class Opening[T]:
             raise
         return opened[0]
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[object, None, T]:
         return self._open().__await__()
 
     async def __aenter__(self) -> T:

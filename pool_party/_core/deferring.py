@@ -50,17 +50,19 @@ class Deferrable:
         else:
             self._deferred = opening
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _OPENED:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        if self._viewed is not None:
-            return getattr(self._viewed, name)
-        if (module := importing()) is not None:
-            raise PoolPartyError(
-                f"a worker imports the module {module!r}, which uses a pool as it is imported, so every worker would "
-                'start more of them: use the pool in a function, or under if __name__ == "__main__"'
-            )
-        opening = self.__dict__.pop("_deferred", None)
-        if opening is not None:
-            opening()
-        return object.__getattribute__(self, name)
+    if not TYPE_CHECKING:  # checkers would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _OPENED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            if self._viewed is not None:
+                return getattr(self._viewed, name)
+            if (module := importing()) is not None:
+                raise PoolPartyError(
+                    f"a worker imports the module {module!r}, which uses a pool as it is imported, so every worker would "
+                    'start more of them: use the pool in a function, or under if __name__ == "__main__"'
+                )
+            opening = self.__dict__.pop("_deferred", None)
+            if opening is not None:
+                opening()
+            return object.__getattribute__(self, name)

@@ -17,10 +17,10 @@ from pool_party._ground.threads import start_thread
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import deque
-    from concurrent.futures import Future
     from typing import Any
 
     from pool_party._core.engine import Engine
+    from pool_party._core.futures import PoolFuture
     from pool_party._core.results import AsyncResult
     from pool_party._core.streams import StreamCall
     from pool_party._observe.progress import Progress, Watch
@@ -91,7 +91,7 @@ def count_calls(iterables: tuple[Iterable[Any], ...]) -> int | None:
     return min(known, default=0) if len(known) == len(lengths) else None
 
 
-def get(result: AsyncResult, watch: Watch | None = None) -> Any:
+def get[R](result: AsyncResult[R], watch: Watch | None = None) -> R:
     """Return the value of a call to which nobody else has a handle. The final count is shown before.
 
     If anything but the outcome ends this wait, such as Ctrl-C, its tasks that have not begun are withdrawn.
@@ -108,7 +108,7 @@ def get(result: AsyncResult, watch: Watch | None = None) -> Any:
         del result  # breaks the reference cycle of exception, traceback and this frame
 
 
-def _wait_and_show(result: AsyncResult, watch: Watch) -> None:
+def _wait_and_show(result: AsyncResult[Any], watch: Watch) -> None:
     follower = Follower(watch, result.n_items, lambda: result.n_done, lambda: result.done)
     try:
         result.wait()
@@ -126,7 +126,7 @@ class FollowedFutures:
     """The futures of a `map` that are left, each for a chunk of items."""
 
     def __init__(
-        self, watch: Watch, total: int | None, futures: deque[Future[Any]], chunk: int, engine: Engine
+        self, watch: Watch, total: int | None, futures: deque[PoolFuture[Any]], chunk: int, engine: Engine
     ) -> None:
         self.n_taken = 0  # the items whose results have been taken
         self._futures = futures
@@ -147,7 +147,7 @@ class FollowedFutures:
                 break
         return self.n_taken + n_done * self._chunk
 
-    def _snapshot(self) -> deque[Future[Any]]:
+    def _snapshot(self) -> deque[PoolFuture[Any]]:
         while True:
             try:
                 return self._futures.copy()

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pool_party import _native
 from pool_party._core.outcomes import future_error_of
 from pool_party._core.results import Call
+from pool_party._ground.records import R, tell_names
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
+    from pool_party._ground.choices import OnCancel
 
 
-class PoolFuture(Future[Any]):
+class PoolFuture(Future[R]):
     """A `concurrent.futures.Future` of a `ComposableExecutor`. It is running once a worker has begun its task.
 
     Raises:
@@ -27,7 +29,7 @@ class PoolFuture(Future[Any]):
 
     _call: "FutureCall"
 
-    def cancel(self, *, on_cancel: str | None = None) -> bool:
+    def cancel(self, *, on_cancel: "OnCancel | None" = None) -> bool:
         """Cancel the call, unless a worker has begun it and is not to be killed. Does not block.
 
         Args:
@@ -67,7 +69,7 @@ class PoolFuture(Future[Any]):
         """
         return not self.done() and self._call.is_begun()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> R:
         """Return the call's value. Blocks until it is there.
 
         Args:
@@ -83,9 +85,9 @@ class PoolFuture(Future[Any]):
         """
         error = self.exception(timeout)
         if error is None:
-            return self._call.value
+            return self._call.value  # type: ignore[no-any-return]  # workers say nothing of types
         if self._call.returns_error:
-            return error
+            return error  # type: ignore[return-value]  # as the caller has asked for
         try:
             raise error
         finally:
@@ -110,7 +112,7 @@ class PoolFuture(Future[Any]):
             raise CancelledError
         return None if self._call.status == _native.STATUS_OK else self._call.error()
 
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Have a function called with this future once the call was cancelled or has its outcome.
 
         Does not block, and never raises an Exception. If it was or has already, `fn` is called at once, in this thread,
@@ -128,7 +130,7 @@ class PoolFuture(Future[Any]):
         except Exception:
             LOGGER.exception("exception calling callback for %r", self)
 
-    def set_result(self, result: Any) -> None:
+    def set_result(self, result: R) -> None:
         """Give the future a result, in the place of the call's.
 
         Does not block. A worker that has begun the call goes on with it.
@@ -152,7 +154,7 @@ class PoolFuture(Future[Any]):
             TypeError: It is no exception.
         """
         if exception is None:
-            self.set_result(None)
+            self._call.set_outcome(_native.STATUS_OK, None)
         elif isinstance(exception, BaseException):
             self._call.set_outcome(_native.STATUS_RAISED, exception)
         else:
@@ -168,10 +170,10 @@ class PoolFuture(Future[Any]):
         error = self.exception()
         return True, False, None if error is not None else self._call.value, error
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, R]:
         return self.outcome().__await__()
 
-    def outcome(self, *, on_cancel: str | None = None) -> Coroutine[Any, Any, Any]:
+    def outcome(self, *, on_cancel: "OnCancel | None" = None) -> Coroutine[object, None, R]:
         """Return a coroutine of asyncio for the value; `await future` is short for `await future.outcome()`.
 
         If the coroutine is cancelled while nothing else awaits this future, the future is cancelled unless a worker has
@@ -200,7 +202,7 @@ class FutureCall(Call):
     def __init__(self, engine: "Engine") -> None:
         super().__init__(engine)
         self.callbacks = _native.CALLBACKS_AFTER
-        self.future = PoolFuture()
+        self.future: PoolFuture[Any] = PoolFuture()
         self.future._call = self
 
     def run_callbacks(self) -> None:
@@ -240,7 +242,7 @@ class FutureCall(Call):
             return f"finished returned {type(self.value).__name__}"
         return f"finished raised {type(self.error()).__name__}"
 
-    def cancel(self, on_cancel: str | None = None) -> bool:
+    def cancel(self, on_cancel: "OnCancel | None" = None) -> bool:
         return self.cancel_as(on_cancel) or self.is_cancelled()
 
     def is_begun(self) -> bool:
@@ -248,3 +250,6 @@ class FutureCall(Call):
 
     def wait(self, timeout: float | None) -> bool:
         return self.done or self._engine.wait(self, timeout)
+
+
+tell_names(globals())

@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from pool_party._ground.choices import Errors, OnCancel
+
+if TYPE_CHECKING:
+    from pool_party._observe.progress import Progress
 
 ON_CANCEL = ("abandon", "wait", "kill")
 ERRORS = ("raise", "return")
@@ -19,17 +24,30 @@ class TaskOptions(TypedDict, total=False):
     deadline_s: float | None
     retries: int
     retry_on: Exceptions | None
-    errors: str
+    errors: Errors
     context: bool | None
 
 
 class CallOptions(TaskOptions, total=False):
     """The keyword arguments of `options`, and of the other verbs."""
 
-    on_cancel: str
+    on_cancel: OnCancel
 
 
 NAMES = tuple(CallOptions.__annotations__)
+
+
+class FurtherOptions(TypedDict, total=False):
+    """The keyword arguments that the `map` of an executor has of its own."""
+
+    timeout: float | None
+    chunksize: int
+    buffersize: int | None
+    progress: "Progress"
+
+
+class MapOptions(FurtherOptions, CallOptions, total=False):
+    """The keyword arguments of the `map` of an executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +58,8 @@ class Options:
     deadline_s: float | None = None
     retries: int = 0
     retry_on: Exceptions | None = None
-    on_cancel: str = "abandon"
-    errors: str = "raise"
+    on_cancel: OnCancel = "abandon"
+    errors: Errors = "raise"
     context: bool | None = None
 
     @property

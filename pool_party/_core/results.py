@@ -13,6 +13,7 @@ from pool_party import _native
 from pool_party._core.outcomes import error_of, place_in
 from pool_party._core.places import note
 from pool_party._ground.log import log_exception
+from pool_party._ground.records import Generic, R, R_co, tell_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
     from pool_party._core.engine import Engine
     from pool_party._core.options import Supervision
+    from pool_party._ground.choices import OnCancel
 
-type Callback = Callable[[Any], object] | None
+type Callback[V] = Callable[[V], object] | None
 
 
 def timed_out() -> Exception:
@@ -31,7 +33,7 @@ def timed_out() -> Exception:
     return TimeoutError()
 
 
-def call_back(callback: Callback, value: Any) -> None:
+def call_back[V](callback: Callback[V], value: V) -> None:
     """Call a user's callback. What it raises is logged, since no caller waits for it."""
     if callback is None:
         return
@@ -85,11 +87,11 @@ class Call(_native.Job):
         return self.supervision is not None and self.supervision.options.errors == "return" and self.failed >= 0
 
     @property
-    def on_cancel(self) -> str:
+    def on_cancel(self) -> OnCancel:
         """What happens to a task that a worker has begun when the call is cancelled, unless that says otherwise."""
         return "abandon" if self.supervision is None else self.supervision.options.on_cancel
 
-    def cancel_as(self, on_cancel: str | None) -> bool:
+    def cancel_as(self, on_cancel: OnCancel | None) -> bool:
         """Cancel the call: `AsyncResult.cancel`. Return False if that is impossible."""
         if on_cancel is not None:
             from pool_party._core.options import check_on_cancel
@@ -150,7 +152,7 @@ class Call(_native.Job):
             pass  # another thread has discarded the last one
 
 
-class AsyncResult(Call):
+class AsyncResult(Call, Generic[R_co]):  # noqa: UP046  # type parameters of a class would import typing
     """The result of `apply_async`.
 
     Raises:
@@ -162,15 +164,15 @@ class AsyncResult(Call):
         there.
     """
 
-    _callback: Callback = None
-    _error_callback: Callback = None
+    _callback: Callback[Any] = None
+    _error_callback: Callback[BaseException] = None
 
     def __init__(
         self,
         engine: Engine,
         owner: object,
-        callback: Callback = None,
-        error_callback: Callback = None,
+        callback: Callback[Any] = None,
+        error_callback: Callback[BaseException] = None,
         n_items: int = 1,
         chunk: int = 1,
         kind: int = 0,
@@ -213,7 +215,7 @@ class AsyncResult(Call):
         if not self.done:
             self._engine.wait(self, timeout)
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> R_co:
         """Return the value. Blocks until it is there.
 
         Args:
@@ -234,15 +236,15 @@ class AsyncResult(Call):
         if not self.done and not self._engine.wait(self, timeout):
             raise timed_out()
         if self.status == _native.STATUS_OK:
-            return self.value
+            return self.value  # type: ignore[no-any-return]  # workers say nothing of types
         if self.returns_error:
-            return self.error()
+            return self.error()  # type: ignore[return-value]  # as the caller has asked for
         try:
             raise self.error()
         finally:
             del self  # breaks the reference cycle of exception, traceback and this frame
 
-    def cancel(self, *, on_cancel: str | None = None) -> bool:
+    def cancel(self, *, on_cancel: OnCancel | None = None) -> bool:
         """Cancel the call. Does not block. `get` then raises `concurrent.futures.CancelledError`.
 
         Tasks that no worker has begun are withdrawn. So a map can be cancelled until it is done, and a single call only
@@ -261,10 +263,10 @@ class AsyncResult(Call):
         """
         return self.cancel_as(on_cancel)
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, R_co]:
         return self.outcome().__await__()
 
-    def outcome(self, *, on_cancel: str | None = None) -> Coroutine[Any, Any, Any]:
+    def outcome(self, *, on_cancel: OnCancel | None = None) -> Coroutine[object, None, R_co]:
         """Return a coroutine of asyncio for the value; `await result` is short for `await result.outcome()`.
 
         If the coroutine is cancelled while nothing else awaits this result, the tasks that no worker has begun are
@@ -297,7 +299,7 @@ class AsyncResult(Call):
             call_back(callback, self.value if succeeded else self.error())
 
 
-class MapResult(AsyncResult):
+class MapResult(AsyncResult[list[R]], Generic[R]):  # noqa: UP046
     """The result of `map_async`: a list in the order of the input.
 
     Raises:
@@ -311,7 +313,7 @@ class MapResult(AsyncResult):
     first = 0
 
 
-class CollectingResult(MapResult):
+class CollectingResult(MapResult[R]):
     """The result of a map whose tasks' exceptions take the place of their results."""
 
     _errors: list[tuple[int, BaseException]] | None = None  # by the number of their item
@@ -329,3 +331,6 @@ class CollectingResult(MapResult):
             for index, error in self.__dict__.setdefault("_errors", made):  # of two threads' the first
                 values[index] = error
         return values
+
+
+tell_names(globals())

@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pool_party import _native
 from pool_party._core.results import Call, timed_out
+from pool_party._ground.records import R_co, tell_names
 
 if TYPE_CHECKING:
     from pool_party._core.engine import Engine
@@ -33,7 +34,7 @@ class StreamCall(Call):
         return super().n_done if self.n_items else self.n_delivered * self.chunk - self.n_missing
 
 
-class IMapIterator(Iterator[Any]):
+class IMapIterator(Iterator[R_co]):
     """An iterator over the results of `imap` and `imap_unordered`.
 
     Raises:
@@ -52,10 +53,10 @@ class IMapIterator(Iterator[Any]):
         self._owner = owner
         self._items: deque[Any] = deque()  # the rest of the current chunk's results
 
-    def __iter__(self) -> "IMapIterator":
+    def __iter__(self) -> Self:
         return self
 
-    def next(self, timeout: float | None = None) -> Any:
+    def next(self, timeout: float | None = None) -> R_co:
         """Return the next result. Blocks until it is there.
 
         Args:
@@ -73,7 +74,7 @@ class IMapIterator(Iterator[Any]):
         while True:
             if self._items:
                 try:
-                    return self._items.popleft()
+                    return self._items.popleft()  # type: ignore[no-any-return]  # workers say nothing of types
                 except IndexError:  # another thread has taken the rest of the chunk
                     pass
             outcome = self._engine.next(self._call, timeout)
@@ -91,7 +92,7 @@ class IMapIterator(Iterator[Any]):
             if status != _native.STATUS_OK:
                 error = self._call.error_from(index, status, value)
                 if supervision is not None and supervision.options.errors == "return" and index >= 0:
-                    return error
+                    return error  # type: ignore[return-value]  # as the caller has asked for
                 try:
                     if isinstance(error, StopIteration):  # it would look like the end of the results, as in PEP 479
                         raise RuntimeError(f"a task raised {type(error).__name__}") from error
@@ -99,7 +100,7 @@ class IMapIterator(Iterator[Any]):
                 finally:
                     del outcome, value, error  # breaks the reference cycle of exception, traceback and this frame
             if self._call.chunk == 1:
-                return value
+                return value  # type: ignore[no-any-return]
             self._items.extend(value)
 
     __next__ = next
@@ -111,3 +112,6 @@ class IMapIterator(Iterator[Any]):
         follower = self.__dict__.get("_follower")
         if follower is not None:
             follower.stop()
+
+
+tell_names(globals())

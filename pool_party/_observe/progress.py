@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 from pool_party._ground.imports import loaded
 from pool_party._ground.log import log_exception
@@ -16,7 +16,17 @@ from pool_party._wire.interrupts import is_from_handler
 INTERVAL_S = 0.1  # at least this long between two updates; tqdm's own default
 LINE_S = 30.0  # between plain lines
 
-type Progress = Any  # None, a bool, "lines", a callable, a tqdm, or a tuple of a rich Progress and a task's id
+type Progress = bool | Literal["lines"] | Callable[[int, int | None], object] | tuple[Any, Any] | Bar | None
+
+
+class Bar(Protocol):
+    """What `progress` takes of tqdm. A tuple is a `Progress` of rich and a task's id."""
+
+    n: Any
+    total: Any
+
+    def update(self, n: Any = ..., /) -> object: ...
+    def refresh(self) -> object: ...
 
 
 class _Display(Protocol):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pool_party import _native
 from pool_party._ground.quoting import name_of
+from pool_party._ground.records import tell_names
 from pool_party._ground.threads import PoolThread, start_thread
 from pool_party._observe import assemble, chrome
 from pool_party._observe.assemble import Life, Present
@@ -361,3 +362,6 @@ class Tracing:
 
 def _who(life: Life) -> dict[str, Any]:
     return {"pid": life.pid, "worker": life.name}
+
+
+tell_names(globals())

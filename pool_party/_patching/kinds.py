@@ -8,6 +8,7 @@ from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from types import FunctionType, ModuleType
 from typing import Any
 
+from pool_party._ground.choices import Kind
 from pool_party._patching.subclasses import names_in
 from pool_party._workers.interp.extensions import IS_SUPPORTED
 from pool_party._workers.interp.known import PACKAGES
@@ -29,7 +30,7 @@ _NAMES_OF_PROCESS = frozenset(
 _REFUSING = frozenset(("_curses", "_curses_panel", "_tkinter", "_tracemalloc", "faulthandler", "readline"))
 
 
-def choose(context: Any, *others: object) -> str:
+def choose(context: Any, *others: object) -> Kind:
     """Return "interp" if the program runs there as in processes as far as can be told, otherwise "process".
 
     others: arguments of the pool which speak for processes unless they are None.

@@ -2,21 +2,34 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict, Unpack
 
+from pool_party._ground.choices import PatchingKind, PolicyName, Scope
 from pool_party._patching import apply, state
 from pool_party._patching.settings import Settings
 
 KINDS = ("process", "thread", "interp", "auto")
 
 
+class PatchOptions(TypedDict, total=False):
+    """The keyword arguments of `patch`."""
+
+    kind: PatchingKind
+    n_workers: int | None
+    oversubscription: float
+    policy: PolicyName | None
+    scope: Scope
+    only: Iterable[str]
+    excluded: Iterable[str]
+
+
 def patch(
     *,
-    kind: str = "process",
+    kind: PatchingKind = "process",
     n_workers: int | None = None,
     oversubscription: float = 1.0,
-    policy: str | None = None,
-    scope: str = "pool",
+    policy: PolicyName | None = None,
+    scope: Scope = "pool",
     only: Iterable[str] = (),
     excluded: Iterable[str] = (),
 ) -> None:
@@ -64,7 +77,7 @@ def unpatch() -> None:
 
 
 @contextmanager
-def patched(**options: Any) -> Iterator[None]:
+def patched(**options: Unpack[PatchOptions]) -> Iterator[None]:
     """Do what `patch` does, within a `with` block: `with pool_party.patched(kind="thread"): ...`. It may be nested.
 
     At the end of the block, what was there before is restored: the options of an outer block, or the standard library.

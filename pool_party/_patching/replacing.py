@@ -17,6 +17,7 @@ from pool_party._budget.topology import cpu_count
 from pool_party._config import arguments_of
 from pool_party._core import functions
 from pool_party._executor import ComposableExecutor
+from pool_party._ground.choices import Kind
 from pool_party._ground.errors import PoolClosed
 from pool_party._patching import kinds, state, subclasses, usage
 from pool_party._patching.settings import Settings
@@ -98,7 +99,7 @@ def budget_options() -> dict[str, Any]:
     return {"policy": policy, "oversubscription": settings.oversubscription, "scope": settings.scope}
 
 
-def choose_kind(context: Any, *others: object) -> str:
+def choose_kind(context: Any, *others: object) -> Kind:
     """Return the kind of workers in the place of processes. others: what speaks for processes unless it is None."""
     kind = _settings().kind
     return kinds.choose(context, *others) if kind == "auto" else kind
@@ -136,7 +137,7 @@ class _AnyPool(ComposablePool):
 
     def _open_pool(
         self,
-        kind: str,
+        kind: Kind,
         processes: Any,
         initializer: Any,
         initargs: Iterable[Any],
@@ -189,7 +190,7 @@ class _AnyExecutor(ComposableExecutor):
     _request: Request
     _is_shut = False  # before it had workers
 
-    def _describe(self, choose_kind: Callable[[], str], max_workers: int | None, default: int, **options: Any) -> None:
+    def _describe(self, choose_kind: Callable[[], Kind], max_workers: int | None, default: int, **options: Any) -> None:
         """Check the arguments, and keep them until the executor is opened.
 
         choose_kind: called then, when the program has defined and imported what its tasks need.

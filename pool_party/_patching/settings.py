@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pool_party._ground.records import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pool_party._ground.choices import PatchingKind
+
 
 class Settings(NamedTuple):
     """How replaced pools are opened, and which parts are replaced. Immutable, and small when pickled."""
 
-    kind: str = "process"  # of workers in the place of processes: "process", "thread", "interp" or "auto"
+    kind: PatchingKind = "process"  # of workers in the place of processes: "process", "thread", "interp" or "auto"
     n_workers: int | None = None  # where the program names no number; None: see `patch`
     oversubscription: float = 1.0
     policy: str | None = None  # None: "dynamic"

@@ -6,9 +6,25 @@ contiguous part of shared memory, whichever array or memoryview it belongs to. S
 
 import copyreg
 import sys
-from typing import Any
+from collections.abc import Buffer
+from typing import Any, Protocol, overload
 
 from pool_party import _native
+
+
+class _Array(Protocol):
+    """What arrays of NumPy have, and other objects with a buffer have not."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+
+@overload
+def share[A: _Array](array: A, *, readonly: bool = False) -> A: ...
+
+
+@overload
+def share(array: Buffer, *, readonly: bool = False) -> memoryview: ...
 
 
 def share(array: Any, *, readonly: bool = False) -> Any:

@@ -7,13 +7,11 @@ import re
 import pytest
 
 import pool_party
-from pool_party._budget.policies import Policy, State
-from pool_party._core.futures import PoolFuture
-from pool_party._core.results import AsyncResult, MapResult
-from pool_party._core.streams import IMapIterator
+from pool_party import AsyncResult, IMapIterator, MapResult, Policy, PoolFuture
+from pool_party._budget.policies import State
 from pool_party._observe.trace import Tracing
 
-RETURNED = [AsyncResult, MapResult, IMapIterator, PoolFuture, Tracing, State, Policy]  # returned by public functions
+RETURNED = [Tracing, State]  # by public functions, or passed to those of users
 NAMES = {name: getattr(pool_party, name) for name in pool_party.__all__ if name != "__version__"}
 NAMES["map"] = pool_party.map  # not in `__all__`, as it would hide the built-in one
 PUBLIC = [*NAMES.values(), *RETURNED]

@@ -36,7 +36,7 @@ class _Entry:
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_stopped = False  # its outcome is not wanted, but that it has ended is
-        self.result: AsyncResult | None = None
+        self.result: AsyncResult[Any] | None = None
 
 
 class Session:
