@@ -59,8 +59,8 @@ class Deferrable:
                 return getattr(self._viewed, name)
             if (module := importing()) is not None:
                 raise PoolPartyError(
-                    f"a worker imports the module {module!r}, which uses a pool as it is imported, so every worker would "
-                    'start more of them: use the pool in a function, or under if __name__ == "__main__"'
+                    f"a worker imports the module {module!r}, which uses a pool as it is imported, so every worker "
+                    'would start more of them: use the pool in a function, or under if __name__ == "__main__"'
                 )
             opening = self.__dict__.pop("_deferred", None)
             if opening is not None:
