@@ -9,8 +9,10 @@ built the interpreter. Both are left out unless the environment has them: CFLAGS
 
 import os
 import pathlib
+import platform
 import re
 import shlex
+import sys
 import urllib.parse
 
 from setuptools import setup
@@ -41,6 +43,9 @@ class BuildExtension(build_ext):
     """Builds without the interpreter's own flags for debug sections and for a RUNPATH."""
 
     def build_extensions(self):
+        system, machine = platform.system(), platform.machine()
+        if system != "Linux" or machine not in ("x86_64", "aarch64"):
+            sys.exit(f"composable-pool supports Linux on x86-64 and arm64; this is {system} on {machine}")
         wanted = {flag for name in VARIABLES for flag in shlex.split(os.environ.get(name, ""))}
         for name in ("compiler", "compiler_so", "linker_so"):
             flags = getattr(self.compiler, name)

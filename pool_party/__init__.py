@@ -9,8 +9,9 @@ Names are resolved when first used: a worker that imports pool_party for its own
 import os
 import sys
 
-if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
-    raise ImportError(f"pool_party supports Linux on x86-64 and arm64; this is {sys.platform}")
+_machine = os.uname().machine if hasattr(os, "uname") else "another machine"
+if sys.platform != "linux" or _machine not in ("x86_64", "aarch64"):
+    raise ImportError(f"pool_party supports Linux on x86-64 and arm64; this is {sys.platform} on {_machine}")
 
 TYPE_CHECKING = False  # importing typing would cost a fresh interpreter as much again as this package
 if TYPE_CHECKING:

@@ -6,8 +6,10 @@ functions that run in the program alone, would be one more set of processes for 
 
 from __future__ import annotations
 
+import os
 import sys
 
+from pool_party import _native
 from pool_party._ground.errors import PoolPartyError
 
 TYPE_CHECKING = False
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_opening = _native.Guard()  # held while a pool opens late; reentrant, as a signal handler may use it
+os.register_at_fork(after_in_child=_opening._at_fork_reinit)  # type: ignore[attr-defined]  # another thread may hold it
 _OPENED = ("_engine", "_keeper", "_processes", "_max_workers")  # what opening sets
 
 
@@ -62,7 +66,8 @@ class Deferrable:
                     f"a worker imports the module {module!r}, which uses a pool as it is imported, so every worker "
                     'would start more of them: use the pool in a function, or under if __name__ == "__main__"'
                 )
-            opening = self.__dict__.pop("_deferred", None)
-            if opening is not None:
-                opening()
+            with _opening:
+                if name not in self.__dict__ and self._deferred is not None:
+                    self._deferred()
+                    self._deferred = None
             return object.__getattribute__(self, name)

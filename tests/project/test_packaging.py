@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import pathlib
+import platform
 import re
 import runpy
 import sys
@@ -51,15 +52,26 @@ SOURCE = PROJECT["project"]["urls"]["Source"]
 
 
 @pytest.fixture
-def long_description(monkeypatch):
-    """What setup.py makes of the README as it is now, without building anything."""
+def setup(monkeypatch):
+    """What setup.py makes of the README as it is now, and its build command, without building anything."""
     settings = {}
     build_ext = types.SimpleNamespace(build_ext=object)
     monkeypatch.setitem(sys.modules, "setuptools", types.SimpleNamespace(setup=settings.update))
     monkeypatch.setitem(sys.modules, "setuptools.command", types.SimpleNamespace(build_ext=build_ext))
     monkeypatch.setitem(sys.modules, "setuptools.command.build_ext", build_ext)
-    runpy.run_path(str(ROOT / "setup.py"))
-    return settings["long_description"]
+    names = runpy.run_path(str(ROOT / "setup.py"))
+    return settings["long_description"], names["BuildExtension"]
+
+
+@pytest.fixture
+def long_description(setup):
+    return setup[0]
+
+
+def test_a_build_for_another_machine_ends_with_one_sentence(setup, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(SystemExit, match="supports Linux on x86-64 and arm64; this is Linux on riscv64"):
+        setup[1]().build_extensions()
 
 
 def test_all_links_of_the_built_metadata_are_absolute():
