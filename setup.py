@@ -40,7 +40,11 @@ def read_long_description():
 
 
 class BuildExtension(build_ext):
-    """Builds without the interpreter's own flags for debug sections and for a RUNPATH."""
+    """Builds without the interpreter's own flags for debug sections and for a RUNPATH. It compiles what has changed."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.build_temp = str(ROOT / "build" / f"temp-{sys.implementation.cache_tag}{sys.abiflags}")  # stays
 
     def build_extensions(self):
         system, machine = platform.system(), platform.machine()
@@ -51,7 +55,24 @@ class BuildExtension(build_ext):
             flags = getattr(self.compiler, name)
             kept = [flag for flag in flags if flag in wanted or not flag.startswith(UNWANTED)]
             setattr(self.compiler, name, kept)
+        self._keep_objects()
         super().build_extensions()
+
+    def _keep_objects(self):
+        """Do not compile a file again that is older than its object, as are all headers, with the same command."""
+        compile_one = self.compiler._compile
+        headers = max(path.stat().st_mtime_ns for path in (ROOT / "native").rglob("*.h"))
+
+        def _compile(obj, src, *more):
+            made, noted = pathlib.Path(obj), pathlib.Path(f"{obj}.command")
+            command = repr((sys.version, self.compiler.compiler_so, more))
+            newest = max(headers, pathlib.Path(src).stat().st_mtime_ns)
+            is_known = made.exists() and noted.exists() and noted.read_text() == command
+            if not is_known or made.stat().st_mtime_ns <= newest:
+                compile_one(obj, src, *more)
+                noted.write_text(command)
+
+        self.compiler._compile = _compile
 
 
 setup(

@@ -25,10 +25,9 @@ _OPENED = ("_engine", "_keeper", "_processes", "_max_workers")  # what opening s
 def importing() -> str | None:
     """Return the name of the module whose own statement this thread is at, in a worker that imports it, or None."""
     loop = sys.modules.get("pool_party._workers.loop")
-    process = sys.modules.get("multiprocessing.process")
-    starts = process is not None and getattr(process.current_process(), "_inheriting", False)
-    if not starts and not (loop is not None and loop.is_remote):
-        return None
+    process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
+    if not getattr(process, "_inheriting", False) and not getattr(loop, "is_remote", False):
+        return None  # another thread may be importing either module just now
     frame = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__")

@@ -57,10 +57,11 @@ def test_the_type_and_the_text_of_an_exception_stay(pool):
 
 
 def test_a_result_that_does_not_pickle_says_of_which_item_it_is(make_pool, kind):
-    if kind == "thread":
-        pytest.skip("nothing is pickled")
-    pool = make_pool(2, kind=kind)
-    notes = notes_of(pool.map, functools.partial(tasks.unpicklable_at, BAD), range(N), 1, error=MaybeEncodingError)
+    pool, task = make_pool(2, kind=kind), functools.partial(tasks.unpicklable_at, BAD)
+    if kind == "thread":  # nothing is pickled
+        assert type(pool.map(task, range(N), 1)[BAD]).__name__ == "frame"
+        return
+    notes = notes_of(pool.map, task, range(N), 1, error=MaybeEncodingError)
     assert notes[-1] == f"pool_party: in item {BAD} (counted from 0)"
 
 

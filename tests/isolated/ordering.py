@@ -27,10 +27,15 @@ def use(**options):
 
 
 def use_forked(kind):
-    """The same in a forked child."""
-    with ComposablePool(1, kind=kind):
+    """The same in a forked child.
+
+    Without a GIL, CPython 3.13 dies in a fork while an interpreter's thread is amid the import of an extension module
+    (docs/limits.md), so the worker has started before.
+    """
+    with ComposablePool(1, kind=kind) as pool:
+        pool.apply(abs, (-1,))
         if pid := os.fork():
-            assert os.waitpid(pid, 0)[1] == 0
+            assert (status := os.waitpid(pid, 0)[1]) == 0, status
             return
         try:
             use(kind=kind)
