@@ -94,17 +94,7 @@ static bool is_partial(PyObject *function) {
     return type != NULL;
 }
 
-static PyObject *name_of_partial(PyObject *partial) {
-    PyObject *function = PyObject_GetAttrString(partial, "func");
-    PyObject *name = function ? pp_name_of(function) : NULL;
-    Py_XDECREF(function);
-    return name;
-}
-
-/* The name of what a call calls, for messages. It holds no object of the user's, so no finalizer runs later for that. */
-PyObject *pp_name_of(PyObject *function) {
-    if (is_partial(function))
-        return name_of_partial(function);
+static PyObject *name_of_whole(PyObject *function) {
     if (PyFunction_Check(function))
         return Py_NewRef(((PyFunctionObject *)function)->func_qualname);
     if (PyMethod_Check(function) && PyFunction_Check(PyMethod_GET_FUNCTION(function)))
@@ -114,6 +104,17 @@ PyObject *pp_name_of(PyObject *function) {
     const char *name = PyType_Check(function) ? ((PyTypeObject *)function)->tp_name : Py_TYPE(function)->tp_name;
     const char *dot = strrchr(name, '.');
     return PyUnicode_FromString(dot ? dot + 1 : name);
+}
+
+/* The name of what a call calls, for messages. It holds no object of the user's, so no finalizer runs later for that. */
+PyObject *pp_name_of(PyObject *function) {
+    enum { DEEPEST = 20 };   /* a partial may be made to contain itself */
+    Py_INCREF(function);
+    for (int depth = 0; function && depth < DEEPEST && is_partial(function); depth++)
+        Py_SETREF(function, PyObject_GetAttrString(function, "func"));
+    PyObject *name = function ? name_of_whole(function) : NULL;
+    Py_XDECREF(function);
+    return name;
 }
 
 /* Whether a map's input can be kept until its end: it holds nothing large, and nothing with a finalizer, as far as one look

@@ -7,6 +7,8 @@ import os
 import sys
 import types
 
+from pool_party._wire.namespace import look_at
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +65,7 @@ class Watch:
 
     def _globals_of(self, function: Any) -> Iterator[tuple[str, object]]:
         if isinstance(function, types.FunctionType) and self._are_copied(function.__module__):
-            for name in _names_in(function.__code__) & function.__globals__.keys():
+            for name in look_at(function.__code__)[1] & function.__globals__.keys():
                 value = function.__globals__[name]
                 if not isinstance(value, types.FunctionType) or value.__module__ in (function.__module__, *_MAIN):
                     yield name, value
@@ -103,11 +105,3 @@ def _held(function: Any) -> Iterator[tuple[str, object]]:
             code = function.__code__
             yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
         yield from (function.__kwdefaults__ or {}).items()
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names_in(constant)
-    return names

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MAX_NAME = 200  # characters of a function's name
 MAX_QUOTE = 200  # characters of a call, without the rest of the last value
 MAX_VALUE = 60  # characters of a value in it
+MAX_PARTIALS = 20  # of a function that are looked through
 
 START = "pool_party: in "
 MAX_NOTES = 8  # of ours, since many tasks may raise one object; pools within each other's tasks add one each; guess
@@ -65,11 +66,7 @@ def unwrapped(fn: Any, args: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
 
 def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
     """Return the name of a call: that of the user's function, without wrappers and `functools.partial`."""
-    from functools import partial
-
-    fn, _ = unwrapped(fn, args)
-    while isinstance(fn, partial):
-        fn = fn.func
+    fn, _, _ = _spread(unwrapped(fn, args)[0], (), {})
     try:
         name = fn.__qualname__
     except Exception:
@@ -77,12 +74,20 @@ def name_of(fn: Any, args: Sequence[Any] = ()) -> str:
     return str(name)[:MAX_NAME]
 
 
-def quote(fn: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> str:
-    """Return a call as one would write it, with its values cut to some characters."""
+def _spread(fn: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> tuple[Any, Iterable[Any], dict[str, Any]]:
+    """Return what a partial calls in the end. One that was made to contain itself is followed for some steps only."""
     from functools import partial
 
-    while isinstance(fn, partial):
+    for _ in range(MAX_PARTIALS):
+        if not isinstance(fn, partial):
+            break
         fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return fn, args, kwargs
+
+
+def quote(fn: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> str:
+    """Return a call as one would write it, with its values cut to some characters."""
+    fn, args, kwargs = _spread(fn, args, kwargs)
     text = f"{name_of(fn)}("
     for name, value in [*(("", value) for value in args), *kwargs.items()]:
         text += ", " * (text[-1] != "(") + f"{name}=" * bool(name)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tasks
 
-from pool_party import TaskTimeout, WorkerLost
+from pool_party import TaskTimeout, WorkerLost, _native
 from pool_party._ground import quoting
 
 N, BAD = 40, 27
@@ -244,6 +244,15 @@ def test_results_that_are_exceptions_are_results(pool):
 
 
 # ---- quoting ----
+
+
+def test_a_partial_that_contains_itself():
+    """Calling it may crash CPython. Naming it does not."""
+    endless, job = functools.partial(len), _native.Job()
+    endless.__setstate__((endless, (), {}, {}))
+    job.called = endless
+    assert job.called == "partial"
+    assert quoting.quote(endless, ([],), {}) == "partial([])"
 
 
 @pytest.mark.parametrize(
